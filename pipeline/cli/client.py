@@ -8,7 +8,7 @@ import click
 
 from infra.addresses import connected
 from pipeline.cli.admission import admit, enrol, revoke, roll
-from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.settings import Settings
 from producers.client_id import known_vault
 from producers.counted import counted
@@ -16,7 +16,7 @@ from producers.membership import Membership
 from producers.report import report
 
 
-@click.group()
+@click.group(cls=Group)
 def client() -> None:
     """Look at a client's own database, make its key, admit it to a study or revoke it."""
 

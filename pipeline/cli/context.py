@@ -51,6 +51,18 @@ SAVE_MODEL = click.option(
 )  # fmt: skip
 
 
+class Group(click.Group):
+    """A group that lists its commands with whole sentences, over as many lines as they take."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them; see click."""
+        rows = [
+            (name, self.commands[name].get_short_help_str(1000)) for name in self.list_commands(ctx)
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 def task_of(path: Path) -> Task:
     """Load a study file and say loudly if it keeps no privacy."""
     return _said(make_task(load_study(path)))

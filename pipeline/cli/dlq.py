@@ -12,7 +12,7 @@ import click
 
 from infra.addresses import connected
 from infra.dead_letters import Done, Letter, Place, read_letters, settle
-from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.errors import BrokerError, ConfigError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.incoming import LONGEST_NAME
@@ -58,7 +58,7 @@ def _chosen(command: Command) -> Command:
     return command
 
 
-@click.group()
+@click.group(cls=Group)
 def dlq() -> None:
     """Look at dead letters, have them folded after all, or note that nothing is to be done."""
 

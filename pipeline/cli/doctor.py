@@ -14,7 +14,7 @@ import numpy as np
 from agents.surroundings import Finding, findings, look
 from infra.addresses import connected
 from infra.rights import ROLES, Role
-from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.doctor.coverage import Coverage, StreamResult, result_of, sum_up
 from pipeline.doctor.population import Population, Target, target_of
 from pipeline.doctor.streams import Size, simulated, stream
@@ -42,7 +42,7 @@ TOGETHER = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def doctor() -> None:
     """Ask whether a study can run here, and whether its results can be trusted."""
 

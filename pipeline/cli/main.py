@@ -42,14 +42,9 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands as click does, and import none."""
-        room = formatter.width - 6 - max(map(len, self.table))
-        rows = [
-            (name, click.Command(name, help=line).get_short_help_str(room))
-            for name, line in self.table.items()
-        ]
+        """List the commands with whole sentences, and import none."""
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(list(self.table.items()))
 
 
 #: Commands that share a module; any other has one of its own name.

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from pipeline.cli.context import AS_JSON, FILE, put, say
+from pipeline.cli.context import AS_JSON, FILE, Group, put, say
 from pipeline.errors import ConfigError, LocalStoreError, PrivacyError
 from pipeline.messages.spends import read_spends, write_spends
 from pipeline.privacy.calibration import Answer, Name, Question, solve
@@ -30,7 +30,7 @@ PAID = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def privacy() -> None:
     """Calibrate noise, and read what clients have spent."""
 

@@ -16,7 +16,16 @@ from agents.refold import log_ends, refold
 from agents.shadow import Shadow
 from infra.addresses import connected
 from infra.waiting import Minutes, Stopping
-from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say, seconds_of
+from pipeline.cli.context import (
+    ACCEPT_LOSS,
+    AS_JSON,
+    STUDY,
+    Group,
+    live_task_of,
+    put,
+    say,
+    seconds_of,
+)
 from pipeline.errors import OffsetGap, StateError
 from pipeline.reducer import Partition, differences, holds_releases
 from pipeline.release.task import Task
@@ -29,7 +38,7 @@ from state.stored import REBUILD
 DOING = "`veilstream state`"
 
 
-@click.group()
+@click.group(cls=Group)
 def state() -> None:
     """Look at the stored state, check it against the log, make it anew, or forget a client."""
 

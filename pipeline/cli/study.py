@@ -12,7 +12,17 @@ from infra.kubernetes import manifests
 from infra.monitoring import alerts, dashboard
 from infra.rights import ROLES, Role, kafka_commands, redis_command
 from pipeline.cli.change import change
-from pipeline.cli.context import AS_JSON, FILE, FORMAT, STUDY, live_task_of, put, say, task_of
+from pipeline.cli.context import (
+    AS_JSON,
+    FILE,
+    FORMAT,
+    STUDY,
+    Group,
+    live_task_of,
+    put,
+    say,
+    task_of,
+)
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
 from pipeline.errors import ConfigError
@@ -51,7 +61,7 @@ PLAIN = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def study() -> None:
     """Check a study file, plan, begin or change one, or make its keys."""
 
