@@ -15,6 +15,7 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.records.features import Features
+from pipeline.records.response import response_of
 from pipeline.release.task import Task
 from pipeline.study.data_tables import Feature
 from pipeline.study.features import TRANSFORMS, transformed
@@ -58,10 +59,12 @@ def expected(task: Task) -> dict[str, object]:
 def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     """Return the same of the records of a file, and features that use a sliver of their range.
 
-    The file needs the features alone. None of it is private. Raises DataError if the file cannot be
-    read, lacks a column, or has no record that can be used.
+    The file needs the features alone, or the response where there are none. None of it is private.
+    Raises DataError if the file cannot be read, lacks a column, or has no record that can be used.
     """
     features = Features.of(task.study)
+    if not features.names:
+        return _of_response(task, path, form)
     values, read, faults = _values(features, path, form)
     inside = features.clip(values)
     columns = features.encode(inside)
@@ -77,6 +80,35 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
         "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
     }
+
+
+def _of_response(task: Task, path: str, form: str) -> dict[str, object]:
+    """Return how the responses of a file fit their range, for a study that has no features."""
+    response, (low, high) = response_of(task.study), task.study.data.response.ends
+    parts, read = [np.zeros(0)], 0
+    for batch in read_batches(path, [response.name], form=form):
+        written = response.of_column(batch.columns[response.name])[1]
+        parts.append(written[np.isfinite(written) & ~batch.lost])
+        read += len(batch)
+        if read >= RECORDS:
+            break
+    values = np.concatenate(parts)
+    if not len(values):
+        raise DataError(f"{path}: none of its {read} records has a value of {response.name!r}")
+    outside = int(np.count_nonzero((values < low) | (values > high)))
+    least, most = np.quantile(values, WITHIN).tolist()
+    found = {
+        "records": read,
+        "unusable": read - len(values),
+        "outside_range": outside,
+        "nine_tenths_lie": f"from {least:g} to {most:g}",
+    }
+    if outside > CUT * len(values) or most - least < SLIVER * (high - low):
+        found["advice"] = (
+            f"the range of data.response is {low:g} to {high:g}: see that these values are in its "
+            "unit, and declare the range that the instrument can show, not that of these values"
+        )
+    return found
 
 
 def _too_small(features: Features, values: Matrix) -> dict[str, str]:

@@ -31,6 +31,8 @@ class CsvFile(RecordFile):
         if columns is None:
             columns, start = self._header()
         self._columns = columns
+        # a missing value of the one column: the slots behind it must not move up
+        self.blanks = len(columns) == 1
         super().__init__(tape, position, start)
 
     @property
@@ -62,6 +64,7 @@ class CsvFile(RecordFile):
             # one wrong quote must not take the lines behind it along: go on at the next line
             return Cut(first, None, fields)
         whole = b"".join(raw)
+        fields = fields or [""]
         if not _is_utf8(whole):
             return Cut(whole, None, "not UTF-8")
         if len(fields) != len(self._columns):

@@ -35,6 +35,8 @@ class RecordFile(ABC):
     """
 
     form = ""
+    #: Whether a line without anything in it is a record, and not left out.
+    blanks = False
 
     def __init__(self, tape: Tape, position: bytes | None, start: tuple[int, int]) -> None:
         self._tape = tape
@@ -131,7 +133,7 @@ class RecordFile(ABC):
     def _next(self, end: int, final: bool) -> Slot | None:
         while line := self._tape.line(self._at, min(RECORD_LIMIT + 1, end - self._at)):
             complete = final or line.endswith(b"\n")
-            if self._inside or (complete and not line.strip(b"\r\n")):
+            if self._inside or (complete and not (self.blanks or line.strip(b"\r\n"))):
                 self._advance(line)
                 continue
             if len(line) > RECORD_LIMIT:

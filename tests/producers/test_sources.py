@@ -66,6 +66,13 @@ def assert_resumes_everywhere(path, **options):
 # --- CSV
 
 
+def test_a_line_without_anything_is_a_missing_value_of_a_single_column(tmp_path):
+    """Where it was left out, all slots behind it moved up, and rounds took other slots' values."""
+    path = write(tmp_path / "a.csv", "x\n1\n\n3\r\n\r\n5")
+    found = [slot.record for slot in assert_resumes_everywhere(path)]
+    assert found == [{"x": text} for text in ("1", "", "3", "", "5")]
+
+
 def test_csv_reads_records_and_resumes(tmp_path):
     path = write(tmp_path / "a.csv", '\ufeffx,"y\nz"\r\n1,2\r\n\r\n"a\nb","c""d"\n\n3,é')
     src = source(path)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from pipeline.errors import BudgetExceeded, ConfigError, PrivacyError
+from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
+from pipeline.library.lengths import of_sample
 from pipeline.library.table import table as shown
 from pipeline.messages.form import form_of, identity
 from pipeline.methods import method_of
@@ -462,3 +465,20 @@ def test_details_that_a_stranger_wrote_end_nobody_who_reads() -> None:
             told(task.study, details | {key: value})
         assert told(task.study, {k: v for k, v in details.items() if k != key}) == []
     assert told(task.study, details | {"missing": ["nobody"]})
+
+
+def test_a_sample_of_a_study_without_features_is_of_the_response(tmp_path: Path) -> None:
+    task, path = ages.task_of(ages.study_text()), tmp_path / "sample.csv"
+
+    def said(*values: str) -> dict[str, Any]:
+        path.write_text("\n".join(["power", *values]) + "\n")
+        return dict(of_sample(task, str(path)))
+
+    right = said(*["0", "60", "120", "180"] * 10, "", "much")
+    assert (right["records"], right["unusable"], right["outside_range"]) == (42, 2, 0)
+    assert "advice" not in right
+    # kilowatts for watts, and the other way round
+    for wrong in (["0", "0.06", "0.12"], ["0", "60000", "120000"]):
+        assert "in its unit" in said(*wrong * 10)["advice"]
+    with pytest.raises(DataError, match="'power'"):
+        said("much")
