@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.papers.noisy_infembler import draw, sent
+from benchmarks.papers.noisy_infembler import draw, sent, start
 from pipeline.messages.form import form_of
 from pipeline.messages.incoming import Decoder
 from pipeline.messages.release import seal
 from pipeline.methods import server_of, task_of
-from pipeline.methods.noisy_mle.infembler import start, step
+from pipeline.methods.noisy_mle.infembler import step
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
 from pipeline.release.model import round_model
@@ -75,7 +75,7 @@ def em_round(size: int, sites: int) -> float:
     means, scatters = (np.array(part) for part in zip(*drawn, strict=True))
     copies = sent(100 * many, 40 * many, 2 * many, means, scatters)
     at = start(copies, None)
-    return fastest(lambda: step(copies, None, at))
+    return fastest(lambda: step(copies, at))
 
 
 def folds() -> dict[str, float]:

@@ -2,15 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.methods.noisy_mle.infembler import Assembled, Central, Copies, start, step
+from pipeline.linalg import floor_eigenvalues
+from pipeline.methods.noisy_mle import infembler
+from pipeline.methods.noisy_mle.infembler import Assembled, Copies
 from pipeline.types import Matrix, Vector
 
 #: Rounds of an assembly at most.
 MOST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Central:
+    """Records that the centre holds itself: how many, their estimate and information."""
+
+    records: float
+    theta: Vector
+    information: Matrix
+
+
+def start(sites: Copies, central: Central | None = None) -> Assembled:
+    """Return where the EM begins: the centre's own information, else that of pooled scatters."""
+    size, total = sites.means.shape[1], float(sites.records.sum())
+    if central is None:
+        each = sites.records / (sites.scales * np.maximum(sites.degrees, 1))
+        spread = np.einsum("m,mij->ij", each, sites.scatters)
+        information = np.linalg.inv(spread / total) / np.mean(sites.records)
+        information = floor_eigenvalues(information - sites.ridge * np.eye(size), 0.0).matrix
+        theta = sites.records @ sites.means / total
+    else:
+        whole = central.records + total
+        theta = (central.records * central.theta + sites.records @ sites.means) / whole
+        information = central.information / central.records
+    return Assembled(theta, information, np.eye(size), np.zeros_like(sites.scatters))
+
+
+def step(sites: Copies, central: Central | None, at: Assembled) -> Assembled:
+    """Return one round of Algorithm 1: that of the product, and what the centre has."""
+    found = infembler.step(sites, at)
+    if central is None:
+        return found
+    counted = float(sites.records.sum()) + len(at.theta) + 1
+    information = counted * found.information + central.information
+    whole = found.whole + central.information
+    score = found.whole @ found.theta + central.information @ central.theta
+    theta = np.linalg.solve(whole, score)
+    moved = theta - at.theta
+    return replace(
+        found,
+        theta=theta,
+        information=information / (counted + central.records),
+        whole=whole,
+        step=math.sqrt(max(0.0, float(moved @ whole @ moved))),
+    )
+
+
+def covariance(sites: Copies, central: Central, found: Assembled) -> Matrix:
+    """Return the sandwich A^-1 (F_1 + sum c^2 F Var(mean) F) A^-1."""
+    variance, inverse = infembler.covariance(sites, found)[0], np.linalg.inv(found.whole)
+    return variance + inverse @ central.information @ inverse.T
 
 
 def sent(

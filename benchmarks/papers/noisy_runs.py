@@ -18,8 +18,7 @@ import numpy as np
 from scipy.special import expit
 
 from benchmarks.papers.noisy_copies import alpha_beta, gaussian_sigma
-from benchmarks.papers.noisy_infembler import assemble, draw, sent
-from pipeline.methods.noisy_mle.infembler import Central
+from benchmarks.papers.noisy_infembler import Central, assemble, draw, sent
 from pipeline.types import Matrix, Vector
 
 DEVIATION = {"linear": 4.0, "logistic": 1.0}

@@ -173,7 +173,7 @@ def settled(task: CopiesTask, sent: Sent) -> Fit:
         weights *= guards.capped(weights * copies.records, task.spec.largest_share)
         if not weights.any():
             weights = np.ones(len(weights))
-        after = infembler.step(copies, None, found, weights)
+        after = infembler.step(copies, found, weights)
         after = infembler.stretched(copies, found, after, weights)
         settled_too = np.abs(after.information - found.information).max()
         found = after
@@ -185,7 +185,7 @@ def settled(task: CopiesTask, sent: Sent) -> Fit:
 def variances(sent: Sent, fit: Fit) -> tuple[Matrix, Matrix]:
     """Return the covariance of the coefficients, and the part of it that noise causes."""
     repeated = sent.squared / sent.windows
-    return infembler.covariance(sent.copies, None, fit.found, fit.weights, repeated)
+    return infembler.covariance(sent.copies, fit.found, fit.weights, repeated)
 
 
 def _middle(copies: Copies, kept: Vector) -> Assembled:

@@ -89,15 +89,6 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class Central:
-    """Records that the centre holds itself: how many, their estimate and information."""
-
-    records: float
-    theta: Vector
-    information: Matrix
-
-
-@dataclass(frozen=True, slots=True)
 class Assembled:
     """An estimate: theta, and information F of one record.
 
@@ -114,25 +105,7 @@ class Assembled:
     step: float = np.inf
 
 
-def start(sites: Copies, central: Central | None = None) -> Assembled:
-    """Return where the EM begins: the centre's own information, else that of pooled scatters."""
-    size, total = sites.means.shape[1], float(sites.records.sum())
-    if central is None:
-        each = sites.records / (sites.scales * np.maximum(sites.degrees, 1))
-        spread = _total(each, sites.scatters)
-        information = np.linalg.inv(spread / total) / np.mean(sites.records)
-        information = floor_eigenvalues(information - sites.ridge * np.eye(size), 0.0).matrix
-        theta = sites.records @ sites.means / total
-    else:
-        whole = central.records + total
-        theta = (central.records * central.theta + sites.records @ sites.means) / whole
-        information = central.information / central.records
-    return Assembled(theta, information, np.eye(size), np.zeros_like(sites.scatters))
-
-
-def step(
-    sites: Copies, central: Central | None, at: Assembled, weights: Vector | None = None
-) -> Assembled:
+def step(sites: Copies, at: Assembled, weights: Vector | None = None) -> Assembled:
     """Return one round: all sites' informations together, then the coefficients.
 
     weights: Of the sites, in [0, 1].
@@ -150,16 +123,10 @@ def step(
     side = _side_by_side(pull, each)
     whole: Matrix = side @ sites.undrawn.reshape(-1, size)
     score: Vector = side @ sites.seen.ravel()
-    total = records + size + 1
-    if central is not None:
-        total += central.records
-        information = information + central.information
-        whole = whole + central.information
-        score = score + central.information @ central.theta
     theta = np.asarray(np.linalg.solve(whole, score), dtype=np.float64)
     moved = theta - at.theta
     length = math.sqrt(max(0.0, float(moved @ whole @ moved)))
-    return Assembled(theta, information / total, whole, each, at.rounds + 1, length)
+    return Assembled(theta, information / (records + size + 1), whole, each, at.rounds + 1, length)
 
 
 def stretched(
@@ -182,10 +149,9 @@ def stretched(
 
 
 def covariance(
-    sites: Copies, central: Central | None, found: Assembled, weights: Vector | None = None,
-    repeated: Vector | float = 1.0,
-) -> tuple[Matrix, Matrix]:  # fmt: skip
-    """Return A^-1 (F_1 + sum c^2 D Var(mean) D) A^-1, and the noise's part of it (Theorem 2).
+    sites: Copies, found: Assembled, weights: Vector | None = None, repeated: Vector | float = 1.0
+) -> tuple[Matrix, Matrix]:
+    """Return A^-1 (sum c^2 D Var(mean) D) A^-1, and the noise's part of it (Theorem 2).
 
     The inverse informations in it come from the scatters, which need K > p + 1 copies.
 
@@ -210,8 +176,6 @@ def covariance(
     side = _side_by_side(many**2 * sites.shares**2 * repeated, each)
     size = len(found.theta)
     sampling, noise = (side @ np.matmul(part, each).reshape(-1, size) for part in (sampled, noised))
-    if central is not None:
-        sampling = sampling + central.information
     inverse = np.linalg.inv(found.whole)
     return inverse @ (sampling + noise) @ inverse.T, inverse @ noise @ inverse.T
 
