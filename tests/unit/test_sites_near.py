@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +115,12 @@ def test_what_copies_leave_out_is_what_their_ridge_holds_back() -> None:
     # and a larger ridge holds more back
     longer = replace(sent, copies=replace(copies, ridge=3 * ridge))
     assert np.all(copies_near.left_out(task, longer, fit, np.zeros((size, size)))[1] > moved)
+    # nor does a direction of which records say nothing end in what is no number
+    nothing = 0.2 * np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
+    fit = replace(fit, found=replace(fit.found, information=nothing))
+    bent, moved = copies_near.left_out(task, sent, fit, 1e30 * np.eye(size))
+    assert math.isfinite(bent)
+    assert moved.max() == 1e9
 
 
 def test_what_fits_of_few_records_err_is_bounded() -> None:

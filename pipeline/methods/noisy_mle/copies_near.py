@@ -16,6 +16,8 @@ from pipeline.types import Matrix, Vector
 
 #: Rounds in which ways are found that what is left out has made short.
 LENGTHENED = 3
+#: No way is said to be longer, so that its square is a number in each of them.
+LONGEST = 1e9
 #: Why there are no intervals where fits were not near.
 FAR = (
     "the sites' ridge holds fits of windows too far from this estimate, near the models that they "
@@ -58,7 +60,9 @@ def left_out(task: CopiesTask, sent: Sent, fit: Fit, covariance: Matrix) -> tupl
         half = _half(task, theta, float(np.max(np.sum(np.abs(ways), axis=1))))
         squares, products = near.ways(task, ways, drawn.scatter, information / scale)
         bent = half * float(mass @ products)
-        moved = near.of_each(half * float(mass @ squares), bent, scale, bread)
+        moved = np.minimum(
+            near.of_each(half * float(mass @ squares), bent, scale, bread), LONGEST
+        )
     return bent, moved
 
 
