@@ -60,9 +60,7 @@ def left_out(task: CopiesTask, sent: Sent, fit: Fit, covariance: Matrix) -> tupl
         half = _half(task, theta, float(np.max(np.sum(np.abs(ways), axis=1))))
         squares, products = near.ways(task, ways, drawn.scatter, information / scale)
         bent = half * float(mass @ products)
-        moved = np.minimum(
-            near.of_each(half * float(mass @ squares), bent, scale, bread), LONGEST
-        )
+        moved = np.minimum(near.of_each(half * float(mass @ squares), bent, scale, bread), LONGEST)
     return bent, moved
 
 
