@@ -38,8 +38,8 @@ def diamonds(folder: Path | None) -> Stream:
         "ideal": (0, 1, lambda row: row["cut"] == "Ideal"),
         "white": (0, 1, lambda row: row["color"] in "DEF"),
     }
-    rows = _rows(folder, "ggplot2/diamonds")
-    return _stream("diamonds", rows, features, 2.0, lambda row: float(row["price"]) > 5000)
+    rows = rows_of(folder, "ggplot2/diamonds")
+    return made_of("diamonds", rows, features, 2.0, lambda row: float(row["price"]) > 5000)
 
 
 def doctor(folder: Path | None) -> Stream:
@@ -53,8 +53,8 @@ def doctor(folder: Path | None) -> Stream:
         "age": (0, 65, lambda row: float(row["age"])),
         "female": (0, 1, lambda row: row["sex"] == "female"),
     }
-    rows = _rows(folder, "Ecdat/DoctorContacts")
-    return _stream("doctor", rows, features, 2.35, lambda row: float(row["mdu"]) > 0)
+    rows = rows_of(folder, "Ecdat/DoctorContacts")
+    return made_of("doctor", rows, features, 2.35, lambda row: float(row["mdu"]) > 0)
 
 
 def food(folder: Path | None) -> Stream:
@@ -66,8 +66,8 @@ def food(folder: Path | None) -> Stream:
         "town": (1, 5, lambda row: float(row["town"])),
         "woman": (0, 1, lambda row: row["sex"] == "woman"),
     }
-    rows = _rows(folder, "Ecdat/BudgetFood")
-    return _stream("food", rows, features, 1.75, lambda row: float(row["wfood"]) > 0.4)
+    rows = rows_of(folder, "Ecdat/BudgetFood")
+    return made_of("food", rows, features, 1.75, lambda row: float(row["wfood"]) > 0.4)
 
 
 def insured(folder: Path | None) -> Stream:
@@ -79,7 +79,7 @@ def insured(folder: Path | None) -> Stream:
         "husby": (0, 100, lambda row: float(row["husby"])),
         "black": (0, 1, lambda row: row["race"] == "black"),
     }
-    return _stream("insured", _rows(folder, "Ecdat/HI"), features, 1.93, _insured)
+    return made_of("insured", rows_of(folder, "Ecdat/HI"), features, 1.93, _insured)
 
 
 def centred(folder: Path | None) -> Stream:
@@ -91,7 +91,7 @@ def centred(folder: Path | None) -> Stream:
         "husby": (-50, 100, lambda row: float(row["husby"])),
         "black": (-1, 1, lambda row: row["race"] == "black"),
     }
-    return _stream("insured, typical", _rows(folder, "Ecdat/HI"), features, 1.93, _insured)
+    return made_of("insured, typical", rows_of(folder, "Ecdat/HI"), features, 1.93, _insured)
 
 
 def _insured(row: Row) -> bool:
@@ -108,8 +108,8 @@ def films(folder: Path | None) -> Stream:
         "Comedy": (0, 1, lambda row: float(row["Comedy"])),
         "Short": (0, 1, lambda row: float(row["Short"])),
     }
-    rows = _rows(folder, "ggplot2/movies")
-    return _stream("films", rows, features, 1.82, lambda row: float(row["rating"]) > 6)
+    rows = rows_of(folder, "ggplot2/movies")
+    return made_of("films", rows, features, 1.82, lambda row: float(row["rating"]) > 6)
 
 
 HELD_OUT: Mapping[str, Callable[[Path | None], Stream]] = {
@@ -118,7 +118,7 @@ HELD_OUT: Mapping[str, Callable[[Path | None], Stream]] = {
 }  # fmt: skip
 
 
-def _stream(
+def made_of(
     name: str,
     rows: tuple[Row, ...],
     features: Features,
@@ -144,7 +144,8 @@ def _stream(
 
 
 @cache
-def _rows(folder: Path | None, name: str) -> tuple[Row, ...]:
+def rows_of(folder: Path | None, name: str) -> tuple[Row, ...]:
+    """Return the rows of a data set of the package, whose archive lies in `folder`."""
     path = None if folder is None else folder / ARCHIVE
     if path is None or not path.is_file():
         raise FileNotFoundError(

@@ -108,11 +108,13 @@ def halfway(task: RenewableTask, drawn: Drawn, seed: int) -> tuple[Estimate, Est
 
 
 def folded(
-    task: RenewableTask, drawn: Drawn, seed: int, models: list[Vector] | None = None
-) -> tuple[Estimate | None, Partition]:
+    task: RenewableTask, drawn: Drawn, seed: int, models: list[Vector] | None = None,
+    estimates: list[Estimate] | None = None,
+) -> tuple[Estimate | None, Partition]:  # fmt: skip
     """Run one stream; return the estimate behind half of it, and what was folded in the end.
 
     models: Takes the coefficients of each model, the first one behind the start's.
+    estimates: Takes the estimate that each model was made of.
     """
     features, responses, clients = drawn
     noised = task.study.noised
@@ -137,6 +139,8 @@ def folded(
             model = round_model(model.version + 1, found.expansion, found.weights, seen)
             if models is not None:
                 models.append(model.coefficients)
+            if estimates is not None:
+                estimates.append(found)
     reducer.fold(partition, log)
     return middle, partition
 
