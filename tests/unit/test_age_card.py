@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, DataError, PrivacyError
+from pipeline.methods import method_of
 from pipeline.methods.age_aware import card
 from pipeline.methods.age_aware.chains import Chain
 from pipeline.methods.age_aware.estimated import safe_deltas
@@ -93,6 +94,17 @@ def test_noise_is_that_of_whole_histories() -> None:
     np.testing.assert_allclose(away.mean(), scale / 2, atol=5 * error + 0.01 * scale)
 
 
+def test_a_history_that_is_named_twice_is_refused_before_anything_is_drawn() -> None:
+    """Its records would be counted twice, and cost twice the epsilon that the card says."""
+    rng = np.random.default_rng(5)
+    pool = [_history(np.full((4, 4), 0.25), 2000, 24, rng) for _ in range(3)]
+    with pytest.raises(DataError, match="client once"):
+        card.estimate([*pool, pool[0].copy()], STATES, 2000, 2.0, None)  # type: ignore[arg-type]
+    # of those that never change many may be alike
+    still = np.zeros(48_000)
+    card.estimate([*pool, still, still.copy()], STATES, 2000, 2.0, SecureStream())
+
+
 def test_too_little_is_refused_before_anything_is_drawn() -> None:
     with pytest.raises(PrivacyError, match="pool more clients"):
         card.estimate([np.zeros(4800)], STATES, 100, 2.0, None)  # type: ignore[arg-type]
@@ -124,6 +136,10 @@ def test_a_plan_has_more_noise_with_an_error_and_pays_for_the_card() -> None:
     assert (task.plan.cards["all"].backward >= exact.cards["all"].backward).all()
     assert task.plan.cards["all"].backward[1] > exact.cards["all"].backward[1]
     assert [event.epsilon for event in task.of_client("c").budget.beforehand.values()] == [0.5]
+    unpaid = groups.replace("card_epsilon = 0.5", "error = 0.05")
+    free = ages.task_of(ages.study_text(groups=unpaid))
+    told = [" ".join(method_of(one.study).warnings(one)) for one in (free, task)]
+    assert ["has an error and no card_epsilon" in words for words in told] == [True, False]
 
 
 def _at_distance(row: np.ndarray, error: float, rng: np.random.Generator) -> np.ndarray:

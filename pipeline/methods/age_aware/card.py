@@ -57,9 +57,16 @@ def estimate(
     records: Of each client, in a slot.
     epsilon: In (0, 20].
 
-    Raises DataError if no history has two slots; PrivacyError, before anything is drawn, if even
-    equal counts could give age no credit.
+    Raises DataError if no history has two slots, or two are the same; PrivacyError, before anything
+    is drawn, if even equal counts could give age no credit.
     """
+    # those that never change may well be alike
+    changing = [values.tobytes() for values in histories if len(np.unique(values)) > 1]
+    if len(set(changing)) < len(changing):
+        raise DataError(
+            "--source: two histories hold the same values, and records that are counted twice cost "
+            "twice epsilon; name the history of each client once. Nothing has been drawn or spent"
+        )
     slots = [len(values) // records for values in histories]
     most = max(slots, default=0)
     if most < 2:

@@ -107,6 +107,13 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
         if card.group.card_epsilon
     ]
     found += [
+        f"the model card of group {name!r} has an error and no card_epsilon: that is right where "
+        "it was estimated from public records, or others than these. What `veilstream schedule "
+        "card` has printed from these stands in card_epsilon"
+        for name, card in plan.cards.items()
+        if card.group.error and not card.group.card_epsilon
+    ]
+    found += [
         f"the model card of group {name!r} ends with round {last} (last_round): from round "
         f"{last + 1} on its clients release nothing and spend nothing. Look at the card anew "
         "before, and start a study with a new name"
