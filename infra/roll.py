@@ -43,6 +43,14 @@ class Roll:
         chain, least = self.keys.chain, self.keys.least
         return [bytes.fromhex(link.key) for link in chain if link.generation >= least]
 
+    @property
+    def cause(self) -> str:
+        """How what is not believed can have come there, in words."""
+        other = "somebody else writes to it"
+        if self.keys is None or self.keys.least == 1:
+            return other
+        return f"it is from before `veilstream study keys --stolen`, or {other}"
+
     def standing(self, client: str) -> Standing:
         """Return what is said of a client; nothing if it is not known."""
         return self.clients.get(client, Standing(self._study, client, []))

@@ -109,7 +109,7 @@ def roll(study: Path, as_json: bool) -> None:
     if read.refused:
         say(
             f"WARNING: {read.refused} records of {Topics.of(found).clients.name} are not signed by "
-            "this study: somebody else writes to it"
+            f"this study: {read.cause}"
         )
 
 

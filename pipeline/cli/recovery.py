@@ -60,9 +60,9 @@ def recovered(task: Task, settings: Settings) -> None:
         announce_keys(task.study, settings, held)
         admitted = {n: state.admissions.clients for n, state in states.items()}
         if lost := tell_again(task.study, settings, held, admitted):
-            say(f"the log had lost who may release: said anew of {named(lost)}")
+            say(f"the log had lost who may release, and has it again: {named(lost)}")
         if found := say_again(task.study, settings, held, admitted):
-            say(f"the clients topic had lost who may release: said anew of {named(found)}")
+            say(f"the clients topic says anew who may release: {named(found)}")
     _publish(task, store, states, trust, _highest(task, settings, store))
     say(CLOSED if trust is not None else OPEN)
 

@@ -129,9 +129,12 @@ class Feed:
         if not any(kinds.values()):
             return ""
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+        cause = self._roll.cause if self._roll else "somebody else writes to it"
+        if self.repeated and not self.refused:
+            cause += ", or two workers have published at once"
         return (
             f"WARNING: not shown: {counted(sum(kinds.values()), 'estimate')} on "
-            f"{self._topic_partition.topic} ({counts}): somebody else writes to it"
+            f"{self._topic_partition.topic} ({counts}): {cause}"
         )
 
     def _check(self, payload: bytes) -> None:
