@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
+from pipeline.methods.renewable.bread import bread_of
+from pipeline.methods.renewable.precision import Noise
+from pipeline.methods.renewable.readiness import known_curvature
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder, Row
 from pipeline.study import parse_study
@@ -109,3 +115,17 @@ def test_a_balanced_stream_has_intervals() -> None:
         found = streamed(text, features, responses)
         assert found.status == "ready", found.reason
         assert found.intervals(0.95) is not None
+
+
+def test_a_level_that_most_records_have_is_to_be_the_base() -> None:
+    region = 'kind = "category", levels = ["n", "s"]'
+    text = study_text(p=2, loss="logistic", private=True, ridge=0.003, records=250)
+    task = task_of(parse_study(re.sub(r"x1 = \{[^}]*\}", f"x1 = {{ {region} }}", text)))
+    assert isinstance(task, RenewableTask)
+    # the level has the value 1 in every record, as the intercept has
+    products = np.array([[1.0, 0.0, 1.0], [0.0, 0.3, 0.0], [1.0, 0.0, 1.0]])
+    noise = Noise(1.0, 3.0, size=3, slots=250)
+    bread = bread_of(0.2 * products, 100.0, task.penalty, noise)
+    assert bread.unknown.tolist() == [True, False, True]
+    reason = known_curvature(task, bread, 25_000).reason
+    assert "The intercept goes with x1=s: a level that nearly all records have" in reason

@@ -80,11 +80,21 @@ def _ends(task: RenewableTask, bread: Bread) -> str:
     if not bread.unknown[0] or bread.hidden > 1:
         return ""
     along = bread.turned[1:] >= ALONG * bread.turned[1:].max()
-    names = ", ".join(np.array(task.study.coefficient_names[1:])[along])
-    return (
-        f". The intercept goes with {names}: values that stay near one end of a range do that, and "
-        "a typical value (data.features) or a narrower range ends it, in a new study"
-    )
+    named = np.array(task.study.coefficient_names[1:])[along].tolist()
+    levels = [name for name in named if "=" in name]
+    numbers = [name for name in named if name not in levels]
+    told = []
+    if numbers:
+        told.append(
+            f"{', '.join(numbers)}: values that stay near one end of a range do that, and a "
+            "typical value (data.features) or a narrower range ends it"
+        )
+    if levels:
+        told.append(
+            f"{', '.join(levels)}: a level that nearly all records have does that, and as the base "
+            "(data.features) it does not"
+        )
+    return f". The intercept goes with {'; and with '.join(told)}; this needs a new study"
 
 
 def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
