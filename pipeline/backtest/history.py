@@ -189,17 +189,18 @@ def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
         names = list(table.columns)
     else:
         raise DataError(
-            "a history is the path of a file, a data frame, or a mapping from names to columns"
+            "records come as the path of a file, a data frame, or a mapping from names to columns"
         )
     missing = [name for name in columns if name not in names]
     if missing:
         lacks = ", ".join(map(repr, missing))
         raise DataError(f"the table has no column {lacks}{there(names, missing, of_file=False)}")
     found = {name: _column(name, table[name]) for name in columns}
-    lengths = {len(values) for values in found.values()}
-    if len(lengths) > 1 or any(values.ndim != 1 for values in found.values()):
-        raise DataError("the columns of the history must be flat and of one length")
-    total = lengths.pop()
+    shapes = {values.shape for values in found.values()}
+    if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
+        said = ", ".join(f"{name!r} has shape {values.shape}" for name, values in found.items())
+        raise DataError(f"columns must be flat and of one length: {said}")
+    [(total,)] = shapes
     for start in range(0, total, RECORDS):
         part = {name: values[start : start + RECORDS] for name, values in found.items()}
         count = min(RECORDS, total - start)

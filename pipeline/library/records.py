@@ -136,7 +136,7 @@ class Records:
         if self._y is None and isinstance(self._data, np.ndarray | list | tuple):
             raise DataError(
                 "an array holds the features alone: give y, the values of "
-                f"{encoder.response.name!r}"
+                f"{encoder.response.name!r}. A list of records is made a table by pandas.DataFrame"
             )
         table = self._data if self._y is None else self._joined()
         if self._client_column is not None:
