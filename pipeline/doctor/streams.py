@@ -47,9 +47,16 @@ class Size:
 def simulated(study: Study) -> Task:
     """Return the task of a study whose Gaussian noise is simulated, with the same deviations.
 
-    ConfigError if its kind has no live stream, it forgets by the clock, or has several paths.
+    ConfigError if its kind has no live stream, or aims at no fit of all records, it forgets by the
+    clock, or has several paths.
     """
     require_live(study, "a simulated stream")
+    if why := method_of(study).no_pooled:
+        raise ConfigError(
+            f'estimator.kind: of "{study.estimator.kind}" {why}, and a simulation draws records '
+            "once each, so that no truth is known. `veilstream backtest` takes a study "
+            "through your own records, `veilstream schedule compare` says which error is expected"
+        )
     forgetting = study.estimator.forgetting
     if forgetting is not None and forgetting.of == "seconds":
         raise ConfigError(

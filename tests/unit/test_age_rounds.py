@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from pipeline.doctor.streams import simulated
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
 from pipeline.library.lengths import of_sample
 from pipeline.library.table import table as shown
@@ -482,3 +483,8 @@ def test_a_sample_of_a_study_without_features_is_of_the_response(tmp_path: Path)
         assert "in its unit" in said(*wrong * 10)["advice"]
     with pytest.raises(DataError, match="'power'"):
         said("much")
+
+
+def test_what_draws_each_record_once_simulates_no_rounds() -> None:
+    with pytest.raises(ConfigError, match="schedule compare"):
+        simulated(ages.task_of(ages.study_text()).study)

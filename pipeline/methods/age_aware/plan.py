@@ -95,7 +95,7 @@ class Plan:
             raise ConfigError(
                 f"--client: {client!r} is in no group of this study (estimator.method.groups), so "
                 "that its plan has no slot for it; use a name that it has, or ask the operator "
-                "(of a backtest, --client-column names the column with them)"
+                "(backtest reads the names from --client-column; fit knows none, so use backtest)"
             )
         return found
 
