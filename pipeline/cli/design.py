@@ -49,7 +49,7 @@ LEGEND = (
 @CLIENTS
 @click.option("--epsilon", type=float, help="Instead of the study's own.")
 @click.option("--delta", type=float, help="Instead of the study's own.")
-@click.option("--write", type=FILE, help="Write the study file with the proposed settings.")
+@click.option("--write", type=FILE, help="Write a new study file with the proposed settings.")
 @AS_JSON
 def design(
     study: Path | None, features: int | None, records: int, clients: int, epsilon: float | None,
@@ -65,6 +65,8 @@ def design(
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")
+    if write is not None and write.exists():
+        raise ConfigError(f"--write: {write} exists, and may be a study that runs; name a new file")
     text = with_features(features or 1) if study is None else _text(study)
     asked = {"privacy.epsilon": epsilon, "privacy.delta": delta}
     given = {key: value for key, value in asked.items() if value is not None}

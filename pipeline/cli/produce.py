@@ -110,7 +110,8 @@ def produce(
     """
     if (source is None) == (listen is None):
         raise ConfigError("--source, --listen: give one of them: where the records come from")
-    source = source or f"listen://{listen}"
+    if source is None:
+        source = f"listen://{listen}"
     if begin_at is not None and rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
     task = live_task_of(study, "a client", level).of_client(client)

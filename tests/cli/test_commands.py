@@ -248,6 +248,10 @@ def test_a_study_is_designed_written_and_checked(bare: Stage) -> None:
     done = bare.run("study", "check", file)
     assert done.returncode == 0, done.stderr
     assert "come: after " in done.stdout
+    kept = file.read_text()
+    done = bare.run("study", "design", file, *size, "--write", file)
+    assert (done.returncode, file.read_text()) == (10, kept)
+    assert "--write" in done.stderr
     few = bare.run("study", "design", "--features", "4", "--records", "100")
     assert "100 records are too few" in few.stdout
     begun = bare.folder / "begun.toml"

@@ -82,6 +82,12 @@ def test_a_start_that_is_refused_leaves_no_client(
     assert not list((stage.folder / "home" / "clients").glob("f.*"))
 
 
+def test_an_empty_source_is_no_address(stage: Stage) -> None:
+    done = produce(stage, "h", "--source", "")
+    assert isinstance(done.exception, DataError)
+    assert "--listen" not in str(done.exception)
+
+
 def test_a_refused_start_keeps_what_an_earlier_one_has_made(stage: Stage) -> None:
     write_csv(stage.folder / "g.csv", 60, 2)
     assert produce(stage, "g").exit_code == 0
