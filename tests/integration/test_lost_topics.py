@@ -73,6 +73,21 @@ def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage:
     assert "veilstream study recover" in stage.said("w1")
 
 
+def test_estimates_that_were_lost_are_said_again_at_the_next_start(stage: Stage) -> None:
+    opened(stage, "north")
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "north.csv", 40))
+    assert stage.code("north") == 0, stage.said("north")
+    before = stage.final_estimate()
+    stage.kill("w0")
+    anew(stage, stage.topics.estimates)
+    anew(stage, stage.topics.latest)
+    stage.worker()
+    after = stage.final_estimate()
+    assert after.coefficients == before.coefficients
+    until(lambda: stage.read(stage.topics.latest.name), "the newest of them")
+
+
 def test_a_lost_topic_of_admissions_is_named_and_a_worker_says_them_again(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
