@@ -50,7 +50,6 @@ class Sender:
         self._key = store.client.encode()
         self._pending: deque[Pending] = deque()
         self._handed = -1
-        self.acknowledged = 0
         try:
             self._producer = KafkaProducer(
                 **kafka_options(settings),
@@ -128,7 +127,6 @@ class Sender:
             place = item.future.value.partition, item.future.value.offset
         if done:
             self._store.sent(self._study, done, place)
-            self.acknowledged += len(done)
 
 
 def _time_of(item: Outgoing) -> int | None:

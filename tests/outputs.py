@@ -14,11 +14,12 @@ import msgspec
 from kafka.admin import KafkaAdminClient
 
 from pipeline.errors import PayloadError
-from pipeline.messages.release import described, read
+from pipeline.messages.release import read
 from pipeline.reducer.checksums import SIZE
 from pipeline.release.task import Task
 from tests.canaries import Output, text
 from tests.stage import PATIENCE, Stage
+from tests.wire import described
 
 #: Makes every logger of a process, the libraries' as well, say all that it can.
 LOUD = "import logging\nlogging.basicConfig(level=logging.DEBUG)\nlogging.captureWarnings(True)\n"

@@ -1,4 +1,4 @@
-"""Releases with something changed: what only an attacker, or a client of another version, sends."""
+"""Releases as people read them, and changed as only an attacker or another version sends them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.messages.form import Rows, form_of, identity, short
-from pipeline.messages.release import read
+from pipeline.messages.release import Header, read
 from pipeline.release.task import Task
 
 
@@ -48,6 +48,17 @@ def valued(task: Task, payload: bytes, part: str, value: float, at: int = -1) ->
 def numbers_of(task: Task, payload: bytes) -> NDArray[np.int64] | NDArray[np.float64]:
     """Return all numbers of a release behind its point, as stored."""
     return np.concatenate(list(read(task, payload).parts.values()))
+
+
+def described(task: Task, payload: bytes) -> dict[str, object]:
+    """Return a release for people: its header, and its numbers in real units."""
+    release = read(task, payload)
+    header, layout = release.header, task.layout
+    shown: dict[str, object] = {name: getattr(header, name) for name in Header.__slots__}
+    values = {"point": release.point, **release.parts}
+    for field in (layout.point, *layout.at(header.version)):
+        shown[field.name] = np.ldexp(values[field.name].astype(float), field.exponent).tolist()
+    return shown
 
 
 def as_rows(task: Task, payloads: Sequence[bytes | None]) -> Rows:

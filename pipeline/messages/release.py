@@ -137,20 +137,6 @@ def read(task: Task, payload: bytes) -> Release:
     return Release(header, row["point"][0], parts)
 
 
-def described(task: Task, payload: bytes) -> dict[str, object]:
-    """Return a release for people: its header, and its numbers in real units.
-
-    Raises PayloadError as `read`.
-    """
-    release = read(task, payload)
-    header, layout = release.header, task.layout
-    shown: dict[str, object] = {name: getattr(header, name) for name in Header.__slots__}
-    values = {"point": release.point, **release.parts}
-    for field in (layout.point, *layout.at(header.version)):
-        shown[field.name] = np.ldexp(values[field.name].astype(float), field.exponent).tolist()
-    return shown
-
-
 def _header(row: Rows) -> Header:
     def digits(name: str) -> str:
         return row[name].tobytes().hex()

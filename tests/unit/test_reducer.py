@@ -12,7 +12,7 @@ from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_marks
 from pipeline.messages.form import identity
 from pipeline.messages.incoming import SEQ_LIMIT, Decoder
-from pipeline.messages.release import MAX_RELEASE_BYTES, described, read
+from pipeline.messages.release import MAX_RELEASE_BYTES, read
 from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
 from pipeline.reducer.fold import LATEST
 from pipeline.release.layout import Field, Layout
@@ -29,7 +29,7 @@ from tests.builders import (
     some_model,
     task_of,
 )
-from tests.wire import edited, valued
+from tests.wire import described, edited, valued
 
 PRIVATE = task_of(p=2, records=30)
 OPEN = task_of(p=2, records=30, private=False)

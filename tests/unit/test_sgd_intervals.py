@@ -231,9 +231,8 @@ def test_the_interval_of_a_released_curvature_is_its_sandwich_from_the_log() -> 
     values, vectors = np.linalg.eigh(s)
     noise = task.channels.gradient.standard_deviation**2
     middle = (vectors * np.maximum(values, 0)) @ vectors.T + noise * np.eye(task.size)
-    three = plug_in.published(
-        plug_in.released_mean([sums], 0), plug_in.released_mean([sums], 1), noise, n
-    )
+    beside = plug_in.published_middle(plug_in.released_mean([sums], 1), noise)
+    three = plug_in.plug_in(plug_in.released_mean([sums], 0), beside, n)
     assert_allclose(three.covariance, bread @ middle @ bread / n, rtol=1e-8)
 
 

@@ -208,22 +208,15 @@ def width_errors(inverse: Matrix, middle: Matrix, noise: float) -> Vector:
     return found
 
 
-def published(curvature: Matrix, products: Matrix, noise: float, records: int) -> PlugIn:
-    """Return the paper's PPI: noised mean curvature, noised mean product, plus the known noise.
-
-    It costs sqrt 3 mu, not mu: gradient, curvature and product are three releases at mu each. The
-    paper leaves its floors of eigenvalues open; here the product's are raised to zero.
-
-    curvature, products: Means of the noised releases, shape (d, d).
-    noise: Variance of the noise of one gradient entry, 4 B^2 / mu^2.
-
-    Raises NumericError as `plug_in`.
-    """
-    return plug_in(curvature, published_middle(products, noise), records)
-
-
 def published_middle(products: Matrix, noise: float) -> Matrix:
-    """Return the middle of the paper's PPI, shape (d, d): noised products and the known noise."""
+    """Return the middle of the paper's PPI, shape (d, d): noised products and the known noise.
+
+    Gradient, curvature and product are three releases at mu each: sqrt 3 mu. The paper leaves its
+    floors of eigenvalues open; here the products' are raised to zero.
+
+    products: Mean of the noised releases, shape (d, d).
+    noise: Variance of the noise of one gradient entry, 4 B^2 / mu^2.
+    """
     return floor_eigenvalues(products, 0.0).matrix + noise * np.eye(len(products))
 
 
