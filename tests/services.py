@@ -19,12 +19,14 @@ REDIS_IMAGE = "redis:7.4.2-alpine"
 #: Folder of the shared runtime within the session's own.
 RUNTIME = "runtime"
 #: Files that take longest, and folders whose tests start processes: what begins last is short.
+#: Between those that wait for what they start are some that compute, lest the cores idle at first.
 FIRST = (
-    "test_source_kills", "test_least_rights", "test_outages", "test_snippets", "test_stream_attack",
-    "test_flights", "test_sgd_live", "test_kills", "test_site", "test_distinguishing",
-    "test_canary", "test_reexpand", "test_forget", "test_crashes", "test_sensitivity",
-    "test_kafka_topic", "test_admission", "test_local_runtime", "test_ledger_crashes",
-    "test_backtest", "consistency", "integration", "infra", "cli", "producers", "packaging",
+    "test_outages", "test_source_kills", "test_distinguishing", "test_snippets", "test_site",
+    "test_admission", "test_least_rights", "test_forget", "test_flights", "test_sgd_live",
+    "test_stream_attack", "test_kills", "test_local_runtime", "test_crashes", "test_canary",
+    "test_ledger_crashes", "test_sensitivity", "test_reexpand", "test_backtest", "test_age_aware",
+    "test_sites_method", "test_noisy_mle", "test_kafka_topic", "test_coverage", "consistency",
+    "integration", "infra", "test_method_checks", "cli", "producers", "packaging",
 )  # fmt: skip
 
 
