@@ -87,19 +87,17 @@ def largest_move(task: SiteTask | CopiesTask) -> float:
 
 def influence(task: SiteTask | CopiesTask) -> dict[str, object]:
     """Return how far sites that lie can move an estimate, and from how many on without limit."""
-    sites, move = task.spec.sites, largest_move(task)
+    sites = task.spec.sites
     # estimates start from medians over sites
     many = math.ceil(sites / 2) if sites >= LEAST_SITES else 1
     return {
-        "one_site_moves_at_most": move,
+        "one_site_moves_at_most": largest_move(task),
         "in": "standard errors of all coefficients jointly, where many sites of about equal size "
         "do not truly differ; one of a handful, or one with most of the records, can move it by "
         f"several times that, and with fewer than {LEAST_SITES} sites nothing bounds it",
         "sites_that_lie_together": f"{many} or more of {sites} move estimates without limit. Fewer "
         "do by a bounded way, and may not be flagged: a quarter by about 2 standard errors of one "
         "site alone, a third by 3, and 45 % by 6",
-        "one_release_moves_at_most": move,
-        "size": task.size,
     }
 
 
