@@ -12,8 +12,10 @@ import msgspec
 from pipeline.cli.context import AS_JSON, FILE, live_task_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.library.changing import Change, changes_between, is_new
+from pipeline.methods import method_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.study import Study
 from pipeline.words import counted
 
 _EFFECTS = {
@@ -95,7 +97,8 @@ def _mend(before: Task, after: Task) -> list[str]:
         found.append(
             f"study.name: revision {after.revision} is another study than {before.revision}, whose "
             "topics and state have this name: give NEW a name of its own, for example "
-            f'name = "{old.name[:61]}-2", and follows = "{old.name}" below it'
+            f'name = "{old.name[:61]}-2"'
+            + (f', and follows = "{old.name}" below it' if _may_follow(new, old.name) else "")
         )
     elif new.name in old.study.before:
         found.append(
@@ -116,6 +119,16 @@ def _mend(before: Task, after: Task) -> list[str]:
             "study keys NEW` prints, or remove it"
         )
     return found
+
+
+def _may_follow(study: Study, name: str) -> bool:
+    """Whether the study's method lets it take the place of another."""
+    heading = msgspec.structs.replace(study.study, follows=name)
+    try:
+        method_of(study).check(msgspec.structs.replace(study, study=heading))
+    except ConfigError:
+        return False
+    return True
 
 
 def _line(before: Task) -> tuple[str, ...]:

@@ -106,7 +106,9 @@ def _explain(message: str, kind: type, at: str) -> str:
     if allowed:
         parts.append(f"allowed: {allowed}")
     if example:
-        parts.append(f"example: {path.rsplit('.', maxsplit=1)[-1]} = {example}")
+        # that of a whole table is its heading
+        name = "" if example == f"[{path}]" else f"{path.rsplit('.', maxsplit=1)[-1]} = "
+        parts.append(f"example: {name}{example}")
     return "; ".join(parts)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from pipeline.cli.change import change
 from pipeline.doctor.streams import simulated
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
 from pipeline.library.lengths import of_sample
@@ -483,6 +485,16 @@ def test_a_sample_of_a_study_without_features_is_of_the_response(tmp_path: Path)
         assert "in its unit" in said(*wrong * 10)["advice"]
     with pytest.raises(DataError, match="'power'"):
         said("much")
+
+
+def test_a_changed_study_is_not_advised_to_follow_one_that_it_cannot(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new.toml"
+    old.write_text(ages.study_text())
+    new.write_text(ages.study_text(method="cap = 2.0"))
+    done = CliRunner().invoke(change, [str(old), str(new)])
+    assert isinstance(done.exception, ConfigError)
+    assert "give NEW a name of its own" in str(done.exception)
+    assert "follows" not in str(done.exception)
 
 
 def test_what_draws_each_record_once_simulates_no_rounds() -> None:

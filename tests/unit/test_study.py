@@ -171,7 +171,8 @@ def test_a_missing_key_is_named_with_an_example(line: str, key: str) -> None:
 def test_a_missing_table_is_named(table: str) -> None:
     start = BASE.index(f"[{table}]")
     text = BASE[:start] + BASE[BASE.find("\n[", start) + 1 :]
-    assert f"file.toml: {table}: is required" in refusal(text)
+    wanted = f"file.toml: {table}: is required; allowed: the table [{table}]; example: [{table}]"
+    assert wanted in refusal(text)
 
 
 @pytest.mark.parametrize(
