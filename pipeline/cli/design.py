@@ -31,8 +31,8 @@ CLIENTS = click.option(
 COLUMNS = ("epsilon", "window", "ridge", "typical", "sure", "+- typical", "+- at most", "finds")
 LEGEND = (
     "Each row has a design of its own. typical, sure: records after which intervals come, if "
-    "features are independent and their values spread over the whole range, most of them near "
-    "`typical`, and for all slopes that do not go with the intercept (-: not within these "
+    "features are independent and their values spread over the whole range, about `typical` "
+    "where it is given, and for all slopes that do not go with the intercept (-: not within these "
     "records); +- typical, +- at most: half the interval of a slope at the end, likewise; finds: "
     f"the smallest slope that {POWER:.0%} of such studies tell from zero. Values that use a part "
     "of their range need more records: `veilstream study check STUDY --sample FILE` holds old "
@@ -59,7 +59,7 @@ def design(
 
     No data are read: when intervals come and how long they are follows from the public ranges,
     bounds and budget alone. "typical" is for independent features whose values spread over the
-    whole range, most of them near `typical`. "sure" is for other records, too, as the ridge alone
+    whole range, about `typical` where it is given. "sure" is for other records, too, as the ridge alone
     is enough for slopes. The intercept has no ridge: it, and slopes that go with it (of a feature
     that stays far from its typical value, or of a level that most records have), may need more.
     """

@@ -58,6 +58,7 @@ PLAIN = {
     "influence": "influence of a client that lies",
     "less_than_an_interval": "less than half an interval",
     "against_it": "what helps",
+    "and": "supposed",
 }
 
 

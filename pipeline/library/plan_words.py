@@ -2,7 +2,7 @@
 
 Two sizes stand in a plan. The one is *sure*, as the ridge alone is enough for it: it holds for all
 slopes that do not go with the intercept, which has no ridge. The other is *typical*: of independent
-features whose values spread over the whole range, most of them near the typical value.
+features whose values spread over the whole range, about the typical value where it is given.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pipeline.words import counted
 
 #: What the typical size supposes, and what the ridge does not reach.
 IF = (
-    "if features are independent and their values spread over the whole range, most of them near "
-    "`typical` (by default its middle); where they use a part of it, later"
+    "if features are independent and their values spread over the whole range, about `typical` "
+    "where it is given; where they use a part of it, later"
 )
 BUT = (
     "other than of a feature that stays far from its typical value, or of a level that most "

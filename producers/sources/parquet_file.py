@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pipeline.errors import DataError
 from pipeline.extras import extra
 from pipeline.records.batches import Batch
+from pipeline.records.features import there
 
 
 def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[Batch]:
@@ -30,7 +31,8 @@ def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[B
         names = list(file.schema_arrow.names)
         missing = [name for name in columns if name not in names]
         if missing:
-            raise DataError(f"{path.name} has no column {', '.join(map(repr, missing))}")
+            like = there(names, missing, of_file=False)
+            raise DataError(f"{path.name} has no column {', '.join(map(repr, missing))}{like}")
         done, total = 0, int(file.metadata.num_rows)
         try:
             for part in file.iter_batches(size, columns=list(columns), use_threads=False):
