@@ -59,9 +59,10 @@ def design(
 
     No data are read: when intervals come and how long they are follows from the public ranges,
     bounds and budget alone. "typical" is for independent features whose values spread over the
-    whole range, about `typical` where it is given. "sure" is for other records, too, as the ridge alone
-    is enough for slopes. The intercept has no ridge: it, and slopes that go with it (of a feature
-    that stays far from its typical value, or of a level that most records have), may need more.
+    whole range, about `typical` where it is given. "sure" is for other records, too, as the ridge
+    alone is enough for slopes. The intercept has no ridge: it, and slopes that go with it (of a
+    feature that stays far from its typical value, or of a level that most records have), may need
+    more.
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")
