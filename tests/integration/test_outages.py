@@ -127,7 +127,9 @@ def test_a_redis_that_lost_its_last_seconds_makes_the_worker_read_them_again(
     stream(stage, rate=40)
     old = {key: stage.redis.dump(key) for key in stage.stored_keys()}
     stood = sum(stage.watermarks())
-    until(lambda: sum(stage.watermarks()) >= stood + 20, "the stream goes on")
+    # on a busy machine most of it may have come by now
+    more = min(stood + 20, RELEASES)
+    until(lambda: sum(stage.watermarks()) >= more, "the stream goes on")
     for key, value in old.items():
         assert value is not None
         stage.redis.restore(key, 0, value, replace=True)

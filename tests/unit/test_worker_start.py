@@ -52,3 +52,9 @@ def test_a_kafka_that_goes_away_as_faust_begins_passes(monkeypatch: pytest.Monke
     with pytest.raises(SystemExit) as end:
         started(RuntimeError("a bug"))
     assert end.value.code == 1
+
+
+def test_a_worker_leaves_out_a_pause_that_mode_has() -> None:
+    # a name of Mode's own: once it is another, a worker takes a second more to stop
+    assert "_sentinel_task" in vars(mode.Worker)
+    asyncio.run(asyncio.wait_for(object.__new__(worker._Worker)._sentinel_task(), 0.9))
