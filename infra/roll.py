@@ -121,8 +121,9 @@ def read_roll(
     if roll.keys is None:
         raise ConfigError(
             f"{topic} names no key of study {study.name!r} that follows from the one that is known "
-            "here: the operator must start a worker of the study again, which says it; if the "
-            "operator says that the key is a new one, put it into the study file as trust.key"
+            "here: the operator must run `veilstream study keys`, if it has none yet, and start a "
+            "worker of it (again), which says its key; if the operator says that the key is a new "
+            "one, put it into the study file as trust.key"
         )
     newest = roll.publics[-1]
     if known != newest:
