@@ -17,6 +17,7 @@ from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client import Progress
+from producers.client_id import vault_path
 from producers.run import Job, run_client
 from tests.stage import Stage, lent, lines, send, study_text, until, write_csv
 
@@ -50,7 +51,8 @@ def test_a_client_with_another_file_is_refused_before_it_spends_or_binds_itself(
         run(stage, other, source)
     assert stage.task.revision in str(caught.value)
     assert other.revision in str(caught.value)
-    assert stage.query("site", "SELECT count(*) FROM streams") == [(0,)]
+    # nothing was begun, so there is no client
+    assert not vault_path(stage.settings.home, "site").exists()
     assert stage.ends() == [0, 0]
     assert run(stage, stage.task, source).releases == 3
 
