@@ -106,6 +106,9 @@ def title(message: EstimateMessage | FitMessage, study: Study) -> str:
 
 def unit_lines(message: EstimateMessage | FitMessage) -> list[str]:
     """Return what step of a feature each coefficient stands for: one line for those alike."""
+    if len(message.coefficients) == 1:
+        # an intercept alone: there is no feature to speak of
+        return _meaning(message)
     unit = message.scaling == "unit"
     rest = "a step of half the feature's public range" if unit else "one unit of the feature"
     alike: dict[str, list[str]] = {}
@@ -146,9 +149,12 @@ def target_line(message: EstimateMessage) -> str:
 
 
 def spread_line(message: EstimateMessage, study: Study) -> str:
-    """Return how far responses spread about their means, in one line; empty for classes."""
+    """Return how far responses spread about their means, in one line.
+
+    Empty for classes, and for methods without features, which fit nothing that leaves residuals.
+    """
     kind = study.data.response.kind
-    if kind == "class":
+    if kind == "class" or not method_of(study).features:
         return ""
     found = message.dispersion
     if kind == "count":

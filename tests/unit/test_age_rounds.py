@@ -410,6 +410,9 @@ def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
     assert f"without any data the value would be 90, error {np.sqrt(alone):.4g}" in said
     assert ("data do not help" in said) is not message.details["data_help"]
     assert "round 2 is due after slot 35 of each source" in said
+    # there are no features, and no residuals
+    assert "feature" not in said
+    assert "noise scale" not in said
     assert "behind" not in said
     unknown = ages.task_of(ages.study_text(groups=ages.ALONE))
     run = OfflineRun(unknown)
