@@ -180,7 +180,7 @@ CLASSES = "standard deviation, in its class counts: "
         (linear(more="residual_bound = 12.5"), ["residual bound: 12.5"], CLASSES),
         (linear(more="noise_scale = 2"), ["counts: record slots"], "squared slopes: "),
         (poisson(), ["sum of squared slopes: ", "largest mean: 20", "lower it to"], "residual"),
-        (study_text(), [CLASSES, "all noise grows in proportion: 1"], "squared"),
+        (study_text(), [CLASSES, "all noise grows in proportion: 1"], "sum of squared"),
         (linear(OPEN), ["kind: number", "mechanism: none"], "noise:"),
     ],
 )  # fmt: skip
