@@ -506,7 +506,7 @@ def test_a_log_that_was_lost_has_its_clients_again_after_one_command(stage: Stag
     stage.worker()
     assert stage.code("w0") == 40
     assert "`veilstream study recover`" in stage.said("w0")
-    for said in ("said anew", "recovered"):
+    for said in ("has it again", "recovered"):
         done = stage.run("study", "recover", stage.study, "--yes")
         assert done.returncode == 0, done.stderr
         assert said in done.stderr
