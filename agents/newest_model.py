@@ -44,13 +44,22 @@ class NewestModel:
         self._task, self._topics, self._store, self._trust = task, topics, store, trust
         self._send, self._read, self._extent = send, read, extent
         self.held: tuple[int, bytes] | None = None
-        #: Where the models topic ended when it was last looked at.
-        self._end = 0
+        self._end: int | None = None
+        self._sent = 0
+
+    def begin(self) -> None:
+        """Forget where the topic ended: another worker has written to it, or may have."""
+        self._end = None
 
     async def is_lost(self) -> bool:
-        """Whether the models topic was made anew, or emptied, since the last look at it."""
-        before, (first, self._end) = self._end, await self._extent(self._topics.models.name, 1)
-        return self.held is not None and (first >= self._end or self._end < before)
+        """Whether the models topic was made anew, emptied or written by others since the last look.
+
+        Compaction leaves the last model of all, which may be an old one that somebody repeats.
+        """
+        expected, (first, self._end) = self._end, await self._extent(self._topics.models.name, 1)
+        sent, self._sent = self._sent, 0
+        others = expected is not None and self._end != expected + sent
+        return self.held is not None and (first >= self._end or others)
 
     def keep(self, version: int, payload: bytes) -> None:
         """Store a model as the newest; it is to be sent afterwards."""
@@ -157,6 +166,7 @@ class NewestModel:
         if self.held is None:
             return
         study, (version, payload) = self._task.study.name, self.held
+        self._sent += 1
         await self._send(
             self._topics.models.name,
             study.encode(),

@@ -108,12 +108,14 @@ class Publishing:
         """Have the newest model in its topic: where that was made anew, clients wait for it."""
         now = self._now()
         if self._looked is None:
+            self._models.begin()
             await self._models.send_again()
         elif now - self._looked < LOOK_SECONDS:
             return
         elif await self._models.is_lost():
             log.warning(
-                "%s was made anew, or has lost what it held: the newest model is sent again",
+                "%s was made anew, or somebody else writes to it, or two workers have published at "
+                "once: the newest model is sent again",
                 self._topics.models.name,
             )
             await self._models.send_again()

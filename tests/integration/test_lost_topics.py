@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from agents.publishing import LOOK_SECONDS
 from pipeline.messages.topics import Topic
 from tests.integration.test_admission import opened
-from tests.stage import Stage, lent, lines, study_text, until, write_csv
+from tests.stage import Stage, lent, lines, send, study_text, until, write_csv
 from tests.trusted import TRUST
 
 SHARE = TRUST + "largest_share = { share = 0.75, after = 4 }\n"
@@ -54,6 +56,23 @@ def test_clients_go_on_where_the_models_topic_was_made_anew(stage: Stage) -> Non
     assert stage.final_estimate().releases == 40
     assert "was made anew" in stage.said("w0")
     assert stage.verified()
+
+
+def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> None:
+    """Else compaction would leave it alone."""
+    opened(stage, "north")
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "north.csv", 60))
+    assert stage.code("north") == 0, stage.said("north")
+    stage.final_estimate()
+    topic = stage.topics.models.name
+    until(lambda: stage.read(topic), "a model")
+    time.sleep(LOOK_SECONDS + 5)
+    newest = stage.read(topic)[-1]
+    assert "somebody else" not in stage.said("w0")
+    send(stage.settings.kafka, topic, [{"key": newest.key, "value": b"an old one"}])
+    until(lambda: stage.read(topic)[-1].value == newest.value, "the newest is the last again", 60)
+    assert "somebody else writes to it" in stage.said("w0")
 
 
 @pytest.mark.takes("a worker says after a minute that it waits, and looks then")
