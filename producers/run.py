@@ -102,9 +102,8 @@ def run_client(
     require_live(task.study, "a client")
     path = vault_path(settings.home, job.client)
     check_id(job.client, path, say)
-    topics = Topics.of(task.study)
     # an orderly end: the open window is simply read again
-    stopping = Stopping()
+    topics, stopping = Topics.of(task.study), Stopping()
     with ExitStack() as closing:
         store = closing.enter_context(ClientStore(path, job.client))
         closing.push(partial(_leave, store))
