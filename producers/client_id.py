@@ -1,26 +1,13 @@
-"""What a client may be called, and where its database is.
-
-The id is the key of its releases, part of a header and of a file name, and stands in the lines
-that people read: it holds nothing that one of these would cut, quote or obey.
-"""
+"""Whether a client may have its id, and where its database is."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from pipeline.errors import ConfigError
-
-#: What a release can carry, and a file name can hold.
-LONGEST = 200
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def is_plain(client: str) -> bool:
-    """Whether a new client may have this id."""
-    return len(client) <= LONGEST and _ID.fullmatch(client) is not None
+from pipeline.study.client_ids import LONGEST, RULE, is_plain
 
 
 def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
@@ -35,14 +22,10 @@ def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
     """
     if is_plain(client):
         return
-    rule = (
-        f"an id has 1 to {LONGEST} characters, letters from a to z, digits, '.', '_' and '-', and "
-        "begins with a letter or digit"
-    )
     if not 1 <= len(client) <= LONGEST or not database.exists():
-        raise ConfigError(f"--client: {rule}; the operator must give this client such an id")
+        raise ConfigError(f"--client: {RULE}; the operator must give this client such an id")
     say(
-        f"WARNING: --client: {rule}. This client is older than the rule, and its ledger belongs to "
+        f"WARNING: --client: {RULE}. This client is older than the rule, and its ledger belongs to "
         "its id for ever: it goes on under it. Give new clients plain ids"
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,6 +23,8 @@ from pipeline.study import load_study, require_live
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: Says something to people.
 say = saying.say
@@ -49,6 +52,25 @@ SAVE_MODEL = click.option(
     "--save-model", "save_model_to", type=FILE,
     help="Write the estimate as a model file, for `veilstream predict --model`.",
 )  # fmt: skip
+
+
+def confirmed(question: str) -> Callable[[Command], Command]:
+    """Have a command ask before it begins, unless it is called with --yes."""
+
+    def ask(context: click.Context, _: click.Parameter, yes: bool) -> None:
+        try:
+            agreed = yes or click.confirm(question)
+        except click.Abort:
+            if sys.stdin.isatty():
+                raise
+            raise click.UsageError(
+                "nobody answered, and nothing was done: where there is no terminal to ask at, "
+                "--yes says that you are sure"
+            ) from None
+        if not agreed:
+            context.abort()
+
+    return click.option("--yes", is_flag=True, expose_value=False, callback=ask, help="Do not ask.")
 
 
 class Group(click.Group):

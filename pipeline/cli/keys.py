@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from infra.keyring import StudyPairs, made_study, pin, pinned, study_path, write_study
-from pipeline.cli.context import STUDY, live_task_of, say, task_of
+from pipeline.cli.context import STUDY, confirmed, live_task_of, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -43,9 +43,7 @@ def keys(study: Path, rotate: bool, stolen: bool) -> None:
 
 @click.command()
 @STUDY
-@click.confirmation_option(
-    "--yes", prompt="All workers of this study must be stopped. Recover it from its log?"
-)
+@confirmed("All workers of this study must be stopped. Recover it from its log?")
 def recover(study: Path) -> None:
     """Bring STUDY back after somebody else has written to its topics or to Redis.
 

@@ -21,6 +21,7 @@ from pipeline.cli.context import (
     AS_JSON,
     STUDY,
     Group,
+    confirmed,
     live_task_of,
     put,
     say,
@@ -100,9 +101,7 @@ def verify(
 @state.command()
 @STUDY
 @ACCEPT_LOSS
-@click.confirmation_option(
-    "--yes", prompt="All workers of this study must be stopped. Overwrite its state?"
-)
+@confirmed("All workers of this study must be stopped. Overwrite its state?")
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result."""
     task, settings = live_task_of(study, DOING), connected(Settings.read(), redis=True)
@@ -218,9 +217,7 @@ Releases of this client that come from now on change nothing; stop its producer.
 @STUDY
 @click.argument("client")
 @ACCEPT_LOSS
-@click.confirmation_option(
-    "--yes", prompt="All workers of this study must be stopped. Take the client out of its state?"
-)
+@confirmed("All workers of this study must be stopped. Take the client out of its state?")
 def forget(study: Path, client: str, accept_loss: bool) -> None:
     """Take all releases of CLIENT out of the state of STUDY, for good.
 

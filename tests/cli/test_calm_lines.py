@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pipeline.cli import produce, stage, watch
+from pipeline.cli.main import cli
 from pipeline.cli.privacy import _lines
 from pipeline.study import parse_study, revision_of
 from producers.client import Progress
@@ -92,3 +94,17 @@ def test_times_of_an_account_are_told_to_the_second() -> None:
     said = "\n".join(_lines("c", "csv:a", facts))
     assert "2026-01-02T03:04:05Z to 2026-01-02T03:04:05Z" in said
     assert ".000000" not in said
+
+
+@pytest.mark.parametrize("command", [("state", "rebuild"), ("study", "recover")])
+def test_a_question_that_nobody_hears_is_an_error_that_says_how_to_answer(
+    command: tuple[str, str],
+) -> None:
+    done = CliRunner().invoke(cli, [*command, "none.toml"], input="")
+    assert done.exit_code == 2
+    assert "nobody answered, and nothing was done" in done.stderr
+    assert "--yes" in done.stderr
+    # whoever answers no has said so
+    done = CliRunner().invoke(cli, [*command, "none.toml"], input="n\n")
+    assert done.exit_code == 1
+    assert "--yes" not in done.stderr

@@ -228,6 +228,7 @@ def test_clients_are_those_of_the_study() -> None:
         (("q = 0.4", "q = 0.4\nlaw = [0, 1, 0, 0]"), "groups.slow.law"),
         (("q = 0.4", "q = 0.4\nlaw = [0.5, 0.6, 0, 0]"), "groups.slow: law"),
         (('clients = ["b"]', 'clients = ["a-1"]'), "groups.slow.clients"),
+        (('clients = ["b"]', 'clients = ["two words"]'), "groups.slow.clients: no client can be"),
         (("epsilon_now = 0.3", "epsilon_now = 1.3"), "method.cap"),
         (("epsilon_now = 0.3", "epsilon_now = 0.3\ncap = inf"), "method.cap"),
         (("epsilon_now = 0.3", 'epsilon_now = 0.3\nuse = "model"'), "method.use"),

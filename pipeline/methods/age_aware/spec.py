@@ -12,6 +12,7 @@ from msgspec import Meta
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.chains import Chain, birth_death, check_law, cyclic
 from pipeline.study import Study
+from pipeline.study.client_ids import RULE, is_plain
 from pipeline.study.tables import strict
 
 #: Most clients of a study: a plan has a cost for each of them in each slot.
@@ -271,11 +272,12 @@ def clients_of(spec: Spec) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for group, card in spec.groups.items():
-        for client in _spelled(f"estimator.method.groups.{group}.clients", card):
+        at = f"estimator.method.groups.{group}.clients"
+        for client in _spelled(at, card):
+            if not is_plain(client):
+                raise ConfigError(f"{at}: no client can be called {client!r}: {RULE}")
             if client in found:
-                raise ConfigError(
-                    f"estimator.method.groups.{group}.clients: {client!r} is named twice"
-                )
+                raise ConfigError(f"{at}: {client!r} is named twice")
             found[client] = group
             if len(found) > MOST_CLIENTS:
                 raise ConfigError(f"estimator.method.groups: at most {MOST_CLIENTS} clients")

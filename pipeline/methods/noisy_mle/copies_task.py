@@ -10,12 +10,7 @@ import numpy as np
 
 from pipeline.errors import PrivacyError
 from pipeline.methods.noisy_mle.copies_floating import Sizes, distance
-from pipeline.methods.noisy_mle.site_fit import (
-    linear_fit,
-    logistic_fit,
-    reach_of,
-    scatter_reach,
-)
+from pipeline.methods.noisy_mle.site_fit import linear_fit, logistic_fit, reach_of, scatter_reach
 from pipeline.methods.noisy_mle.weighing import WeighedTask
 from pipeline.privacy import copies
 from pipeline.privacy.channel import INTEGER_LIMIT
