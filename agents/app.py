@@ -27,6 +27,9 @@ from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
 
+#: A worker without partitions looks each so many seconds whether there is a log.
+LOOK_EACH = 20
+
 
 async def tell_of_waits(
     folding: Folding,
@@ -39,9 +42,12 @@ async def tell_of_waits(
     faults: Returns why it does not get on.
     is_there: Fails where there is no log, and so no partition.
     """
-    waits, before, stalled = Waiting(first=AGAIN), folding.releases, False
+    waits, before, stalled, without = Waiting(first=AGAIN), folding.releases, False, 0
     while True:
         await asyncio.sleep(1.0)
+        without = 0 if folding.partitions else without + 1
+        if without % LOOK_EACH == LOOK_EACH - 1:
+            await is_there()
         if (found := faults()) and not stalled:
             say(f"WARNING: this worker does not get on: {'; '.join(found)}")
         stalled = bool(found)
@@ -50,8 +56,6 @@ async def tell_of_waits(
             waits.hint("")
         elif line := waits.hint("releases" if folding.partitions else "partitions to fold"):
             say(line)
-            if not folding.partitions:
-                await is_there()
 
 
 #: Told of an error that the worker cannot survive; it does not return.

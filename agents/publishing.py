@@ -30,7 +30,7 @@ from state import Held, RedisStore
 
 log = logging.getLogger("veilstream.publishing")
 #: Seconds between two looks at whether the models topic still has the newest one.
-LOOK_SECONDS = 20.0
+LOOK_SECONDS = 10.0
 
 
 class Publishing:

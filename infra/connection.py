@@ -19,6 +19,8 @@ from pipeline.settings import Settings
 
 #: How long Kafka may take for what a small topic holds, and for a record, in seconds.
 PATIENCE_SECONDS = 20.0
+#: How long a topic may take to be known everywhere once it was made, in milliseconds.
+APPEARS_MS = 5_000
 #: What is said of a Kafka that does not answer.
 UNANSWERED = (
     "Kafka at {servers} does not answer ({fault}, {what}); start it, for example with `veilstream "
@@ -174,10 +176,11 @@ def read_partition(
     ):
         consumer.assign([place])
         consumer.seek_to_beginning(place)
+        known = topic in consumer.topics()
         try:
-            end = consumer.end_offsets([place])[place]
+            end = consumer.end_offsets([place], timeout_ms=None if known else APPEARS_MS)[place]
         except KafkaTimeoutError:
-            if topic in consumer.topics():
+            if known:
                 raise
             raise no_topic(settings, topic) from None
         while consumer.position(place) < end:

@@ -202,6 +202,10 @@ def run_client(
             ):
                 _loop(client, stopping, lambda: report(client.progress, source.progress))
             client.finish(lambda: stopping.asked)
+        except BudgetExceeded:
+            # what has been paid for leaves now: who is refused has no reason to start again
+            sender.drain()
+            raise
         finally:
             sender.close()
         return client.progress
@@ -288,13 +292,8 @@ def _paced(report: Callable[[], None], progress: Progress) -> Callable[[int], No
 
 def _loop(client: Client, stopping: Stopping, report: Callable[[], None]) -> None:
     reported = time.monotonic()
-    try:
-        while not stopping.asked and client.turn():
-            if time.monotonic() - reported >= REPORT_SECONDS:
-                report()
-                reported = time.monotonic()
-    except BudgetExceeded:
-        # what has been paid for leaves now: who is refused has no reason to start again
-        client.finish()
-        raise
+    while not stopping.asked and client.turn():
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            report()
+            reported = time.monotonic()
     report()

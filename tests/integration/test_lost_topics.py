@@ -32,7 +32,7 @@ def anew(stage: Stage, topic: Topic) -> None:
     stage.ensure_topics()
 
 
-@pytest.mark.takes("the worker looks at its topics every 20 seconds")
+@pytest.mark.takes("the worker looks at its topics every ten seconds")
 def test_clients_go_on_where_the_models_topic_was_made_anew(stage: Stage) -> None:
     """Without a model none of them knows how many have come, and all are at their share."""
     clients = ("north", "south")
@@ -75,7 +75,7 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
     assert "somebody else writes to it" in stage.said("w0")
 
 
-@pytest.mark.takes("a worker says after a minute that it waits, and looks then")
+@pytest.mark.takes("a worker without partitions looks every 20 seconds why")
 def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
