@@ -200,12 +200,8 @@ def run_client(
             if pass_over(
                 task, store, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
             ):
-                _loop(client, stopping, lambda: report(client.progress, source.progress))
+                _loop(client, sender, stopping, lambda: report(client.progress, source.progress))
             client.finish(lambda: stopping.asked)
-        except BudgetExceeded:
-            # what has been paid for leaves now: who is refused has no reason to start again
-            sender.drain()
-            raise
         finally:
             sender.close()
         return client.progress
@@ -290,10 +286,15 @@ def _paced(report: Callable[[], None], progress: Progress) -> Callable[[int], No
     return tell
 
 
-def _loop(client: Client, stopping: Stopping, report: Callable[[], None]) -> None:
+def _loop(client: Client, sender: Sender, stopping: Stopping, report: Callable[[], None]) -> None:
     reported = time.monotonic()
-    while not stopping.asked and client.turn():
-        if time.monotonic() - reported >= REPORT_SECONDS:
-            report()
-            reported = time.monotonic()
+    try:
+        while not stopping.asked and client.turn():
+            if time.monotonic() - reported >= REPORT_SECONDS:
+                report()
+                reported = time.monotonic()
+    except BudgetExceeded:
+        # what has been paid for leaves now: who is refused has no reason to start again
+        sender.drain()
+        raise
     report()
