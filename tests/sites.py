@@ -41,7 +41,9 @@ def name_of(site: int) -> str:
     return hashlib.blake2b(f"site-{site}".encode(), digest_size=16).hexdigest()
 
 
-def window(loss: str, records: int, rng: np.random.Generator, *, lie: bool = False) -> Arrays:
+def window(
+    loss: str, records: int, rng: np.random.Generator, *, lie: bool = False, spread: float = SPREAD
+) -> Arrays:
     """Return a window of three uniform features; a lie has the opposite responses."""
     truth = TRUTH[loss]
     features = rng.uniform(-1, 1, (records, 3))
@@ -49,7 +51,7 @@ def window(loss: str, records: int, rng: np.random.Generator, *, lie: bool = Fal
     if loss == "logistic":
         responses = np.where(rng.random(records) < 1 / (1 + np.exp(-predictor)), 1.0, -1.0)
     else:
-        responses = np.clip(predictor + SPREAD * rng.standard_normal(records), -1, 1)
+        responses = np.clip(predictor + spread * rng.standard_normal(records), -1, 1)
     return Arrays(features, -responses if lie else responses)
 
 

@@ -23,6 +23,7 @@ def fit_of(theta: np.ndarray, curvature: np.ndarray, noise: float = 0.0) -> Fit:
         Floored(curvature, 0, None, np.zeros(2)),
         noise,
         1.0,
+        np.ones(1),
         known=True,
     )
 

@@ -36,6 +36,8 @@ class Fit:
     weights: w_m a_m, shape (M,).
     bread: Mean curvature of one record with the ridge, repaired.
     size: Spectral size of the noise of the mean curvature.
+    dispersion: Of most sites.
+    each: Of each site, shape (M,): that, and what it says above what sites differ by.
     known: Whether the dispersion stands out of its noise.
     """
 
@@ -45,6 +47,7 @@ class Fit:
     bread: Floored
     size: float
     dispersion: float
+    each: Vector
     known: bool
 
 
@@ -72,7 +75,7 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector, near.Mask]:
     for _ in range(ROUNDS):
         curvature = _mean_curvature(sites, guard) if guard.any() else half
         squared, differ = _distances(
-            sites, coefficients, task.penalty, known[0], curvature, least, differ
+            sites, coefficients, task.penalty, known[1], curvature, least, differ
         )
         guard = kept * guards.factors(squared, size)
         guard *= guards.capped(guard * sites.records, task.spec.largest_share)
@@ -91,20 +94,20 @@ def variances(task: SiteTask, sites: Sites, fit: Fit) -> tuple[Matrix, Matrix]:
     way = float(half @ (np.sum(away**2, axis=1) + 2 * points.scatter))
     noise = (float(squares @ sites.score_noise) + way) * np.eye(size)
     noise += np.einsum("k,ki,kj->ij", half, away, away)
-    varied = fit.dispersion * positive(fit.curvature) + held_back(task, fit)
-    sampling = float(squares @ sites.squared) * varied
+    sampling = float(squares @ (fit.each * sites.squared)) * positive(fit.curvature)
+    sampling += float(squares @ sites.squared) * held_back(task, fit)
     bread = float(fit.weights @ sites.records) * fit.bread.matrix
     covariance, privacy = sandwiches(bread, sampling + noise, noise)
     return covariance, privacy
 
 
-def _solve(task: SiteTask, sites: Sites, guard: Vector, known: tuple[float, bool]) -> Fit:
+def _solve(task: SiteTask, sites: Sites, guard: Vector, known: tuple[float, Vector, bool]) -> Fit:
     if not guard.any():
         guard = np.ones(len(guard))
-    curvature, size, dispersion = _mean_curvature(sites, guard), task.size, known[0]
-    each = max(float(np.trace(curvature)) / size, 1e-12)
+    curvature, size = _mean_curvature(sites, guard), task.size
+    told = max(float(np.trace(curvature)) / size, 1e-12)
     # what a record tells over what its score varies: 1 / (dispersion + noise d / trace)
-    optimal = sites.records / (dispersion * sites.squared + sites.score_noise / each)
+    optimal = sites.records / (known[1] * sites.squared + sites.score_noise / told)
     weights = guard * optimal / optimal.max()
     total = float(weights @ sites.records)
     curvature = np.einsum("m,mij->ij", weights, sites.curvature) / total
@@ -148,7 +151,7 @@ def _distances(
     sites: Sites,
     coefficients: Vector,
     penalty: Vector,
-    dispersion: float,
+    dispersion: Vector,
     curvature: Matrix,
     least: float,
     most: float,
@@ -170,7 +173,7 @@ def _distances(
     away = np.sum((sites.point - coefficients) ** 2, axis=1)
     noise = (sites.score_noise + sites.curvature_noise * away)[:, None]
     shape, records = np.maximum(values, least), sites.records[:, None] ** 2
-    own = noise + dispersion * sites.squared[:, None] * shape
+    own = noise + (dispersion * sites.squared)[:, None] * shape
 
     def squared(variance: float) -> Vector:
         found: Vector = np.sum(squares / (own + variance * records * shape), axis=1)
@@ -187,21 +190,28 @@ def positive(curvature: Matrix) -> Matrix:
 
 def _dispersion(
     task: SiteTask, sites: Sites, guard: Vector, coefficients: Vector
-) -> tuple[float, bool]:
-    """Return the variance of a record's score over its curvature, and whether it is known."""
-    scale, unit = task.study.estimator.noise_scale, task.response_scale[1]
+) -> tuple[float, Vector, bool]:
+    """Return the variance of a record's score over its curvature: of most sites, and of each.
+
+    And whether it is known. A site that says a larger one counts less by it, and not the others: it
+    makes intervals no longer than they are without it.
+    """
+    scale, unit, count = task.study.estimator.noise_scale, task.response_scale[1], len(guard)
     if not task.squares:
-        return (1.0 if scale is None else (scale / unit) ** 2), True
+        given = 1.0 if scale is None else (scale / unit) ** 2
+        return given, np.full(count, given), True
     away = coefficients - sites.point
     left = (
         sites.squares
         - 2 * np.einsum("mi,mi->m", away, sites.score)
         + np.einsum("mi,mij,mj->m", away, sites.curvature, away)
     )
-    left, weighed = left - _beyond(sites, guard, left), float(guard @ sites.curvature[:, 0, 0])
-    total, noise = float(guard @ left), math.sqrt(float(sites.squares_noise.sum()))
+    beyond, slots = _beyond(sites, guard, left), sites.curvature[:, 0, 0]
+    total, weighed = float(guard @ (left - beyond)), float(guard @ slots)
+    noise = math.sqrt(float(sites.squares_noise.sum()))
     known = total > KNOWN * noise and weighed > 0
-    return (max(total, noise) / weighed if weighed > 0 else 1.0), known
+    found = max(total, noise) / weighed if weighed > 0 else 1.0
+    return found, found + np.maximum(beyond, 0.0) / np.maximum(slots, 1.0), known
 
 
 def _beyond(sites: Sites, guard: Vector, left: Vector) -> Vector:
