@@ -59,7 +59,8 @@ def confirmed(question: str) -> Callable[[Command], Command]:
 
     def ask(context: click.Context, _: click.Parameter, yes: bool) -> None:
         try:
-            agreed = yes or click.confirm(question)
+            # a shell that completes words runs nothing
+            agreed = yes or context.resilient_parsing or click.confirm(question)
         except click.Abort:
             if sys.stdin.isatty():
                 raise

@@ -104,6 +104,13 @@ def test_a_question_that_nobody_hears_is_an_error_that_says_how_to_answer(
     assert done.exit_code == 2
     assert "nobody answered, and nothing was done" in done.stderr
     assert "--yes" in done.stderr
+    # a shell that completes words asks nothing
+    done = CliRunner().invoke(
+        cli, input="", prog_name="veilstream",
+        env={"_VEILSTREAM_COMPLETE": "bash_complete", "COMP_CWORD": "3",
+             "COMP_WORDS": f"veilstream {' '.join(command)} "},
+    )  # fmt: skip
+    assert "[y/N]" not in done.output
     # whoever answers no has said so
     done = CliRunner().invoke(cli, [*command, "none.toml"], input="n\n")
     assert done.exit_code == 1

@@ -395,6 +395,17 @@ def test_all_rounds_cost_what_the_card_has_cost_and_what_was_never_folded() -> N
         assert told["epsilon_of_all_rounds"] >= told["epsilon_at_any_time"]
 
 
+def test_a_model_card_has_cost_what_it_cost_before_its_clients_send() -> None:
+    groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\ncard_epsilon = 3.0")
+    task = ages.task_of(ages.study_text(groups=groups))
+    state = RoundState(releases=3, slots=3 * task.slots)
+    for name in ("c", "a-1", "a-2"):
+        state.clients[identity(name.encode()).hex()] = Uploads(2, {0: 0, 1: 0})
+    told = estimate(task, state, Members(task.plan.names)).details
+    assert told["missing"] == ["b"]
+    assert told["epsilon_of_all_rounds"] == 3.0
+
+
 def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
     task = ages.task_of(ages.study_text(method='use = "wiener"'))
     run, rng = OfflineRun(task), np.random.default_rng(8)

@@ -79,9 +79,10 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
     late = [name for i, name in enumerate(plan.names) if i not in {*who.tolist(), *gone}]
     # releases that were never folded have been seen, too: numbers have no gaps
     rounds = {i: max(max(uploads.sums) + 1, uploads.releases) for i, uploads in sent.items()}
+    # a model card is paid for before its clients send anything
     history = [
-        float(plan.epsilons[i]) * count + plan.card(i).group.card_epsilon
-        for i, count in rounds.items()
+        float(plan.epsilons[i]) * rounds.get(i, 0) + plan.card(i).group.card_epsilon
+        for i in range(size)
     ]
     details = {
         "round": found.number,
