@@ -154,8 +154,10 @@ class Link:
             fault = f"does not take a message for {topic}"
             raise await self._told(error, fault, f"topic {topic}", "Write") from error
 
-    async def read(self, topic: str) -> list[tuple[int, bytes | None]]:
+    async def read(self, topic: str, last: int | None = None) -> list[tuple[int, bytes | None]]:
         """Return offset and value of all messages of a small topic with one partition.
+
+        last: Of its newest so many offsets alone.
 
         BrokerError if Kafka does not answer in time.
         """
@@ -164,6 +166,9 @@ class Link:
         async with self._reader(topic, f"does not give what is in {topic}", "Read") as consumer:
             consumer.assign([topic_partition])
             end = (await consumer.end_offsets([topic_partition]))[topic_partition]
+            if last is not None:
+                first = await consumer.beginning_offsets([topic_partition])
+                consumer.seek(topic_partition, max(first[topic_partition], end - last))
             while await consumer.position(topic_partition) < end:
                 for records in (await consumer.getmany(timeout_ms=200)).values():
                     values += [(record.offset, record.value) for record in records]

@@ -19,8 +19,8 @@ from state import RedisStore
 from state.keys import model as model_key
 
 log = logging.getLogger("veilstream.publishing")
-#: Reads a topic of one partition: name to offsets and values.
-Read = Callable[[str], Awaitable[Sequence[tuple[int, bytes | None]]]]
+#: Reads a topic of one partition, or its last so many offsets: name to offsets and values.
+Read = Callable[[str, int | None], Awaitable[Sequence[tuple[int, bytes | None]]]]
 #: Where a topic of so many partitions begins and ends: the sums of their first and next offsets.
 Extent = Callable[[str, int], Awaitable[tuple[int, int]]]
 
@@ -83,13 +83,15 @@ class NewestModel:
             return 1 + held[0], watermark, False
         return 1 + held[0], max(watermark, before), True
 
-    async def send_again(self) -> None:
+    async def send_again(self, last: int | None = None) -> None:
         """Bring Redis and the models topic to the same newest model.
 
         The last owner may have died between storing a model and sending it. Redis may have lost
         its last second, or everything; clients take newer versions only, so none may be given
         twice. The topic is believed as far as clients believe it, and no release is asked: a client
         can claim any version.
+
+        last: Look at so many of the topic's newest messages; None: at all.
 
         StateError if Redis holds a model that nobody can have published.
         """
@@ -103,7 +105,7 @@ class NewestModel:
             )
         if held is not None and self._trust is not None:
             self._check_held(held[1])
-        messages = await self._read(self._topics.models.name)
+        messages = await self._read(self._topics.models.name, last)
         releases = self._topics.releases
         _, length = await self._extent(releases.name, releases.partitions)
         sent = self._newest_of(messages, length, known=held is not None)

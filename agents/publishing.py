@@ -31,6 +31,8 @@ from state import Held, RedisStore
 log = logging.getLogger("veilstream.publishing")
 #: Seconds between two looks at whether the models topic still has the newest one.
 LOOK_SECONDS = 10.0
+#: So many of its last messages are looked at then: whoever fills the topic holds nobody up.
+RECENT = 1_000
 
 
 class Publishing:
@@ -118,7 +120,7 @@ class Publishing:
                 "once: the newest model is sent again",
                 self._topics.models.name,
             )
-            await self._models.send_again()
+            await self._models.send_again(RECENT)
         self._looked = now
 
     async def publish_if_due(self, now: float) -> bool:

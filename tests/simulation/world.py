@@ -304,9 +304,10 @@ class World:
         await self._pause()
         return 0, self._end_of(number)
 
-    async def _read(self, topic: str) -> list[tuple[int, bytes | None]]:
+    async def _read(self, topic: str, last: int | None) -> list[tuple[int, bytes | None]]:
         await self._pause()
-        return [(record.offset, record.value) for record in self.servers.records(topic, 0)]
+        found = self.servers.records(topic, 0)[-last if last else None :]
+        return [(record.offset, record.value) for record in found]
 
     async def _extent(self, topic: str, partitions: int) -> tuple[int, int]:
         await self._pause()

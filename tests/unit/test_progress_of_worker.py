@@ -16,7 +16,7 @@ from agents.folding import Folding
 from agents.health import Health
 from agents.meters import Meters
 from agents.progress import STALLED_SECONDS, Progress
-from agents.publishing import Publishing
+from agents.publishing import LOOK_SECONDS, RECENT, Publishing
 from pipeline.errors import NumericError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import Topics
@@ -103,6 +103,7 @@ class Steps:
     def __init__(self) -> None:
         self.now = 0.0
         self.sent: list[str] = []
+        self.end, self.looks = 0, list[int | None]()
         state = Partition.empty(TASK)
         self.folding: Any = SimpleNamespace(
             partitions={0: state, 1: Partition.empty(TASK)}, meters=Meters()
@@ -119,11 +120,12 @@ class Steps:
     async def send(self, topic: str, *_: object) -> None:
         self.sent.append(topic)
 
-    async def read(self, _topic: str) -> list[Any]:
+    async def read(self, _topic: str, last: int | None) -> list[Any]:
+        self.looks.append(last)
         return []
 
     async def extent(self, _topic: str, _count: int) -> tuple[int, int]:
-        return 0, 0
+        return 0, self.end
 
 
 def test_an_estimate_step_that_fails_for_long_is_a_stall_and_publishes_nothing(
@@ -145,6 +147,22 @@ def test_an_estimate_step_that_fails_for_long_is_a_stall_and_publishes_nothing(
     assert steps.publishing.message.published_at == rfc3339(2e9)
     assert steps.publishing.faults() == []
     assert TOPICS.estimates.name in steps.sent
+
+
+def test_whoever_fills_the_models_topic_has_little_of_it_read() -> None:
+    """All of it is read once, at the start: who fills it then must not hold estimates up."""
+    steps = Steps()
+
+    async def run() -> None:
+        await steps.publishing._look_at_models()
+        await steps.publishing.publish_if_due(1e9)
+        for end in (1, 10**7):
+            steps.now += LOOK_SECONDS
+            steps.end = end
+            await steps.publishing._look_at_models()
+
+    asyncio.run(run())
+    assert steps.looks == [None, RECENT]
 
 
 def test_an_estimate_step_that_hangs_is_a_stall() -> None:
