@@ -4,10 +4,11 @@
 a Redis of its own, four clients and two workers as processes, windows in flight by default, half of
 the clients with times of 2013. At random, and at once restarted: SIGKILL of clients, workers, Redis
 and Kafka; copies of client folders, taken while they run, come back with or without their lock
-file, and whoever is refused with 44 goes on with --skip-lost. A third of the blows falls on a study
-with noise, a third on one without privacy whose records can be told apart in its sums, and a third
-on an authenticated one, where keys change, clients are revoked and taken back, and workers come and
-go (`storm_trust`). Prints a line of JSON; ends with 1 on a fault.
+file, and whoever is refused with 44 goes on with --skip-lost. K is how many processes SIGKILL ends
+while the others run; a third of them in a study with noise, a third in one without privacy whose
+records can be told apart in its sums, and a third in an authenticated one, where keys change,
+clients are revoked and taken back, and workers come and go (`storm_trust`). Prints a line of JSON;
+ends with 1 on a fault.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.trusted import TRUST
 def main() -> int:
     """Run all studies, print what happened, and say whether all held."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=200, help="how many times SIGKILL is sent")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of blows, for each study")
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--only", nargs="*", help="noised, planted, trusted; default: all three")

@@ -6,6 +6,7 @@ import contextlib
 import random
 import shutil
 import sqlite3
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -63,8 +64,8 @@ class Storm:
         """Make what the study needs before anybody starts."""
         self.stage.ensure_topics()
 
-    def run(self, blows: int, minutes: float) -> None:
-        """Let blows fall, until there were so many or the time is over; then rest and look."""
+    def run(self, kills: int, minutes: float) -> None:
+        """Let blows fall, until so many processes were killed or time is over; rest, and look."""
         self.prepare()
         for client in CLIENTS:
             self._file(client).write_text("mark,heat,load,failed,at\n")
@@ -83,9 +84,10 @@ class Storm:
                     self._copy(client)
             self.let_pass(0.1)
         end = time.monotonic() + 60 * minutes
-        while blows > sum(self.counts[kind] for kind in self.weights) and time.monotonic() < end:
+        while kills > self.counts["SIGKILL"] and time.monotonic() < end:
             self._blow()
             self.let_pass(self.chance.uniform(0.2, 3.0))
+            print(f"\r{self.counts['SIGKILL']} kills", end="", file=sys.stderr, flush=True)
         self._rest()
 
     def let_pass(self, seconds: float) -> None:
@@ -107,6 +109,7 @@ class Storm:
     def strike(self, kind: str) -> None:
         """Let a blow of some kind fall."""
         if kind in ("redis", "kafka"):
+            self.counts["SIGKILL"] += 1
             self.runtime.kill(kind)
             self.let_pass(self.chance.uniform(0.0, 1.0))
             self.runtime.restart(kind)
@@ -114,8 +117,13 @@ class Storm:
             self._restore(self.chance.choice(CLIENTS))
         else:
             name = self.chance.choice(WORKERS if kind == "worker" else CLIENTS)
-            self.stage.kill(name)
+            self.kill(name)
             self.start(name)
+
+    def kill(self, name: str) -> None:
+        """Kill a client or worker; one that has ended by itself does not count."""
+        self.counts["SIGKILL"] += self.stage.processes[name].poll() is None
+        self.stage.kill(name)
 
     def _copy(self, client: str) -> None:
         """Take a copy as an operator would: of the database in one piece, and of the lock file."""
@@ -139,7 +147,7 @@ class Storm:
 
     def _restore(self, client: str) -> None:
         """Put a copy back, the newest ones more often, with or without its lock file."""
-        self.stage.kill(client)
+        self.kill(client)
         copies = self._copies[client]
         copy = copies[-1 - min(len(copies) - 1, int(self.chance.expovariate(0.3)))]
         if self.chance.random() < 0.3:

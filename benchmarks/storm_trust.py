@@ -33,7 +33,7 @@ class TrustedStorm(Storm):
             self._run("study", "keys", "--rotate")
             # a worker that starts tells the clients
             worker = self.chance.choice(WORKERS)
-            self.stage.kill(worker)
+            self.kill(worker)
             self.start(worker)
         elif kind == "revoke":
             client = self.chance.choice(CLIENTS)
