@@ -271,3 +271,21 @@ def test_the_bread_of_an_open_study_is_the_derivative_of_the_mean_score(q: float
     wanted = [(score(at + s) - score(at - s))[i] / 0.04 for i, s in enumerate(0.02 * np.eye(4))]
     found = summarise(task, features, responses, at, (1.0, 1.0)).curvature
     assert_allclose(np.diag(found), wanted, rtol=0.1)
+
+
+@pytest.mark.parametrize(("loss", "levels", "warned"), [
+    ("gdwd", [-1.0, 1.0], True), ("gdwd", [0.0, 1.0], True), ("gdwd", [-1.0, 0.3, 1.0], False),
+    ("logistic", [-1.0, 1.0], False),
+])  # fmt: skip
+def test_two_values_of_every_feature_are_a_warning_where_curvature_jumps(
+    loss: str, levels: list[float], *, warned: bool
+) -> None:
+    task, rng = task_of(p=3, private=False, ridge=RIDGE, loss=loss), np.random.default_rng(6)
+    rows = []
+    for _ in range(40):
+        features = rng.choice(levels, (50, 3))
+        responses = np.where(rng.random(50) < 0.5 + 0.3 * features[:, 0], 1.0, -1.0)
+        rows.append(row_of(task, features, responses, np.array([0.1, 0.8, 0.0, 0.0])))
+    found = estimate_open(task, state_of(task, rows))
+    assert found.status == "ready"
+    assert (found.reason == open_estimate.AT_THE_KINK) is warned

@@ -31,6 +31,7 @@ from pipeline.linalg import (
     unpack_upper,
 )
 from pipeline.methods.renewable.open_state import START, OpenState
+from pipeline.methods.renewable.spec import JUMPS
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
@@ -38,6 +39,14 @@ ROUGH = (
     "the clients' first windows were too small for so many coefficients: intervals wait until as "
     "many records have come in later windows; larger windows (window.records) avoid that"
 )
+AT_THE_KINK = (
+    "every feature has two values, so that margins can crowd at the kink of this loss, and these "
+    "sums keep curvatures of early models: intervals may be too short (of 95 % ones 86 % have "
+    "held). Fit the records again at the end (`veilstream fit`), or begin a new study with "
+    "estimator.method.reexpand = true"
+)
+#: Sums of a feature's values and of their squares are alike up to rounding.
+ALIKE = 1e-9
 #: How intervals are made.
 INTERVAL = "sandwich, record scores"
 #: Intervals need this many records for each coefficient.
@@ -79,7 +88,7 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
         try:
             coefficients = _solved(bread, right)
             covariance = sandwich(bread, _meat(squared, ridge, size))
-            status, reason = "ready", ""
+            status, reason = "ready", _crowded(task, state)
             doubt = _doubt(task, state, total) or (ROUGH if rough and not late else "")
             # half of it is the noise of fits to single windows, which moves nothing one way
             bent = task.loss.remainder * _distance(state, coefficients) / 2
@@ -153,6 +162,21 @@ def _doubt(task: RenewableTask, state: OpenState, total: OpenState) -> str:
             "estimator.residual_bound or estimator.ridge, or a smaller q help"
         )
     return ""
+
+
+def _crowded(task: RenewableTask, state: OpenState) -> str:
+    """Warn where all features have two values at the ends of a range, or are levels, and V'' jumps.
+
+    Then x^2 is 1, or x itself, in every record, and so in the sums weighed by curvature.
+    """
+    jumps = task.study.estimator.loss in JUMPS and task.study.estimator.smoothing is None
+    fades = task.study.estimator.forgetting is not None
+    if not jumps or fades or task.reexpands or task.size == 1:
+        return ""
+    curvature = unpack_upper(state.part("curvature"), task.size)
+    squares, whole, first = np.diag(curvature)[1:], curvature[0, 0], np.abs(curvature[0, 1:])
+    ends = np.minimum(np.abs(squares - whole), np.abs(squares - first)) <= ALIKE * whole
+    return AT_THE_KINK if ends.all() else ""
 
 
 def _dispersion(task: RenewableTask, state: OpenState, curvature: float) -> float | None:
