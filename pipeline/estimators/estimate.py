@@ -28,7 +28,8 @@ class Progress:
     """How far a stream is on the way to an interval for every coefficient.
 
     share: In [0, 1]; 1 where all have one.
-    records: About how many record slots are missing; None where more of them do not help.
+    records: About how many record slots are missing, with as many empty ones among them as so far;
+        None while nobody can tell.
     """
 
     share: float

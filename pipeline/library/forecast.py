@@ -65,19 +65,16 @@ class Forecast:
         message, age = self._newest, self.age
         if message is None or age is None or not self._needed or message.progress is None:
             return ""
-        rate = message.progress.records_per_second
-        quiet = ""
         if age >= self._patience():
-            quiet = (
-                f"no new estimate for {_range(age, age)}: the records have ended, or no worker runs"
+            return (
+                f"no new estimate for {_range(age, age)}: the records have ended, or no worker "
+                "runs, and without new records no interval comes"
             )
-        if not rate:
-            return quiet
+        if not (rate := message.progress.records_per_second):
+            return ""
         ordered, quarter = sorted(self._needed), len(self._needed) // 4
         ends = (ordered[quarter], ordered[-1 - quarter])
         takes = _range(*(max(1.0, end - message.records) / rate for end in ends))
-        if quiet:
-            return f"{quiet}; at the earlier rate all intervals need about {takes} of new records"
         return f"all intervals in about {takes} at the present rate"
 
     def _patience(self) -> float:

@@ -249,9 +249,11 @@ def progress_line(message: EstimateMessage) -> str:
     if found is None or found.share >= 1:
         return ""
     said = f"{math.floor(100 * found.share)}% of the way to all intervals"
-    if found.missing_records is None or found.missing_records > MOST_RECORDS:
-        return f"{said}, and more records alone will not give them"
-    return f"{said}, about {_in_two_digits(found.missing_records):,} more records"
+    if found.missing_records is None:
+        return f"{said}; nobody can tell yet how many more records that takes"
+    if found.missing_records > MOST_RECORDS:
+        return f"{said}; by records alone it would take over {MOST_RECORDS:,} more"
+    return f"{said}, about {_in_two_digits(found.missing_records):,} more record slots"
 
 
 def _in_two_digits(count: int) -> int:

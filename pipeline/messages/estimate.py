@@ -91,7 +91,10 @@ class ProgressMessage(msgspec.Struct, frozen=True):
     share: Annotated[Finite, Meta(description="in [0, 1]; 1 where all have one")]
     missing_records: Annotated[
         int | None,
-        Meta(description="about so many more record slots; null where more do not help"),
+        Meta(
+            description="about so many more record slots, empty ones counted as they came; null "
+            "while nobody can tell"
+        ),
     ]
     records_per_second: Annotated[
         Finite | None,

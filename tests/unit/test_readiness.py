@@ -129,3 +129,22 @@ def test_a_level_that_most_records_have_is_to_be_the_base() -> None:
     assert bread.unknown.tolist() == [True, False, True]
     reason = known_curvature(task, bread, 25_000).reason
     assert "The intercept goes with x1=s: a level that nearly all records have" in reason
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_what_a_new_study_should_declare_is_named_for_each_coefficient(*, declared: bool) -> None:
+    """Two features near an end of their range: noise says not which of the directions is whose."""
+    text = study_text(p=3, loss="logistic", private=True, ridge=1e-4, records=250)
+    if declared:
+        text = re.sub(r"(x[12] = \{[^}]*)\}", r"\1, typical = -0.9 }", text)
+    task = task_of(parse_study(text))
+    assert isinstance(task, RenewableTask)
+    products = np.outer([1.0, 0.0, -0.95, -0.95], [1.0, 0.0, -0.95, -0.95])
+    products += np.diag([0.0, 0.3, 0.001, 0.001])
+    bread = bread_of(
+        0.2 * products, 100.0, task.penalty, Noise(1.0, 3.0, size=task.size, slots=250)
+    )
+    assert bread.unknown.tolist() == [True, False, True, True]
+    assert bread.hidden == 2
+    said = "if most values of x1 or of x2 are near one end of its range, a typical value"
+    assert (said in known_curvature(task, bread, 25_000).reason) is not declared

@@ -68,7 +68,7 @@ def known_curvature(task: RenewableTask, bread: Bread, slots: int) -> Condition:
         f"{bread.hidden} of {task.size} combinations of coefficients."
     )
     ways = _ways(task, share, wanted - least, slots)
-    return Condition(share, f"{told} {ways}{_ends(task, bread)}")
+    return Condition(share, f"{told} {ways}{_ends(task, bread) or _undeclared(task, bread)}")
 
 
 def _ends(task: RenewableTask, bread: Bread) -> str:
@@ -95,6 +95,30 @@ def _ends(task: RenewableTask, bread: Bread) -> str:
             "(data.features) it does not"
         )
     return f". The intercept goes with {'; and with '.join(told)}; this needs a new study"
+
+
+def _undeclared(task: RenewableTask, bread: Bread) -> str:
+    """Name the features without an interval of which a new study could say more; empty: none.
+
+    Which of them stay near an end of their range is hidden with them.
+    """
+    features = task.encoding.features
+    unknown = np.array(task.study.coefficient_names)[bread.unknown].tolist()
+    numbers = [name for name in unknown if name in features and features[name].typical is None]
+    levels = [name for name in unknown if name not in features and "=" in name]
+    if not (numbers or levels) and any(f.typical is None for f in features.values()):
+        numbers = ["a feature"]
+    told = []
+    if numbers:
+        told.append(
+            f"if most values of {' or of '.join(numbers)} are near one end of its range, "
+            "a typical value (data.features) gives an interval sooner"
+        )
+    if levels:
+        told.append(
+            f"if most records have {' or '.join(levels)}, it does as the base level (data.features)"
+        )
+    return f". In a new study: {'; '.join(told)}" if told else ""
 
 
 def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
