@@ -75,6 +75,17 @@ def elec(folder: Path | None) -> Stream:
 
 def late_flights(_: Path | None) -> Stream:
     """Return flights that arrive more than 15 minutes late, or not: 40,000 of a year's a draw."""
+    features, responses, carriers = every_flight()
+
+    def draw(rng: np.random.Generator, _: Loss) -> Drawn:
+        chosen = rng.choice(len(responses), RECORDS, replace=False)
+        return features[chosen], responses[chosen], carriers[chosen]
+
+    return Stream("flights", 3, 1.6, draw)
+
+
+def every_flight() -> tuple[Matrix, Vector, Integers]:
+    """Return all flights of the year that arrived, with their airlines."""
     names, ranges = ("dep_delay", "distance", "hour"), ((-15, 60), (0, 3000), (5, 23))
     airlines = {code: place for place, code in enumerate(AIRLINES)}
     table = np.array(
@@ -90,13 +101,7 @@ def late_flights(_: Path | None) -> Stream:
     )
     low, high = np.array(ranges, dtype=float).T
     features = np.clip((2 * table[:, :3] - low - high) / (high - low), -1, 1)
-    responses = np.where(table[:, 3] > 15, 1.0, -1.0)
-
-    def draw(rng: np.random.Generator, _: Loss) -> Drawn:
-        chosen = rng.choice(len(table), RECORDS, replace=False)
-        return features[chosen], responses[chosen], table[chosen, 4].astype(np.int64)
-
-    return Stream("flights", 3, 1.6, draw)
+    return features, np.where(table[:, 3] > 15, 1.0, -1.0), table[:, 4].astype(np.int64)
 
 
 def autoregressive(_: Path | None) -> Stream:

@@ -1,13 +1,17 @@
 """Intervals of locally private gradient descent where they are due: share, coverage, length.
 
-`python -m benchmarks.sgd_intervals [--full] [--rows WORD]`. Simulated streams with the study's own
-noise, steps and estimator, of twice the size at which the exact sandwich (true curvature, the same
-noise, all of the budget in gradients) is half a unit to either side: of the residuals' deviation,
-or of the logit. Classes are 15:85; features uniform on their ranges, or normal with correlations
-0.5^|j - k| and cut at 2.5 deviations. One client, a model after each of its windows.
+`python -m benchmarks.sgd_intervals [--full | --streams N] [--rows WORD]`. Streams with the study's
+own noise, steps and estimator, of twice the size at which the exact sandwich (true curvature, the
+same noise, all of the budget in gradients) is half a unit to either side: of the residuals'
+deviation, or of the logit. Classes are 15:85; features uniform on their ranges, or normal with
+correlations 0.5^|j - k| and cut at 2.5 deviations. "flights" are those that arrive more than 15
+minutes late or do not, in ranges that somebody wrote without looking; the year has too few, so
+its records are drawn with replacement. One client, a model after each of its windows.
 
-Prints the share of coefficients with an interval, the coverage of the population's minimiser by
-95 % intervals in percent with its Monte Carlo error, and their median length over the exact one.
+Prints that size; what a plan would have said of it from the ranges, and from a sample of features
+with the share of positive classes; how many of the streams end ready; the share of coefficients
+with an interval, the coverage of the population's minimiser by 95 % intervals in percent with its
+Monte Carlo error, and their median length over the exact one.
 """
 
 from __future__ import annotations
@@ -15,14 +19,18 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
+from benchmarks.interval_records import every_flight
 from benchmarks.limit_law import covariance, moments
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
+from pipeline.methods.facts import Exact
+from pipeline.methods.ldp_sgd.exact import exact
 from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.records.blocks import with_intercept
@@ -70,11 +78,12 @@ class Row:
     mu: int
     correlated: bool = False
     path: str = ""
+    real: bool = False
 
     @property
     def label(self) -> str:
         """What stands in front of it."""
-        law = "AR(0.5)" if self.correlated else "uniform"
+        law = "AR(0.5)" if self.correlated else "flights" if self.real else "uniform"
         return f"{self.loss} d={self.size} mu={self.mu} {law}{' ' if self.path else ''}{self.path}"
 
     def task(self, window: int) -> GradientTask:
@@ -95,6 +104,15 @@ class Row:
         )  # fmt: skip
         assert isinstance(made, GradientTask)
         return made
+
+    def records(self, rng: np.random.Generator, count: int, truth: Vector) -> tuple[Matrix, Vector]:
+        """Draw encoded features, shape (n, d - 1), and responses, shape (n,)."""
+        if self.real:
+            features, responses = year()
+            chosen = rng.integers(len(responses), size=count)
+            return features[chosen], responses[chosen]
+        features = self.features(rng, count)
+        return features, self.responses(rng, with_intercept(features) @ truth)
 
     def features(self, rng: np.random.Generator, records: int) -> Matrix:
         """Draw features, shape (n, d - 1)."""
@@ -126,58 +144,78 @@ ROWS = [
     Row(loss, size, mu, correlated)
     for size, mu, correlated in ((4, 2, False), (4, 1, False), (10, 2, False), (4, 2, True))
     for loss in ("logistic", "expectile", "linear")
-]
+] + [Row("logistic", 4, 2, real=True)]
+
+
+@cache
+def year() -> tuple[Matrix, Vector]:
+    """Return the features and classes of all flights of a year that arrived."""
+    return every_flight()[:2]
 
 
 def main() -> None:
     """Run the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="200 streams of a row, not 20")
+    parser.add_argument("--streams", type=int, default=20, help="of a row")
     parser.add_argument("--rows", default="", help="only rows whose label has this word")
     parser.add_argument("--before", action="store_true", help="gradients alone, as it was")
     options = parser.parse_args()
     path = 'releases = "gradients"' if options.before else ""
-    print("| | records | given | coverage | length / exact |\n|---|---|---|---|---|")
+    print("| | records | by ranges | by a sample | ready | given | coverage | length / exact |")
+    print("|---|---|---|---|---|---|---|---|")
     for row in ROWS:
         if options.rows in row.label:
             asked = replace(row, path=path)
-            print(line(asked, 200 if options.full else 20), flush=True)
+            print(line(asked, 200 if options.full else options.streams), flush=True)
 
 
 def line(row: Row, streams: int) -> str:
     """Return a row of the table."""
     rng = np.random.default_rng(13)
-    features = row.features(rng, SAMPLE)
-    truth = row.truth(features)
-    responses = row.responses(rng, with_intercept(features) @ truth)
+    truth = np.zeros(row.size)
+    if row.real:
+        features, responses = year()
+    else:
+        features = row.features(rng, SAMPLE)
+        truth = row.truth(features)
+        responses = row.responses(rng, with_intercept(features) @ truth)
     task, unit = row.task(100), 1.0 if row.loss == "logistic" else RANGE
     target, design = truth / unit, with_intercept(features)
     for _ in range(30):
         curvature, _ = moments(task.loss, design, responses, target, task.clipping_norm)
         slope = task.record_weights(design) * task.loss.slope(design @ target, responses)
-        target = target - np.linalg.solve(curvature, design.T @ slope / SAMPLE)
+        target = target - np.linalg.solve(curvature, design.T @ slope / len(design))
     # all of the budget in gradients
     alone = Row(row.loss, row.size, row.mu, path='releases = "gradients"').task(100)
-    exact = moments(task.loss, design, responses, target, task.clipping_norm)
-    deviations = np.sqrt(np.diag(covariance(*exact, alone.record_noise, 1)))
+    found = moments(task.loss, design, responses, target, task.clipping_norm)
+    deviations = np.sqrt(np.diag(covariance(*found, alone.record_noise, 1)))
     records = 2 * int((NORMAL * deviations.max() * unit / HALF) ** 2)
     task = row.task(100 if records > 20_000 else 50)
+    told = f"{exact(task, records).ready:,} | {sampled(row, task, design, responses).ready:,}"
     given, covered, lengths = [], [], []
     for number in range(streams):
-        found = streamed(row, task, truth, records, number)
-        ends = found.intervals(0.95)
+        ends = streamed(row, task, truth, records, number).intervals(0.95)
         low, high = ends if ends is not None else (np.full(row.size, np.nan),) * 2
         given.append(~np.isnan(low))
         covered.append(np.where(given[-1], (low <= target) & (target <= high), np.nan))
         lengths.append((high - low) * math.sqrt(records) / (2 * NORMAL * deviations))
     share = np.mean(given)
     if not share:
-        return f"| {row.label} | {records:,} | 0 % | | |"
+        return f"| {row.label} | {records:,} | {told} | 0% | 0% | | |"
+    ready = f"{np.mean(np.any(given, axis=1)):.0%}"
     each = np.nanmean(np.array(covered)[np.any(given, axis=1)], axis=1)
     error = 100 * each.std() / math.sqrt(len(each))
     coverage = f"{100 * np.nanmean(covered):.1f} ({error:.1f})"
     length = f"{np.nanmedian(lengths):.2f}"
-    return f"| {row.label} | {records:,} | {share:.0%} | {coverage} | {length} |"
+    return f"| {row.label} | {records:,} | {told} | {ready} | {share:.0%} | {coverage} | {length} |"
+
+
+def sampled(row: Row, task: GradientTask, design: Matrix, responses: Vector) -> Exact:
+    """Return what a plan says who knows features, and how frequent classes are."""
+    share = float(np.mean(responses > 0))
+    known = row.path or (f"curvature = {0.8 * share * (1 - share)}" if task.classes else "")
+    return exact(replace(row, path=known).task(task.slots), 1, design.T @ design / len(design))
 
 
 def streamed(row: Row, task: GradientTask, truth: Vector, records: int, number: int) -> Estimate:
@@ -185,8 +223,7 @@ def streamed(row: Row, task: GradientTask, truth: Vector, records: int, number: 
     rng = np.random.default_rng([14, number])
     run = GradientStream(task, rng)
     for _ in range(records // task.slots):
-        features = row.features(rng, task.slots)
-        run.fold(features, row.responses(rng, with_intercept(features) @ truth), 1)
+        run.fold(*row.records(rng, task.slots, truth), 1)
         run.publish()
     return run.estimate()
 

@@ -20,6 +20,7 @@ from pipeline.doctor.population import Population, Target, target_of
 from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.doctor.verdict import Verdict, judge, limits
 from pipeline.errors import ConfigError
+from pipeline.library.plan_words import exact
 from pipeline.methods import method_of, task_of
 from pipeline.methods.facts import Sizes
 from pipeline.release.task import Task
@@ -110,6 +111,8 @@ def coverage(
     else:
         _show(population, size, target, found, sizes, verdict)
         click.echo(f"  for other records: {limits(outlook, records)}")
+        if said := exact(outlook, asked, records):
+            click.echo(f"  at best: {said}")
 
 
 def _numbers(truth: str | None) -> np.ndarray | None:

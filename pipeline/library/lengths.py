@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import DataError
+from pipeline.methods import method_of
+from pipeline.methods.offline import offline_method
 from pipeline.records.features import Features
 from pipeline.records.response import response_of
 from pipeline.release.task import Task
@@ -79,6 +81,7 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
         "share_shortened": _beyond(lengths, task.kept_norm),
         "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
+        **({} if offline_method(task.study) else method_of(task.study).of_features(task, columns)),
     }
 
 

@@ -47,6 +47,32 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
     return f"{typical}, {IF}; after {latest:,} at the latest for slopes {BUT}"
 
 
+def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:
+    """Say how long intervals must be whatever is known, and when "ready" comes at the latest.
+
+    records: The size for which the outlook is; None: it has none.
+
+    Returns: Empty where no formula knows it.
+    """
+    if (found := outlook.exact) is None:
+        return ""
+    classes = study.data.response.kind == "class"
+    unit = "half a logit" if classes else "half a standard deviation of the residuals"
+    at = "" if records is None else f"+-{found.half:.2g} at {records:,} records, and "
+    return (
+        "an exact interval, which knows all but the noise, is for the widest coefficient "
+        f"{at}+-{found.wanted:.2g} ({unit}) after about {_about(found.records)}; estimates are "
+        f"ready after {_about(found.ready)} at the latest, if features spread over their ranges as "
+        "supposed"
+    )
+
+
+def _about(records: int) -> str:
+    """Return a number of records with three digits, rounded up."""
+    unit = 10 ** max(len(str(records)) - 3, 0)
+    return f"{-(-records // unit) * unit:,}"
+
+
 def verdict(found: Plan) -> str:
     """Say in one line whether intervals are to be expected, and what it would take."""
     outlook, size = found.own.outlook, f"{found.records:,} records"
@@ -72,8 +98,10 @@ def verdict(found: Plan) -> str:
     best = ""
     if "window.records" in found.own.design.changes:
         best = f" (window.records = {found.study.window.records} is the best for this size)"
+    best_of_all = outlook.exact
+    even = "" if best_of_all is None else f", where even an exact one is +-{best_of_all.half:.2g}"
     return (
-        f"{size} are too few for intervals at epsilon {found.own.epsilon:g}; enough would be "
+        f"{size} are too few for intervals at epsilon {found.own.epsilon:g}{even}; enough would be "
         f"{' or '.join(ways or ['larger clients'])}{best}"
     )
 

@@ -52,6 +52,26 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
+class Exact:
+    """An interval that knows all but the noise and the chance of its own records.
+
+    No method's are shorter on average. All numbers are of the widest coefficient, for features as
+    they are supposed to be.
+
+    half: Half its length at the size that was asked for, in the unit in which estimates print it.
+    wanted: Half the length at which it begins to say something, in that unit: half a logit, or half
+        a standard deviation of the residuals.
+    records: Record slots after which it is as short as that.
+    ready: Record slots after which estimates are "ready" at the latest.
+    """
+
+    half: float
+    wanted: float
+    records: int
+    ready: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outlook:
     """What intervals a study will have, by formulas, before there are data.
 
@@ -65,6 +85,7 @@ class Outlook:
         the unit in which estimates print it: at most, and for such features. None where nothing
         bounds it.
     why: What it hangs on, in words; empty if there is nothing to say.
+    exact: Of a method whose noise is that of single records; None for others.
     """
 
     latest: int | None
@@ -73,6 +94,7 @@ class Outlook:
     usual_half: float | None
     why: str = ""
     intercept: int | None = None
+    exact: Exact | None = None
 
 
 @dataclass(frozen=True, slots=True)

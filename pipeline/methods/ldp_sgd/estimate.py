@@ -160,7 +160,7 @@ def _missing(found: _Paths, coefficients: Vector) -> tuple[NDArray[np.bool_], st
     if plug.centre is not None and own in found.plugs:
         lacks = [
             readiness.lacks_curvature(plug, found.records),
-            readiness.lacks_nearness(square, task, found.records, size),
+            readiness.lacks_nearness(square, task, plug, found.records),
         ]
     else:
         errors = standard_errors(plug)

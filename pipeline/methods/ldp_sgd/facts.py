@@ -12,7 +12,9 @@ import math
 import numpy as np
 from scipy.special import ndtri
 
+from pipeline.errors import NumericError
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes, least_epsilon
+from pipeline.methods.ldp_sgd.exact import exact
 from pipeline.methods.ldp_sgd.forecast import largest_move, largest_step, records_needed
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
 from pipeline.methods.ldp_sgd.readiness import GROWTH
@@ -25,7 +27,9 @@ from pipeline.methods.ldp_sgd.settings import (
     slowest,
 )
 from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.records.blocks import with_intercept
 from pipeline.study import Study, with_keys
+from pipeline.types import Matrix
 
 #: Where noise moves predictors by more than this share of their scale, formulas do not hold.
 LARGEST_CLOUD = 1.0
@@ -109,9 +113,8 @@ def facts(task: GradientTask) -> dict[str, object]:
             "models_late_at_most": allowed_lateness(task),
             "one_release_moves_at_most": largest_move(task, rule),
             "records_for_intervals": records_needed(task),
-            "and": f"{each}if features are independent and uniform on their public ranges; one "
-            "that uses half of its range needs four times as many (see `veilstream doctor "
-            "coverage`)",
+            "and": f"{each}if features are independent and uniform on their public ranges; "
+            f"{_narrower(task)}",
         }
     }
 
@@ -160,9 +163,40 @@ def outlook(task: GradientTask, records: int) -> Outlook:
         usual=records_needed(task),
         longest=None,
         usual_half=float(ndtri((1 + task.study.estimator.level) / 2)) * error,
-        why="a path has no bound for all records: features that use half of their range need four "
-        "times as many",
+        why=_narrower(task),
+        exact=exact(task, records),
     )
+
+
+def _narrower(task: GradientTask) -> str:
+    """Say what other records need, by the formula of exact intervals where the noise rules."""
+    classes = ""
+    if task.classes:
+        classes = (
+            "; classes of 15:85 need four times as many, and a plan counts with a share p of one "
+            "class if estimator.path.curvature is 0.8 p (1 - p)"
+        )
+    return (
+        "a feature that uses half of its range needs 16 times as many records, and one that uses a "
+        f"tenth 10,000 times{classes}; old records say more: `veilstream study check STUDY "
+        "--sample FILE`"
+    )
+
+
+def of_features(task: GradientTask, features: Matrix) -> dict[str, object]:
+    """As `Method.of_features`: what an exact interval needs where features move like these."""
+    design = with_intercept(features)
+    try:
+        found = exact(task, len(features), design.T @ design / len(design))
+    except NumericError:
+        return {"intervals": "never: in these records some feature follows from the others"}
+    return {
+        "intervals": {
+            "exact_is_half_a_unit_after": found.records,
+            "ready_at_the_latest": found.ready,
+            "and": "if classes are about as frequent, or residuals as large, as the study supposes",
+        }
+    }
 
 
 def design(study: Study, records: int, clients: int) -> Design:

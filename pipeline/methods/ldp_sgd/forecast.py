@@ -8,10 +8,16 @@ import numpy as np
 
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import width_errors
-from pipeline.methods.ldp_sgd.readiness import LARGEST_ERROR, RECORDS_PER_COEFFICIENT, largest_cloud
+from pipeline.methods.ldp_sgd.readiness import (
+    LARGEST_ERROR,
+    RECORDS_PER_COEFFICIENT,
+    WANDERING,
+    largest_cloud,
+)
 from pipeline.methods.ldp_sgd.settings import (
     MIXED,
     Rule,
+    guess_of,
     mean_products,
     rule_of,
     scaling_of,
@@ -19,28 +25,30 @@ from pipeline.methods.ldp_sgd.settings import (
 )
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.types import Matrix
 
 #: No stream has more records than this; a matrix is made anew less often.
 NEVER, DOUBLINGS = 2.0**53, 53
-#: Mean square distance of points from the minimum, over that of their average, at NEWTON steps.
-WANDERING = 3.2
 
 
-def records_needed(task: GradientTask) -> int:
-    """Return after about how many records there are intervals, for features as `mean_products`."""
+def records_needed(task: GradientTask, products: Matrix | None = None) -> int:
+    """Return after about how many records there are intervals.
+
+    products: E[x x'] of (1, features), shape (d, d); by default that of `mean_products`.
+    """
     rule, scaling = rule_of(task), scaling_of(task)
+    products = mean_products(task) if products is None else products
     if scaling is None:
-        return records_to_mix(rule, slowest(task))
+        return records_to_mix(rule, slowest(task, products))
     noise = task.record_noise if task.study.noised else 0.0
-    inverse = scaling.first()
+    inverse = np.asarray(np.linalg.inv(guess_of(task, products)), dtype=np.float64)
     # a record's gradient has about its largest slope where there is no noise
-    products = mean_products(task)
     own = task.loss.slope_bound**2 * products
     middle = own + noise**2 * np.eye(task.size)
     error = float(width_errors(inverse, middle, scaling.noise).max())
     known = (error / LARGEST_ERROR) ** 2
-    near = float(np.trace(inverse @ middle @ inverse @ products))
-    near *= WANDERING / largest_cloud(task)
+    average = float(np.trace(inverse @ middle @ inverse @ products))
+    near = WANDERING * average / largest_cloud(task)
     counted = max(known, near, float(rule.unit), RECORDS_PER_COEFFICIENT * task.size)
     return math.ceil(rule.burn_in + counted)
 

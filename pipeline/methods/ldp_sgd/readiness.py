@@ -9,6 +9,7 @@ Source: ldp-sgd for mixing, with thresholds from simulations; the rest is this p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ LARGEST_ERROR = 0.25
 #: Mean square of predictors about the minimum, over the square of the loss's scale, at most: what
 #: is cut at both ends alike bends nothing.
 LARGEST_CLOUD = {"linear": 0.5, "expectile": 0.25, "logistic": 0.25}
+#: Mean square distance of points from the minimum, over that of their average, at NEWTON steps.
+WANDERING = 3.2
 #: A bias by noise about the minimum may be this share of a standard error.
 LARGEST_BEND = 0.5
 #: Logistic averages grow by this share of the mean square of predictors about the minimum (fitted).
@@ -143,24 +146,37 @@ def lacks_curvature(plug: PooledPlugIn, records: int) -> Lack:
     errors = plug.width_error
     bad = errors > LARGEST_ERROR
     worst = float(errors.max())
-    needed = f"about {records * ((worst / LARGEST_ERROR) ** 2 - 1):,.0f} more records, "
+    missing = records * max((worst / LARGEST_ERROR) ** 2 - 1, 0.0)
+    needed = f"about {_two_digits(missing)} more records, " if np.isfinite(worst) else ""
     return Lack(
         bad,
         "the noise still hides a part of the released curvature that it needs: "
-        f"{needed if np.isfinite(worst) else 'more records, '}a larger privacy.split.curvature or "
+        f"{needed or 'more records, '}a larger privacy.split.curvature or "
         "privacy.epsilon, or larger windows help",
     )
 
 
-def lacks_nearness(square: float, task: GradientTask, records: int, size: int) -> Lack:
-    """Return whether clients' models were too far from the estimate, for all coefficients."""
-    share = square / largest_cloud(task)
+def lacks_nearness(square: float, task: GradientTask, plug: PooledPlugIn, records: int) -> Lack:
+    """Return whether clients' models were too far from the estimate, for all coefficients.
+
+    square: Their mean square distance, as `cloud`.
+    """
+    most, curvature = largest_cloud(task), plug.paths[0].curvature
+    # capped steps keep points near at first, however long the path is, and one path wanders less
+    # than another: what is usual at such an error of the average is the better forecast
+    usual = WANDERING * float(np.sum(plug.covariance * curvature)) / float(curvature[0, 0])
+    missing = records * max(square / most - 1, usual / most - 1, 0.0)
     return Lack(
-        np.full(size, share > 1),
+        np.full(len(curvature), square > most),
         "models are still too far from the estimate for its loss to be as curved as measured: "
-        f"about {records * max(share - 1, 0.0):,.0f} more records, a larger epsilon or fewer "
-        "features help",
+        f"about {_two_digits(missing)} more records, a larger epsilon or fewer features help",
     )
+
+
+def _two_digits(count: float) -> str:
+    """Return a guess of a number without digits that it does not know, rounded up."""
+    unit = 10.0 ** max(math.floor(math.log10(max(count, 1.0))) - 1, 0)
+    return f"{math.ceil(count / unit) * unit:,.0f}"
 
 
 def lacks_straightness(bent: Vector, errors: Vector) -> Lack:

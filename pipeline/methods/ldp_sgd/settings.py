@@ -96,14 +96,15 @@ def scaling_of(task: GradientTask) -> Scaling | None:
     if "curvature" not in task.shares:
         return None
     products = mean_products(task)
-    guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
-    guess *= min(1.0, task.clipping_norm**2 / float(np.trace(products)))
+    reference = guess_of(task, products)
     noise = task.record_noise if task.study.noised else 0.0
     held = task.channels.curvature if task.study.noised else None
     return Scaling(
-        reference=guess * products,
+        reference=reference,
         # the cap times the trace of the matrix
-        cloud=noise_cap(task.path.kappa or 0.25, guess, task.loss.slope_bound, noise, 1.0),
+        cloud=noise_cap(
+            task.path.kappa or 0.25, float(reference[0, 0]), task.loss.slope_bound, noise, 1.0
+        ),
         # one noise for each window's sum
         noise=held.standard_deviation / math.sqrt(task.slots) if held else 0.0,
     )
@@ -139,15 +140,22 @@ def mean_products(task: GradientTask) -> Matrix:
     return moments(task.encoding, law_of(task.encoding))
 
 
-def slowest(task: GradientTask) -> float:
+def guess_of(task: GradientTask, products: Matrix) -> Matrix:
+    """Return the guess of the mean curvature, shape (d, d), of features with these products."""
+    guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
+    found: Matrix = guess * min(1.0, task.clipping_norm**2 / float(np.trace(products))) * products
+    return found
+
+
+def slowest(task: GradientTask, products: Matrix | None = None) -> float:
     """Return the guess of the smallest eigenvalue of the mean curvature.
 
     Features that are correlated, or use a part of their range, have a smaller one.
+
+    products: As `guess_of`; by default those of `mean_products`.
     """
-    products = mean_products(task)
-    guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
-    weight = min(1.0, task.clipping_norm**2 / float(np.trace(products)))
-    return guess * weight * float(np.linalg.eigvalsh(products)[0])
+    products = mean_products(task) if products is None else products
+    return float(np.linalg.eigvalsh(guess_of(task, products))[0])
 
 
 def allowed_lateness(task: GradientTask) -> int:

@@ -1,0 +1,100 @@
+"""What a plan says of locally private gradients before there are records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from benchmarks.limit_law import standard_errors
+from benchmarks.sgd_intervals import Row
+from pipeline.doctor.population import Population, target_of
+from pipeline.doctor.streams import simulated
+from pipeline.library.checking import check_study
+from pipeline.library.lengths import of_sample
+from pipeline.library.plan_words import verdict
+from pipeline.library.planning import proposed
+from pipeline.methods import method_of, task_of
+from pipeline.methods.ldp_sgd.exact import exact, of_residuals
+from pipeline.methods.ldp_sgd.settings import mean_products
+from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.study import parse_study
+from tests.sgd import study_text
+
+RELEASED = 'releases = "gradients+curvature"'
+
+
+def task_for(loss: str) -> GradientTask:
+    text = study_text(loss=loss, path=RELEASED)
+    if loss == "expectile":
+        text = text.replace("residual_bound", "tau = 0.8\nresidual_bound")
+    task = task_of(parse_study(text))
+    assert isinstance(task, GradientTask)
+    return task
+
+
+def test_normal_residuals_have_the_moments_of_huber_s_slope() -> None:
+    curved, square = of_residuals(0.5)
+    inside = 2 * norm.cdf(1.345) - 1
+    # E min(z^2, c^2) = inside - 2 c phi(c) + 2 c^2 (1 - Phi(c))
+    cut = inside - 2 * 1.345 * norm.pdf(1.345) + 2 * 1.345**2 * norm.sf(1.345)
+    assert curved == pytest.approx(inside, abs=1e-3)
+    assert square == pytest.approx(cut / 1.345**2, abs=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "linear", "expectile"])
+def test_an_exact_interval_is_that_of_the_simulated_population(loss: str) -> None:
+    """Where records are as a plan supposes, the exact sandwich has the length that it says."""
+    task = task_for(loss)
+    population = Population.of(simulated(task.study))
+    target = target_of(population).coefficients
+    features, responses = population.draw(np.random.default_rng(1), 40_000)
+    errors = standard_errors(task, features, responses, target, 10_000)
+    found = exact(task, 10_000)
+    # guesses of the mean curvature and of the weights: a few percent
+    assert found.half == pytest.approx(1.96 * task.response_scale[1] * errors.max(), rel=0.1)
+    assert found.records == pytest.approx(10_000 * (found.half / found.wanted) ** 2, abs=2)
+    assert found.ready >= 2 * found.records
+
+
+def test_half_of_a_range_takes_sixteen_times_as_many_records_and_rare_classes_four_times() -> None:
+    row = Row("logistic", 4, 1)
+    task = row.task(100)
+    narrow = mean_products(task).copy()
+    narrow[1:, 1:] /= 4
+    whole = exact(task, 1000).records
+    assert exact(task, 1000, narrow).records == pytest.approx(16 * whole, rel=0.02)
+    rare = Row("logistic", 4, 1, path=f"curvature = {0.8 * 0.15 * 0.85}").task(100)
+    assert exact(rare, 1000).records == pytest.approx(4 * whole, rel=0.05)
+
+
+def test_ten_coefficients_are_ready_when_models_are_near_enough() -> None:
+    """Models wander the further the more coefficients there are: then twice is too early."""
+    task = Row("logistic", 10, 2).task(100)
+    found = exact(task, 1000)
+    assert found.ready == method_of(task.study).outlook(task, 1000).usual > 2 * found.records
+
+
+def test_plan_and_check_say_it_before_there_are_records(tmp_path: Path) -> None:
+    study = parse_study(study_text(loss="logistic", epsilon=2.0, path=RELEASED))
+    few = proposed(study, 40_000, 8)
+    assert few.own.outlook.exact is not None
+    assert f"where even an exact one is +-{few.own.outlook.exact.half:.2g}" in verdict(few)
+    said = check_study(study)["intervals"]
+    assert isinstance(said, dict)
+    assert "(half a logit) after about" in said["exact"]
+    assert "16 times" in said["but"]
+    # a sample in which one feature uses a tenth of its range
+    rng = np.random.default_rng(2)
+    values = rng.uniform(-1, 1, (2000, 3)) * [1, 1, 0.1]
+    path = tmp_path / "old.csv"
+    path.write_text("x0,x1,x2\n" + "\n".join(",".join(map(str, row)) for row in values.tolist()))
+    found = of_sample(task_of(study), str(path))["intervals"]
+    assert isinstance(found, dict)
+    whole = few.own.outlook.exact.records
+    assert 5_000 * whole < found["exact_is_half_a_unit_after"] < 20_000 * whole
+    path.write_text("x0,x1,x2\n" + "\n".join(["0.5,0.5,0.5", "0.1,0.2,0.1"] * 50))
+    same: object = of_sample(task_of(study), str(path))["intervals"]
+    assert "some feature follows from the others" in str(same)
