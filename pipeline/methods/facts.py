@@ -55,8 +55,8 @@ class Missed:
 class Exact:
     """An interval that knows all but the noise and the chance of its own records.
 
-    No method's are shorter on average. All numbers are of the widest coefficient, for features as
-    they are supposed to be.
+    With this noise none is shorter on average. All numbers are of the widest coefficient, for
+    features as they are supposed to be.
 
     half: Half its length at the size that was asked for, in the unit in which estimates print it.
     wanted: Half the length at which it begins to say something, in that unit: half a logit, or half
