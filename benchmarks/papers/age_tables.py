@@ -16,11 +16,11 @@ from pipeline.methods.age_aware.assignment import schedule
 from pipeline.methods.age_aware.chains import Chain, cyclic
 from pipeline.methods.age_aware.guarantee import classical_epsilon, present_epsilon, sensitivity
 from pipeline.methods.age_aware.mixing import deltas
-from pipeline.methods.age_aware.nested import Upload, nested_epsilon, table
 from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs, loss
 from pipeline.methods.age_aware.paper_bound import bound, printed_sub_exponential
 from pipeline.methods.age_aware.schemes import Round, compare
 from pipeline.types import Vector
+from tests.nested import Upload, nested_epsilon, table
 
 #: Probabilities of a step of the paper's three clients, and records of each.
 RATES, RECORDS, SLOTS = (0.1, 0.3, 0.4), 100, 20

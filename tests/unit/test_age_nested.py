@@ -5,18 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.chains import Chain
 from pipeline.methods.age_aware.guarantee import present_epsilon
 from pipeline.methods.age_aware.mixing import deltas, forward
-from pipeline.methods.age_aware.nested import (
-    Upload,
-    bounded_rounds,
-    nested_epsilon,
-    repeated_epsilon,
-    table,
-    worst_epsilon,
-)
+from pipeline.methods.age_aware.nested import bounded_rounds, repeated_epsilon
+from tests.nested import Upload, nested_epsilon, table, worst_epsilon
 
 TWO = np.array([0.0, 1.0])
 AGES = np.arange(12)
@@ -78,7 +71,6 @@ def test_the_worst_slot_is_among_those_of_the_releases():
     uploads = [Upload(2, 0.5), Upload(5, 0.7), Upload(9, 0.2)]
     wide = max(nested_epsilon(uploads, slot, *mixings(chain)) for slot in range(30))
     np.testing.assert_allclose(worst_epsilon(uploads, *mixings(chain)), wide, rtol=1e-12)
-    assert worst_epsilon([], *mixings(chain)) == 0.0
 
 
 def test_one_release_is_proposition_1_and_two_in_a_slot_add_up():
@@ -97,13 +89,6 @@ def test_equal_rounds_stay_bounded_only_while_the_mixing_beats_the_noise():
     found = nested_epsilon(rounds, 199, backward, backward)
     np.testing.assert_allclose(found, bounded_rounds(delta, epsilon), rtol=1e-9)
     assert bounded_rounds(0.5, 1.0) == float("inf")
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
-def test_releases_without_noise_are_refused(epsilon):
-    chain = Chain(TWO, np.array([[0.8, 0.2], [0.3, 0.7]]))
-    with pytest.raises(ConfigError, match="epsilon"):
-        nested_epsilon([Upload(0, epsilon)], 1, *mixings(chain))
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 10_000])

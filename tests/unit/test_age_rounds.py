@@ -21,7 +21,7 @@ from pipeline.messages.form import form_of, identity
 from pipeline.methods import method_of
 from pipeline.methods.age_aware import facts
 from pipeline.methods.age_aware import plan as plans
-from pipeline.methods.age_aware.nested import Upload, repeated_epsilon, table, worst_epsilon
+from pipeline.methods.age_aware.nested import repeated_epsilon
 from pipeline.methods.age_aware.rounds import Members, estimate
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.spec import clients_of, spec_of
@@ -34,6 +34,7 @@ from pipeline.records.encode import Arrays
 from pipeline.scheduling.policy import Directive, OpenWindow, Send, Wait
 from pipeline.study import parse_study
 from tests import ages
+from tests.nested import Upload, table, worst_epsilon
 
 PUBLIC = Directive(0, 0)
 
@@ -231,8 +232,8 @@ def test_clients_are_those_of_the_study() -> None:
         (('clients = ["b"]', 'clients = ["two words"]'), "groups.slow.clients: no client can be"),
         (("epsilon_now = 0.3", "epsilon_now = 1.3"), "method.cap"),
         (("epsilon_now = 0.3", "epsilon_now = 0.3\ncap = inf"), "method.cap"),
-        (("epsilon_now = 0.3", 'epsilon_now = 0.3\nuse = "model"'), "method.use"),
-        (("epsilon_now = 0.3", 'epsilon_now = 0.3\ndelta = "bayes"'), "method.delta"),
+        (("epsilon_now = 0.3", 'epsilon_now = 0.3\nuse = "model"'), "method.use: unknown value"),
+        (("epsilon_now = 0.3", 'epsilon_now = 0.3\ndelta = "bayes"'), "method.delta: unknown"),
         (("epsilon_now = 0.3", "epsilon_now = 0.3\nclosed = [12]"), "method.closed"),
         (("epsilon_now = 0.3", "epsilon_now = 0.3\nclosed = [-1]"), "method.closed"),
         (("epsilon_now = 0.3", f"epsilon_now = 0.3\nclosed = {[*range(12)]}"), "method.closed"),

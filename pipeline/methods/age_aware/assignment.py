@@ -70,8 +70,6 @@ def schedule(table: Costs, node_limit: int = NODES) -> Schedule:
     Raises ConfigError if no schedule keeps to what is forbidden.
     """
     check(table)
-    if node_limit < 0:
-        raise ConfigError("node_limit: must be 0 or more")
     return _Search(table).run(node_limit)
 
 

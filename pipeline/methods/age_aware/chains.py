@@ -103,7 +103,6 @@ def cyclic(states: Vector, q: float) -> Chain:
 
     The printed matrix of the paper; its stationary law is uniform and it is not reversible.
     """
-    _check_probability(q)
     matrix = np.eye(len(states)) * (1 - q)
     matrix += q * np.roll(np.eye(len(states)), 1, axis=1)
     return Chain(states, matrix)
@@ -114,7 +113,6 @@ def birth_death(states: Vector, q: float) -> Chain:
 
     Each of two neighbours gets q / 2; what an end state has no neighbour for, it keeps.
     """
-    _check_probability(q)
     size = len(states)
     matrix = (np.eye(size, k=1) + np.eye(size, k=-1)) * q / 2
     return Chain(states, matrix + np.diag(1 - matrix.sum(axis=1)))
@@ -162,8 +160,3 @@ def check_law(chain: Chain, law: Vector) -> None:
     fits = law.shape == chain.states.shape and np.isfinite(law).all() and (law >= 0).all()
     if not fits or abs(law.sum() - 1) > _SLACK:
         raise ConfigError("law: give one probability for each state, 0 or more, that sum to 1")
-
-
-def _check_probability(q: float) -> None:
-    if not 0 <= q <= 1:
-        raise ConfigError("q: give a probability from 0 to 1")

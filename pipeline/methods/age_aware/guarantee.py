@@ -60,10 +60,7 @@ def classical_epsilon(present: float, delta: Vector, cap: float) -> Noise:
 def sensitivity(low: float, high: float, records: int) -> float:
     """Return how far one record's change moves the mean of so many, in their unit.
 
-    low, high: Declared range; values are clipped to it.
+    low, high: Declared range, finite, the lower end first; values are clipped to it.
+    records: At least 1.
     """
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise ConfigError("range: give finite numbers, the lower one first")
-    if records < 1:
-        raise ConfigError("records: a mean needs at least 1")
     return (high - low) / records

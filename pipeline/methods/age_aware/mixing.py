@@ -17,41 +17,41 @@ from pipeline.types import Integers, Matrix, Vector
 #: Whose knowledge Delta holds against.
 #:
 #: "prior-free": anybody, whatever they knew of single records before (the Birkhoff coefficient);
-#: "bayes": only those who know the given law and no more;
 #: "stationary": only those who know the stationary law and no more;
 #: "spectral": as "stationary", a bound by the second singular value (equation 8).
-Kind = Literal["prior-free", "bayes", "stationary", "spectral"]
+Kind = Literal["prior-free", "stationary", "spectral"]
 #: Deltas are computed in floating point; too small a one would be a failure of privacy.
 _UP, _MORE = 1 + 1e-9, 1e-12
 
 
-def deltas(
-    chain: Chain, ages: Integers, kind: Kind = "prior-free", law: Vector | None = None
-) -> Vector:
+def deltas(chain: Chain, ages: Integers, kind: Kind = "prior-free") -> Vector:
     """Return Delta for each age, shape (K,), in [0, 1], rounded up.
 
     ages: Slots between collection and publication, 0 or more, shape (K,).
-    law: For "bayes": what is known of a record at collection, shape (S,), more than one state.
 
-    Raises ConfigError if the law is missing or none, or an age is negative; PrivacyError if the law
-    knows the value already: it would ask for no noise at all.
+    Raises ConfigError if an age is negative; and, of "stationary", errors as `known_law`.
     """
+    if kind == "stationary":
+        return known_law(chain, ages, chain.stationary)
     if kind == "spectral":
-        found = _spectral(chain, ages)
-    elif kind == "prior-free":
-        found = np.array([_birkhoff(kernel) for kernel in chain.powers(ages)])
-    else:
-        if kind == "stationary":
-            law = chain.stationary
-        if law is None:
-            raise ConfigError('delta: "bayes" needs the law of a record at collection')
-        check_law(chain, law)
-        if np.count_nonzero(law) < 2:
-            raise PrivacyError(
-                "delta: a law that knows the value asks for no noise at all; use prior-free"
-            )
-        found = np.array([_widest(_reversed(law, kernel)) for kernel in chain.powers(ages)])
-    return rounded_up(found)
+        return rounded_up(_spectral(chain, ages))
+    return rounded_up(np.array([_birkhoff(kernel) for kernel in chain.powers(ages)]))
+
+
+def known_law(chain: Chain, ages: Integers, law: Vector) -> Vector:
+    """Return Delta against those who know a record's law at collection and no more, as `deltas`.
+
+    law: Shape (S,), more than one state.
+
+    Raises ConfigError if it is none; PrivacyError if it knows the value already: it would ask for
+    no noise at all.
+    """
+    check_law(chain, law)
+    if np.count_nonzero(law) < 2:
+        raise PrivacyError(
+            "delta: a law that knows the value asks for no noise at all; use prior-free"
+        )
+    return rounded_up(np.array([_widest(_reversed(law, kernel)) for kernel in chain.powers(ages)]))
 
 
 def rounded_up(found: Vector) -> Vector:

@@ -1,4 +1,4 @@
-"""What several releases of one client say together about a record's value at any time.
+"""What equal rounds of one client say together about a record's value at any time.
 
 Epsilons about the present must not be added up: their sum can be too small. The nested rule
 applies Proposition 1 of Lin et al. (2024) after each release to all that is known by then.
@@ -6,62 +6,16 @@ applies Proposition 1 of Lin et al. (2024) after each release to all that is kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
 import numpy as np
 
-from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.guarantee import present_epsilon
 from pipeline.types import Vector
-
-#: Delta by age in slots: `mixing.deltas` or `mixing.forward` of an age at least 0.
-Mixing = Callable[[int], float]
-
 
 #: So many rounds are followed one by one; more say no more than rounds for ever, where that ends.
 _ROUNDS = 64
 #: Where it does not end, so many are, and each further one counts in full. How many there were, a
 #: client says itself: an answer must not take as long as it likes.
 _MOST = 10_000
-
-
-class Upload(NamedTuple):
-    """One release of a client: when, in slots of the study's clock, and its classical epsilon."""
-
-    slot: int
-    epsilon: float
-
-
-def nested_epsilon(uploads: Sequence[Upload], slot: int, backward: Mixing, ahead: Mixing) -> float:
-    """Return what all releases together say of a record's value in one slot, as an epsilon.
-
-    For records that are independent of each other and follow a stationary chain; with a
-    prior-free `backward` for whatever anybody knew of single records before.
-
-    uploads: Releases in any order; several in one slot add up.
-    slot: Of the value that is protected.
-    backward, ahead: Delta towards the past, and towards the future.
-    """
-    ordered = sorted(uploads)
-    if any(not upload.epsilon > 0 or not np.isfinite(upload.epsilon) for upload in ordered):
-        raise ConfigError("uploads: each epsilon must be above 0 and finite")
-    past = [upload for upload in ordered if upload.slot <= slot]
-    future = [upload for upload in reversed(ordered) if upload.slot > slot]
-    return _approach(past, slot, backward) + _approach(future, slot, ahead)
-
-
-def worst_epsilon(uploads: Sequence[Upload], backward: Mixing, ahead: Mixing) -> float:
-    """Return the largest nested epsilon over all slots; 0 without a release.
-
-    Before the first and after the last release it only falls.
-    """
-    if not uploads:
-        return 0.0
-    slots = [upload.slot for upload in uploads]
-    return max(
-        nested_epsilon(uploads, slot, backward, ahead) for slot in range(min(slots), max(slots) + 1)
-    )
 
 
 def bounded_rounds(delta: float, epsilon: float) -> float:
@@ -115,19 +69,5 @@ def _grown(count: int, epsilon: float, delta: float) -> Vector:
     return np.array(known)
 
 
-def _approach(uploads: Sequence[Upload], slot: int, mixing: Mixing) -> float:
-    """Return the epsilon of releases on one side of a slot, the furthest first."""
-    known, at = 0.0, slot
-    for upload in uploads:
-        known = upload.epsilon + _fade(known, mixing(abs(upload.slot - at)))
-        at = upload.slot
-    return _fade(known, mixing(abs(slot - at))) if uploads else 0.0
-
-
 def _fade(known: float, delta: float) -> float:
     return float(present_epsilon(np.array(known), np.array(delta)))
-
-
-def table(values: Vector) -> Mixing:
-    """Return Delta by age from its values at 0, 1, ...; older than the last counts as the last."""
-    return lambda age: float(values[min(age, len(values) - 1)])

@@ -41,13 +41,6 @@ class Reporter:
     records: int
     weight: float
 
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range; ConfigError."""
-        if self.records < 1:
-            raise ConfigError("records: a client needs at least 1")
-        if not 0 < self.weight <= 1:
-            raise ConfigError("weight: must be above 0 and at most 1")
-
 
 class Costs(NamedTuple):
     """What a schedule is looked for in, both of shape (m, K), m clients and K slots.
@@ -68,15 +61,12 @@ def costs(
     start: Start = "round",
     estimator: Estimator = "plain",
     horizon: int | None = None,
-    same_records: bool = True,
 ) -> Costs:
     """Return the tables of all clients.
 
     ages: Of the slots: how long before the end of the round each is, shape (K,).
     scales: Scale of the Laplace noise of each client's mean in each slot, shape (m, K), >= 0.
     horizon: Slots from the beginning of the round to its end; the largest age unless given.
-    same_records: Whether a record is the same individual at both times; else old data say nothing
-        of new.
     """
     horizon = int(ages.max(initial=0)) if horizon is None else horizon
     if scales.shape != (len(reporters), len(ages)):
@@ -86,18 +76,17 @@ def costs(
         chain = reporter.chain
         then = laws(chain, reporter.law, ages, start, horizon)
         found = moments(chain.states, then, chain.powers(ages))
-        rows.append(_row(reporter, found, scale, estimator, same_records))
+        rows.append(_row(reporter, found, scale, estimator))
     return Costs(np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
 
 
 def _row(
-    reporter: Reporter, found: Moments, scale: Vector, estimator: Estimator, same: bool
+    reporter: Reporter, found: Moments, scale: Vector, estimator: Estimator
 ) -> tuple[Vector, Vector]:
-    covariance = found.covariance if same else np.zeros_like(found.covariance)
     now = found.variance_now / reporter.records
     then = found.variance_then / reporter.records
     noise = 2 * scale**2
-    both = covariance / reporter.records
+    both = found.covariance / reporter.records
     if estimator == "model":
         loss = now
     elif estimator == "wiener":

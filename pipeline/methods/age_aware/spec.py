@@ -112,7 +112,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = 1.0  # fmt: skip
     delta: Annotated[
         Literal["prior-free", "stationary", "spectral"],
-        Meta(description='whose knowledge the promise holds against; "prior-free": anybody\'s'),
+        Meta(
+            description='whose knowledge the promise holds against: "prior-free" (default) '
+            'anybody\'s; "stationary", and its bound "spectral", that of the long-run law alone'
+        ),
     ] = "prior-free"
     use: Annotated[
         Literal["debiased", "wiener"],
@@ -133,19 +136,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def spec_of(study: Study) -> Spec:
     """Return the table of a study; ConfigError if it has a key or a value that is not allowed."""
-    given = study.estimator.method or {}
-    if given.get("use") == "model":
-        raise ConfigError(
-            'estimator.method.use: "model" needs no upload, and clients would spend their budget '
-            "for nothing; `veilstream schedule compare` says what it would give; allowed: "
-            '"debiased", "wiener"'
-        )
-    if given.get("delta") == "bayes":
-        raise ConfigError(
-            'estimator.method.delta: "bayes" holds against nobody who knows more than the law; '
-            'allowed: "prior-free", "stationary", "spectral"'
-        )
-    return strict(given, Spec, at="estimator.method")
+    return strict(study.estimator.method or {}, Spec, at="estimator.method")
 
 
 def check(study: Study) -> None:
