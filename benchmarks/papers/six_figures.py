@@ -132,7 +132,7 @@ def _methods(
 ) -> dict[str, Callable[[], Vector]]:
     loss, size, bound = GeneralisedDWD(q, ramp="symmetric"), training.size, math.sqrt(7.0)
     offline = _part(training, np.arange(min(len(training), OFFLINE_RECORDS)))
-    held = least_stabiliser(EPSILON, bound, loss.curvature_bound, 0.0)
+    held = least_stabiliser(EPSILON, bound, loss.curvature_bound)
     trusted = GaussianNoise(EPSILON, DELTA, bound, 0.0, held)
     wide = GeneralisedDWD(q)
 

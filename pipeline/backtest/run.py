@@ -178,7 +178,7 @@ def _pooled(task: Task, message: EstimateMessage, exact: Estimate | None, reason
     nothing: list[Any] = [None] * task.size
     if exact is None:
         return Pooled(None, nothing, nothing, None, reason)
-    values = _in_units(task, exact.coefficients)
+    values = task.in_units(exact.coefficients)
     ends = exact.intervals(task.study.estimator.level)
     covered = [
         None if row.interval is None else bool(row.interval[0] <= value <= row.interval[1])
@@ -213,21 +213,13 @@ def _bins(task: Task, engine: Engine, target: Vector | None, *, frozen: bool) ->
             width=None if width is None else unit * width,
             privacy_share=last.privacy_share if last else None,
             coverage=last.coverage(target) if last and target is not None else None,
-            coefficients=None if last is None else _in_units(task, last.coefficients).tolist(),
+            coefficients=None if last is None else task.in_units(last.coefficients).tolist(),
             intervals=None if last is None or last.ends is None else _ends(task, last.ends),
         )
 
 
-def _in_units(task: Task, coefficients: Vector) -> Vector:
-    """Return coefficients of encoded features in the unit of the response, shape (d,)."""
-    centre, unit = task.response_scale
-    values: Vector = unit * coefficients
-    values[0] += centre
-    return values
-
-
 def _ends(task: Task, ends: tuple[Vector, Vector]) -> list[tuple[float, float] | None]:
-    low, high = (_in_units(task, end) for end in ends)
+    low, high = map(task.in_units, ends)
     return [None if math.isnan(a) else (float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 

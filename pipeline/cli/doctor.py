@@ -169,13 +169,6 @@ def _assumed(population: Population) -> str:
     return told + ("; levels of privacy in equal shares" if len(task.budget.levels) > 1 else "")
 
 
-def _printed(task: Task, coefficients: np.ndarray) -> list[float]:
-    """Return coefficients as estimates print them."""
-    centre, unit = task.response_scale
-    found: list[float] = (np.append(centre, np.zeros(task.size - 1)) + unit * coefficients).tolist()
-    return found
-
-
 def _facts(
     population: Population, size: Size, seed: int, target: Target, found: Coverage, sizes: Sizes,
     verdict: Verdict,
@@ -188,11 +181,11 @@ def _facts(
         "records": size.windows(task) * task.slots,
         "clients": size.clients,
         "seed": seed,
-        "truth": _printed(task, population.truth),
+        "truth": task.in_units(population.truth).tolist(),
         "residual_scale": population.residual * task.response_scale[1]
         if task.study.data.response.kind == "number"
         else None,
-        "target": _printed(task, target.coefficients),
+        "target": task.in_units(target.coefficients).tolist(),
         "target_error": target.error * task.response_scale[1],
         "coverage": asdict(found),
         "rule_of_thumb": asdict(sizes),
@@ -206,7 +199,7 @@ def _show(
 ) -> None:  # fmt: skip
     task = population.task
     records = size.windows(task) * task.slots
-    truth = ", ".join(f"{value:.4g}" for value in _printed(task, population.truth)[:12])
+    truth = ", ".join(f"{value:.4g}" for value in task.in_units(population.truth)[:12])
     more = ", ..." if task.size > 12 else ""
     known = f"{target.error * task.response_scale[1]:.1g}"
     click.echo(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 import click
+import numpy as np
 
 from infra.addresses import connected
 from pipeline.cli.context import FILE, FORMAT, INPUT, STUDY, say, task_of
@@ -26,6 +27,7 @@ from pipeline.records.values import Record
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import require_live
+from pipeline.types import Vector
 from pipeline.words import clipped_line, counted
 from producers.sources import Source, open_once
 
@@ -120,11 +122,16 @@ class Summary:
 
     def of(self, records: Sequence[Record | None]) -> Iterator[tuple[list[object], str | None]]:
         """Yield what there is to say of each record as `columns`, and the reason, and count it."""
-        for said in predict_records(self._model, records, self.outside):
-            self.records += 1
-            self.predicted += said.value is not None
-            if said.value is not None and said.response is not None:
-                self._count(said.response, said.value)
+        found = predict_records(self._model, records, self.outside)
+        self.records += len(found)
+        self.predicted += sum(said.value is not None for said in found)
+        known = [
+            (said.response, said.value)
+            for said in found
+            if said.value is not None and said.response is not None
+        ]
+        self._count(*np.array(known).reshape(len(known), 2).T)
+        for said in found:
             values: list[object] = [said.value, said.label, said.probability]
             yield values[: len(self.columns)], said.reason
 
@@ -142,14 +149,14 @@ class Summary:
         yield from self._of_classes()
         yield from self._of_numbers()
 
-    def _count(self, response: float, value: float) -> None:
-        """Count a prediction of a record whose response is known."""
+    def _count(self, responses: Vector, values: Vector) -> None:
+        """Count predictions of records whose response is known, shapes (n,)."""
         if isinstance(self._model, LinearClassifier):
-            self._confusion.add(response, 1.0 if value >= 0 else -1.0)
+            self._confusion.add_all(responses, np.where(values >= 0, 1.0, -1.0))
             return
         low, high = self._model.file.response.ends
-        self._errors.add(response, value)
-        self._beyond += not low <= response <= high
+        self._errors.add_all(responses, values)
+        self._beyond += int(np.count_nonzero((responses < low) | (responses > high)))
 
     def _of_classes(self) -> Iterator[str]:
         if self._confusion.accuracy is None:

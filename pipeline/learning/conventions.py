@@ -61,16 +61,14 @@ def checked(learner: Any, X: Any, y: Any, *, classes: bool) -> tuple[Any, Any]:
     )
     from sklearn.utils.validation import column_or_1d, validate_data  # noqa: PLC0415
 
+    X, y = validate_data(learner, X, y, dtype="float64", y_numeric=not classes)
     if classes:
-        X, y = validate_data(learner, X, y, dtype="float64")
         check_classification_targets(y)
         kind = type_of_target(y, input_name="y", raise_unknown=True)
         if kind != "binary":
             raise ValueError(
                 f"Only binary classification is supported. The type of the target is {kind}."
             )
-        return X, column_or_1d(y, warn=True)
-    X, y = validate_data(learner, X, y, dtype="float64", y_numeric=True)
     return X, column_or_1d(y, warn=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,12 +103,12 @@ class Declared:
             if missing:
                 raise ConfigError(f"ranges: there is none for {', '.join(map(repr, missing))}")
             given = [self.ranges[name] for name in names]
-        elif _is_pair(self.ranges):
+        elif is_pair(self.ranges):
             given = [self.ranges] * len(names)
         else:
             given = list(self.ranges) if hasattr(self.ranges, "__iter__") else []
         if len(given) != len(names) or not all(
-            isinstance(one, Mapping) or _is_pair(one) for one in given
+            isinstance(one, Mapping) or is_pair(one) for one in given
         ):
             raise ConfigError(
                 f"ranges: must be one pair (low, high), or {len(names)} of them, one for each "
@@ -122,12 +122,12 @@ class Declared:
                 "epsilon: must be given; there is no default budget; for example epsilon=1.0, or "
                 "epsilon=math.inf for no privacy at all"
             )
-        epsilon = number(self.epsilon, "epsilon", "a number above 0, such as 1.0, or math.inf")
+        epsilon = _number(self.epsilon, "epsilon", "a number above 0, such as 1.0, or math.inf")
         if math.isinf(epsilon):
             return {"mechanism": "none"}
         if self.delta is None:
             return {"mechanism": "discrete-laplace", "epsilon": epsilon}
-        delta = number(self.delta, "delta", "a number from 0 to 1, such as 1e-5, or None")
+        delta = _number(self.delta, "delta", "a number from 0 to 1, such as 1e-5, or None")
         return {"mechanism": "discrete-gaussian", "epsilon": epsilon, "delta": delta}
 
     def _names(self, features: int) -> list[str]:
@@ -142,14 +142,15 @@ class Declared:
         return isinstance(given, Real) and math.isinf(given)
 
 
-def number(given: Any, name: str, allowed: str) -> float:
+def _number(given: Any, name: str, allowed: str) -> float:
     """Return a parameter that is a number; ConfigError, with what is allowed, if it is none."""
     if isinstance(given, Real) and given is not True and given is not False:
         return float(given)
     raise ConfigError(f"{name}: must be {allowed}; it is a {type(given).__name__}")
 
 
-def _is_pair(given: Any) -> bool:
+def is_pair(given: Any) -> TypeGuard[tuple[float, float]]:
+    """Whether a parameter is a pair of numbers."""
     try:
         return np.asarray(given, dtype=np.float64).shape == (2,)
     except (TypeError, ValueError):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
 from pipeline.learning.conventions import Classifier, Regressor, checked, checked_again
-from pipeline.learning.declared import RESPONSE, Declared, Ranges, number
+from pipeline.learning.declared import RESPONSE, Declared, Ranges, is_pair
 from pipeline.learning.estimators import StreamClassifier, StreamRegressor
 from pipeline.records.columns import Table
 from pipeline.types import Matrix, Vector
@@ -149,15 +149,12 @@ class PrivateRegressor(Declared, Regressor):
     def fit(self, X: Table, y: Any) -> PrivateRegressor:
         """Learn from X (n, p) and n numbers or counts, and forget what was before."""
         X, y = checked(self, X, y, classes=False)
-        if self.response_range is None:
+        if not is_pair(self.response_range):
             raise ConfigError(
-                "response_range: must be declared and never computed from the data; for example "
-                "response_range=(0, 100)"
+                "response_range: must be declared, as a pair of numbers that are never computed "
+                "from the data; for example response_range=(0, 100)"
             )
-        ends = tuple(self.response_range) if hasattr(self.response_range, "__iter__") else ()
-        if len(ends) != 2:
-            raise ConfigError("response_range: must be a pair, such as (0, 100)")
-        low, high = (number(end, "response_range", "a pair of numbers") for end in ends)
+        low, high = map(float, self.response_range)
         response: dict[str, object] = {"name": RESPONSE, "kind": "number", "min": low, "max": high}
         if self.loss == "poisson":
             response = {"name": RESPONSE, "kind": "count", "max": high}

@@ -106,11 +106,10 @@ def coefficients_of(task: Task, estimate: Estimate) -> list[Coefficient]:
     """Return the rows of the coefficients, with errors and intervals where there are any."""
     errors = estimate.standard_errors()
     ends = _ends(task, estimate)
-    centre, unit = task.response_scale
+    unit, values = task.response_scale[1], task.in_units(estimate.coefficients).tolist()
     rows = []
-    for i, (name, step) in enumerate(zip(task.study.coefficient_names, task.steps, strict=True)):
-        shift = 0.0 if i else centre
-        value = shift + unit * float(estimate.coefficients[i])
+    named = zip(task.study.coefficient_names, values, task.steps, strict=True)
+    for i, (name, value, step) in enumerate(named):
         if errors is None or not ends:
             rows.append(Coefficient(name, value, None, None, None, None, step))
             continue
@@ -129,9 +128,7 @@ def _ends(task: Task, estimate: Estimate, method: str | None = None) -> list[tup
     found = estimate.intervals(task.study.estimator.level, method)
     if found is None:
         return []
-    centre, unit = task.response_scale
-    shifts = np.append(centre, np.zeros(task.size - 1))
-    low, high = (shifts + unit * end for end in found)
+    low, high = map(task.in_units, found)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 

@@ -89,9 +89,10 @@ def _said(model: Rule, predictor: Vector) -> list[tuple[float, str | None, float
 
 
 def _response(model: Rule, record: Record) -> float | None:
+    given = record.get(model.response.name)
     try:
         if isinstance(model, LinearClassifier):
-            return model.response.of_record(record)[0]
-        return model.response.value_of(record.get(model.response.name))
+            return model.response.of_label(given)[0]
+        return model.response.value_of(given)
     except RecordError:
         return None

@@ -20,11 +20,6 @@ class Confusion:
 
     counts: dict[tuple[float, float], int] = field(default_factory=dict)
 
-    def add(self, response: float, predicted: float) -> None:
-        """Count one record."""
-        key = (response, predicted)
-        self.counts[key] = self.counts.get(key, 0) + 1
-
     def add_all(self, responses: Vector, predicted: Vector) -> None:
         """Count records, shapes (n,)."""
         for response in (-1.0, 1.0):
@@ -75,17 +70,10 @@ class Errors:
     absolute: float = 0.0
     norm: float = 0.0
 
-    def add(self, response: float, predicted: float) -> None:
-        """Count one record."""
-        error = abs(response - predicted)
-        self.total += 1
-        self.absolute += error
-        # a square alone may pass the largest float
-        self.norm = math.hypot(self.norm, error)
-
     def add_all(self, responses: Vector, predicted: Vector) -> None:
         """Count records, shapes (n,)."""
         errors = np.abs(responses - predicted)
+        # a square alone may pass the largest float
         largest = float(errors.max(initial=0.0))
         if largest > 0:
             self.norm = math.hypot(self.norm, largest * float(np.linalg.norm(errors / largest)))

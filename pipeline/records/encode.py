@@ -153,7 +153,7 @@ class Encoder:
         none that the study knows. The message names the column, never the value.
         """
         values = self.features.values(record)
-        response, beyond = self.response.of_record(record)
+        response, beyond = self.response.of_label(record.get(self.response.name))
         inside = self.features.clip(values)
         changed = inside != values
         self._beyond += changed

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
 from pipeline.records.classes import Codes
-from pipeline.records.values import Faults, Record, number_of, numbers_in, numbers_of, plain
+from pipeline.records.values import Faults, number_of, numbers_in, numbers_of, plain
 from pipeline.study import Study
 from pipeline.types import Vector
 
@@ -34,14 +34,11 @@ class Response(Protocol):
     def refusals(self) -> tuple[str, ...]:
         """What is said of a value that the study does not declare; of numbers there is none."""
 
-    def of_record(self, record: Record) -> tuple[float, bool]:
-        """Return the encoded response of a record, and whether it was clipped.
-
-        Raises RecordError if the column is missing or holds a value that the study does not know.
-        """
-
     def of_label(self, label: object) -> tuple[float, bool]:
-        """Return the same of a value that a caller holds; RecordError as `of_record`."""
+        """Return a value encoded, as a record or a caller has it, and whether it was clipped.
+
+        Raises RecordError if there is none, or it is one that the study does not know.
+        """
 
     def of_labels(self, labels: Sequence[object]) -> tuple[Vector, NDArray[np.bool_], Faults]:
         """Return the same of many, each of shape (n,), and the errors of those with a fault."""
@@ -76,15 +73,8 @@ class NumberResponse:
         self.centre = 0.0 if whole else low / 2 + high / 2
         self.unit = 1.0 if whole else high / 2 - low / 2
 
-    def of_record(self, record: Record) -> tuple[float, bool]:
-        """As `Response.of_record`.
-
-        Raises RecordError if it is missing, no finite number, or for a count negative or not whole.
-        """
-        return self.of_label(record.get(self.name))
-
     def of_label(self, label: object) -> tuple[float, bool]:
-        """As `Response.of_label`; RecordError as `of_record`."""
+        """As `Response.of_label`; RecordError as `value_of`."""
         value = self.value_of(label)
         inside = min(max(value, self._low), self._high)
         scaled = (inside - self.centre) / self.unit
@@ -125,7 +115,7 @@ class NumberResponse:
     def value_of(self, label: object) -> float:
         """Return the response in its own unit, as it was written: without any clipping.
 
-        Raises RecordError as `of_record`.
+        Raises RecordError if it is missing, no finite number, or for a count negative or not whole.
         """
         value = number_of(label, self.name)
         if self._whole and (value < 0 or value != math.floor(value)):
@@ -144,15 +134,11 @@ class ClassResponse:
         self._classes = Codes(name, "class", {positive: 1.0, negative: -1.0})
         self.refusals: tuple[str, ...] = (self._classes.refusal,)
 
-    def of_record(self, record: Record) -> tuple[float, bool]:
-        """Return the class of a record as +1 or -1; it is never clipped.
-
-        Raises RecordError if the column is missing, or holds another value than the two classes.
-        """
-        return self._classes.code(record.get(self.name)), False
-
     def of_label(self, label: object) -> tuple[float, bool]:
-        """Return the class of a label as +1 or -1, by the same rule; RecordError as `of_record`."""
+        """Return a class as +1 or -1; it is never clipped.
+
+        Raises RecordError if it is missing, or another value than those of the two classes.
+        """
         return self._classes.code(label), False
 
     def of_labels(self, labels: Sequence[object]) -> tuple[Vector, NDArray[np.bool_], Faults]:

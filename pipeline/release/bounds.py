@@ -51,6 +51,12 @@ class RecordBounds:
         """Centre and unit: a response is centre + unit times its encoded form."""
         return _response_scale(self.study)
 
+    def in_units(self, coefficients: Vector) -> Vector:
+        """Return coefficients, or ends of intervals, in the unit of the response, shape (d,)."""
+        centre, unit = self.response_scale
+        found: Vector = np.append(centre, np.zeros(self.size - 1)) + unit * coefficients
+        return found
+
     @cached_property
     def first_model(self) -> Model:
         """The public point at which clients start."""

@@ -156,8 +156,9 @@ def test_a_parameter_that_cannot_be_is_named(parameters: dict[str, Any], words: 
 
 def test_a_regression_needs_the_range_of_its_responses() -> None:
     X, _ = data(300)
-    with pytest.raises(vs.ConfigError, match="response_range: must be declared"):
-        PrivateRegressor(ranges=(-1, 1), epsilon=1.0).fit(X, X[:, 0])
+    for given in (None, 3.0, (0, 1, 2), "wide"):
+        with pytest.raises(vs.ConfigError, match="response_range: must be declared"):
+            PrivateRegressor(ranges=(-1, 1), response_range=given, epsilon=1.0).fit(X, X[:, 0])
     counts = PrivateRegressor(
         ranges=(-1, 1), response_range=(0, 9), epsilon=math.inf, loss="poisson"
     )

@@ -189,8 +189,8 @@ def test_on_shuttle_the_model_scores_what_the_demonstration_s_scoring_says() -> 
     expected = Shuttle(task, 8).score(values)
     assert balanced_accuracy_score(y, model.predict(records)) == pytest.approx(expected, abs=1e-12)
     confusion = Confusion()
-    for said in predict_records(model, records):
-        confusion.add(said.response, 1.0 if said.value >= 0 else -1.0)
+    said = np.array([(one.response, one.value) for one in predict_records(model, records)])
+    confusion.add_all(said[:, 0], np.where(said[:, 1] >= 0, 1.0, -1.0))
     assert confusion.balanced_accuracy == expected > 0.9
     assert confusion.accuracy == accuracy_score(y, model.predict(records))
 
@@ -340,11 +340,10 @@ def test_a_bad_record_gets_a_reason_and_the_others_their_prediction() -> None:
 def test_confusion_counts() -> None:
     confusion = Confusion()
     assert (confusion.accuracy, confusion.balanced_accuracy) == (None, None)
-    for response, predicted in [(1, 1), (1, -1), (1, 1)]:
-        confusion.add(response, predicted)
+    confusion.add_all(np.array([1.0, 1.0, 1.0]), np.array([1.0, -1.0, 1.0]))
     assert confusion.accuracy == 2 / 3
     assert confusion.balanced_accuracy is None
-    confusion.add(-1.0, -1.0)
+    confusion.add_all(np.array([-1.0]), np.array([-1.0]))
     assert (confusion.accuracy, confusion.balanced_accuracy) == (0.75, (1 + 2 / 3) / 2)
 
 

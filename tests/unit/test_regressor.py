@@ -156,11 +156,11 @@ def test_a_bad_record_gets_a_reason_and_a_response_is_scored_as_written(
 def test_errors_are_those_computed_by_hand_and_never_overflow() -> None:
     errors = Errors()
     assert (errors.mean_absolute, errors.root_mean_square) == (None, None)
-    for response, predicted in ((1.0, 4.0), (2.0, -2.0)):
-        errors.add(response, predicted)
+    for responses, predicted in (([1.0], [4.0]), ([], []), ([2.0], [-2.0])):
+        errors.add_all(np.array(responses), np.array(predicted))
     assert errors.mean_absolute == 3.5
     assert errors.root_mean_square == pytest.approx(math.sqrt(12.5), rel=1e-15)
-    errors.add(1e200, 0.0)
+    errors.add_all(np.array([1e200]), np.zeros(1))
     assert errors.root_mean_square == pytest.approx(1e200 / math.sqrt(3))
 
 

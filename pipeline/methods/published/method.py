@@ -177,7 +177,7 @@ class Published:
             keys |= {"rounds": 1, "ridge_matrix": "identity"}
         if issubclass(self.keys, Trusted):
             task = OfflineTask(without_privacy(study))
-            held = least_stabiliser(epsilon, task.norm_bound, task.loss.curvature_bound, 0.0)
+            held = least_stabiliser(epsilon, task.norm_bound, task.loss.curvature_bound)
             keys |= {"stabiliser": held}
         tables["estimator"] = {**estimator, "kind": self.kind, "method": keys}
         tables["privacy"] = {"mechanism": "none"}

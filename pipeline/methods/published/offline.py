@@ -24,6 +24,8 @@ from pipeline.losses import Loss
 from pipeline.methods.published.records import Records, Ridge, sums_at
 from pipeline.types import Matrix, Vector
 
+#: A federated fit has converged where its score is no larger.
+TOLERANCE = 1e-9
 #: Parts of a step that a round tries, before it takes more of the majoriser.
 PARTS = (1.0, 0.5, 0.25)
 #: What the best separating w must gain on average, with columns scaled to at most 1.
@@ -83,12 +85,7 @@ def majorised_fit(
 
 
 def federated_fit(
-    loss: Loss,
-    clients: Sequence[Records],
-    ridge: Ridge,
-    *,
-    tolerance: float = 1e-9,
-    rounds: int = 200,
+    loss: Loss, clients: Sequence[Records], ridge: Ridge, *, rounds: int = 200
 ) -> Fit:
     """Minimise the penalised loss by damped Newton steps (Armijo backtracking).
 
@@ -98,8 +95,8 @@ def federated_fit(
     the majoriser joins the curvature; with all of it the whole step always descends. Clients send
     the majoriser, their sum of (1, x)(1, x)', once.
 
-    Fewer `rounds` than the `tolerance` of the score needs give a start, with `converged` false. It
-    is false as well where the classes are separable without a ridge: there is no minimiser.
+    Fewer `rounds` than `TOLERANCE` of the score needs give a start, with `converged` false. It is
+    false as well where the classes are separable without a ridge: there is no minimiser.
 
     NumericError if there is no unique minimiser before any step is taken.
     """
@@ -108,7 +105,7 @@ def federated_fit(
     held = [client for client in clients if len(client)]
     here = objective.at(np.zeros(len(objective.penalty)), curved=False)
     share, done = 1.0, 0
-    while here.score > tolerance and done < rounds:
+    while here.score > TOLERANCE and done < rounds:
         total = sums_at(loss, held, here.point)
         curvature = total.curvature / total.records + np.diag(objective.penalty)
         found, share = _damped(objective, here, curvature, share)
@@ -117,7 +114,7 @@ def federated_fit(
         here, done = found, done + 1
     # without a ridge the gradient also vanishes on the way to infinity
     endless = ridge.weight == 0 and (here.separated or objective.at(here.point).flat)
-    return Fit(here.point, done, here.score, converged=here.score <= tolerance and not endless)
+    return Fit(here.point, done, here.score, converged=here.score <= TOLERANCE and not endless)
 
 
 def undamped_iterates(

@@ -140,12 +140,9 @@ def determinant_loss(l2_bound: float, curvature_bound: float, least_eigenvalue: 
     return 2 * math.log1p(curvature_bound * l2_bound**2 / least_eigenvalue)
 
 
-def least_stabiliser(
-    epsilon: float, l2_bound: float, curvature_bound: float, penalty: float
-) -> float:
-    """Return the smallest rho >= 0 with T2 <= epsilon / 2, which the Gaussian scale needs."""
-    needed = curvature_bound * l2_bound**2 / math.expm1(epsilon / 4)
-    return max(0.0, needed - penalty)
+def least_stabiliser(epsilon: float, l2_bound: float, curvature_bound: float) -> float:
+    """Return the least rho with T2 <= epsilon / 2, ridge or not: the Gaussian scale needs it."""
+    return curvature_bound * l2_bound**2 / math.expm1(epsilon / 4)
 
 
 def _refusal(spent: float, name: str, allowed: float) -> str:
