@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,20 @@ def standing(path: Path, task: Task) -> dict[str, Any]:
     and `remaining` are of that, and `added_up` is the sum. A fault of the database is told by
     whoever writes to it.
     """
-    try:
-        return _standing(path, task) if path.exists() else {}
-    except VeilstreamError:
+    if not path.exists():
         return {}
-
-
-def _standing(path: Path, task: Task) -> dict[str, Any]:
-    found = report(path).get(task.study.name, {})
-    source = found.get("source", "")
-    once = task.budget.scope == "record"
-    facts = {**found, **ledger(path).get(source, {}), "once": once}
-    if task.budget.scope == "individual" and facts.get("remaining"):
-        reached, limit = held(path, source, task), facts["limit"]["epsilon"]
-        facts["added_up"], facts["spent"] = facts["spent"], {"epsilon": reached}
-        left = 0.0 if reached is None else max(0.0, limit - reached)
-        facts["remaining"] = {"epsilon": left}
-    return facts
+    with suppress(VeilstreamError):
+        found = report(path).get(task.study.name, {})
+        source = found.get("source", "")
+        once = task.budget.scope == "record"
+        facts = {**found, **ledger(path).get(source, {}), "once": once}
+        if task.budget.scope == "individual" and facts.get("remaining"):
+            reached, limit = held(path, source, task), facts["limit"]["epsilon"]
+            facts["added_up"], facts["spent"] = facts["spent"], {"epsilon": reached}
+            left = 0.0 if reached is None else max(0.0, limit - reached)
+            facts["remaining"] = {"epsilon": left}
+        return facts
+    return {}
 
 
 def begun(revision: str, now: dict[str, Any], *, study: str, follow: bool) -> str:

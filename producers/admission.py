@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, LocalStoreError
 from producers.heads import MOST, Head, Marks, head_of
 from producers.known_sources import KnownSources, Looks
-from producers.sources import Slot, kind_of, location_of, open_source, packaged
+from producers.report import reading
+from producers.sources import Slot, kind_of, known_as, open_source, packaged
 
 #: Told of a source's columns, where it has the same in all of its records.
 Check = Callable[[Sequence[str]], None]
@@ -103,7 +104,7 @@ def looks_of(spec: str, follow: bool, check: Check = lambda _: None) -> Looks:
 
     DataError if it cannot be opened, or as `check` raises it for the columns of the source.
     """
-    location = location_of(spec) or ""
+    location = known_as(spec).location or ""
     if kind_of(spec) == "topic":
         # its records are not looked at: another topic with a copy of them is not found out
         return Looks("topic", location, None, None, {})
@@ -135,18 +136,12 @@ def earlier(folder: Path) -> list[tuple[str, str, Looks]]:
     """
     found = []
     for path in folder.glob("*.db"):
-        try:
-            database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-            try:
-                found += database.execute(
-                    "SELECT created_at, client, source, location FROM identity, locations "
-                    "WHERE source IN (SELECT source FROM streams WHERE next_seq > 0)"
-                ).fetchall()
-            finally:
-                database.close()
-        except sqlite3.Error:
-            # a damaged database is its own client's matter
-            continue
+        # a damaged database is its own client's matter
+        with suppress(LocalStoreError), reading(path) as database:
+            found += database.execute(
+                "SELECT created_at, client, source, location FROM identity, locations "
+                "WHERE source IN (SELECT source FROM streams WHERE next_seq > 0)"
+            ).fetchall()
     return [
         (client, source, _looks_now(location))
         for _, client, source, location in sorted(found, key=lambda row: tuple(map(str, row)))

@@ -101,10 +101,6 @@ class Client:
         self._held: list[Slot] = []
         self._started = clock() + ahead
         self.progress = Progress()
-        if source.columns is not None:
-            self._encoder.check_columns(source.columns)
-            if times is not None:
-                times.check_columns(source.columns)
 
     def turn(self) -> bool:
         """Do one round; return False when the source has ended and its last window is out.

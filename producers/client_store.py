@@ -46,7 +46,7 @@ class ClientStore:
         self.released_without_privacy = self._budgets.released_without_privacy
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
         self._streams, self.kept = Streams(self._db), Kept(self._db)
-        self._counts, self._following = Counts(self._db), Following(self._db)
+        self._counts, self.following = Counts(self._db), Following(self._db)
 
     def __enter__(self) -> ClientStore:
         return self
@@ -70,14 +70,6 @@ class ClientStore:
     def peek(self, study: str) -> Stream:
         """Return where a study stands, without registering anything."""
         return self._streams.peek(study)
-
-    def input_of(self, study: str) -> str:
-        """Return under which study's name records wait that can be read once: the first one's."""
-        return self._following.first(study)
-
-    def line(self, before: Sequence[str], source: str) -> list[str]:
-        """Return whose place a study takes on a source; see `Following.line`."""
-        return self._following.line(before, source)
 
     def open_stream(
         self,
@@ -109,7 +101,7 @@ class ClientStore:
         """
         name = task.study.name
         with self._db.transaction():
-            self._following.check(name)
+            self.following.check(name)
             row = self._db.row(
                 "SELECT revision, source, position, next_seq, sent_partition, sent_offset "
                 "FROM streams WHERE study = ?",
@@ -139,7 +131,7 @@ class ClientStore:
                     f"under another name, say so with --source-name {row[1]!r}"
                 )
             if row[3] == 0:
-                self._following.begin(
+                self.following.begin(
                     name, source, task.study.study.before, self.missing, from_start=from_start
                 )
                 self._db.write("DELETE FROM event_times WHERE study = ?", name)
@@ -219,7 +211,7 @@ class ClientStore:
         """Move the source on behind slots that are owed; see `Streams.pass_over`."""
         with self._db.transaction():
             self._streams.pass_over(study, slots, position)
-            self._following.passed(study)
+            self.following.passed(study)
 
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
         """Return stored releases with a number above `after`, in order.

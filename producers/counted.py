@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.connection import read_partition
-from pipeline.errors import LocalStoreError, PayloadError
+from pipeline.errors import PayloadError
 from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
@@ -23,6 +22,7 @@ from pipeline.study import Study
 from pipeline.study.release_tables import Rate
 from pipeline.trust.mac import GENERATION
 from producers.membership import Membership
+from producers.report import reading
 
 #: Reasons for which a client's own releases do not count.
 UNWANTED = ("sent while this client was not admitted", "under a key of the study that is retired")
@@ -156,14 +156,10 @@ def counted(
 
 def _own(database: Path, study: str) -> tuple[str, int, int]:
     """Return a client's ledger, how many releases of a study it has made, and how many wait."""
-    try:
-        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
-            [(ledger,)] = db.execute("SELECT ledger FROM identity").fetchall()
-            made = db.execute("SELECT next_seq FROM streams WHERE study = ?", (study,)).fetchone()
-            asked = "SELECT count(*) FROM outbox WHERE study = ?"
-            [(waiting,)] = db.execute(asked, (study,)).fetchall()
-    except (sqlite3.Error, ValueError) as error:
-        raise LocalStoreError(
-            f"{database} cannot be read: start this client's producer, which says why"
-        ) from error
+    with reading(database) as db:
+        # a client that came no further than to make its database has no ledger
+        (ledger,) = db.execute("SELECT ledger FROM identity").fetchone() or ("",)
+        made = db.execute("SELECT next_seq FROM streams WHERE study = ?", (study,)).fetchone()
+        asked = "SELECT count(*) FROM outbox WHERE study = ?"
+        [(waiting,)] = db.execute(asked, (study,)).fetchall()
     return ledger, made[0] if made else 0, waiting

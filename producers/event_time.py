@@ -54,10 +54,6 @@ class EventTimes:
         self.column, self._latest, self.closed = column, latest, latest
         self._keeps, self._clock = rules.keeps_ms, clock
 
-    def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a source that lacks the column; DataError, naming it."""
-        check_column(self.column, columns)
-
     def note(self, record: Record) -> None:
         """Take the time of the next record of the open window.
 

@@ -45,7 +45,7 @@ def check_followed(
     """
     if store.peek(task.study.name).next_seq:
         return
-    for before in store.line(task.study.study.before, source):
+    for before in store.following.line(task.study.study.before, source):
         if stopped():
             return
         known, study = store.peek(before), _earlier(task.study, before)

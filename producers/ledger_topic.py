@@ -92,7 +92,10 @@ class LedgerTopic:
             message = own
         if not message.sources or _facts(message) == self._newest:
             return
-        self._send(write_spends(message))
+        write_one(
+            self._settings, NAME, otherwise=_fault("written"), patience=PATIENCE,
+            key=self._client.encode(), value=write_spends(message),
+        )  # fmt: skip
         self._newest = _facts(message)
 
     def _read(self) -> list[SpendsMessage]:
@@ -117,12 +120,6 @@ class LedgerTopic:
                 "it and are passed over; the operator must see to who may write there"
             )
         return found
-
-    def _send(self, payload: bytes) -> None:
-        write_one(
-            self._settings, NAME, otherwise=_fault("written"), patience=PATIENCE,
-            key=self._client.encode(), value=payload,
-        )  # fmt: skip
 
 
 def _fault(done: str) -> str:

@@ -45,8 +45,10 @@ class Making:
     ) -> None:  # fmt: skip
         self._task, self._source, self._store = task, source, store
         self._seq, self._source_name = next_seq, source_name
-        self._admission, self._publish, self._told = admission, publish, False
+        self._publish, self._told = publish, False
         self._times, self._made = times, list[Made]()
+        #: Refuses records that another client or name has released.
+        self._guard = (lambda: None) if admission is None else admission.before_release
         # else later releases of a run cost nothing more
         self.each_pays = task.budget.scope != "record"
 
@@ -124,8 +126,3 @@ class Making:
         )
         outgoing, event = Outgoing(seq, payload, marks), self._task.event(model)
         self._made.append(Made(outgoing, tally, position, event, keep))
-
-    def _guard(self) -> None:
-        """Refuse records that another client or name has released."""
-        if self._admission is not None:
-            self._admission.before_release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from pipeline.release.task import Task
 from producers.charges import Rows, charges, protecting, spent
 from producers.client_id import clients_of, vault_path
 from producers.ledger import HAIR
-from producers.report import check_version, reading
+from producers.report import check_version, finite, reading, rows_of
 
 _STANDING = """
     SELECT study, streams.source, next_seq, waiting, epsilon, delta, unit_records, neighbours
@@ -67,11 +66,12 @@ def _cost(
     database: sqlite3.Connection, task: Task, study: str, source: str, releases: int, unsent: int,
     limit: float | None, delta: float, records: int, neighbours: str,
 ) -> dict[str, Any]:  # fmt: skip
-    def rows(statement: str, *values: object) -> list[tuple[Any, ...]]:
-        return database.execute(statement, values).fetchall()
-
-    facts = {"study": study, "source": source, "releases": releases, "releases_unsent": unsent}
-    facts |= {"has_moved": _has_moved(rows, task.study.name)}
+    rows = rows_of(database)
+    moved = rows("SELECT 1 FROM streams WHERE study = ? AND next_seq > 0", task.study.name)
+    facts = {
+        "study": study, "source": source, "releases": releases, "releases_unsent": unsent,
+        "has_moved": bool(moved),
+    }  # fmt: skip
     if not task.study.private or limit is None:
         # no limit holds for such a source, and the ledger refuses what has one
         return {**facts, "epsilon": None}
@@ -80,18 +80,10 @@ def _cost(
     return {
         **facts,
         "epsilon": {
-            "spent": _finite(total_epsilon(spent(rows, source, unit), delta)),
-            "after": _finite(then),
+            "spent": finite(total_epsilon(spent(rows, source, unit), delta)),
+            "after": finite(then),
             "limit": limit,
             "delta": delta,
         },
         "fits": then <= limit * (1 + HAIR),
     }
-
-
-def _has_moved(rows: Rows, study: str) -> bool:
-    return bool(rows("SELECT 1 FROM streams WHERE study = ? AND next_seq > 0", study))
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

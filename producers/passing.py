@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pipeline.errors import LedgerBehind
+from pipeline.errors import ConfigError, LedgerBehind
 from pipeline.release.task import Task
 from producers.client_store import ClientStore
 from producers.reconcile import Lost
@@ -22,11 +22,13 @@ STEP = 4096
 STEP_SECONDS = 0.2
 
 
-def owe(task: Task, store: ClientStore, name: str, lost: Lost, now: float) -> None:
+def owe(task: Task, store: ClientStore, source: Source, name: str, lost: Lost, now: float) -> None:
     """Charge lost releases to a source of this name, and note the slots that they can have held.
 
-    LedgerBehind if the study drops windows: nobody knows how many lay between them.
+    Raises ConfigError as `check_order`; LedgerBehind if the study drops windows: nobody knows how
+    many lay between them.
     """
+    check_order(source, name)
     if task.policy.discards:
         raise LedgerBehind(
             f"study {task.study.name!r} drops windows, so nobody can tell which records the "
@@ -37,6 +39,17 @@ def owe(task: Task, store: ClientStore, name: str, lost: Lost, now: float) -> No
     store.charge_lost(
         task, name, lost.seqs, owed=len(lost.seqs) * task.slots, sent=lost.sent, now=now
     )
+
+
+def check_order(source: Source, name: str) -> None:
+    """Refuse to leave out lost records where nobody can say which they are; ConfigError."""
+    if not source.repeats:
+        raise ConfigError(
+            f"--skip-lost: {name} has several partitions, and no order in which it could be read "
+            "again: which of its records the lost releases held, nobody can say. The data owner "
+            "must bring the newest copy of this client's database back, or have what is written "
+            "from now on in a topic of its own"
+        )
 
 
 def pass_over(

@@ -74,12 +74,12 @@ def held(path: Path, source: str, task: Task) -> float | None:
     """
     with reading(path) as database:
         check_version(database)
-        rows = _rows(database)
+        rows = rows_of(database)
         [(delta, *unit)] = rows(
             "SELECT delta, unit_records, neighbours FROM sources WHERE source = ?", source
         )
         found = as_known(charges(rows, source), task)
-        return _finite(total_epsilon(protecting(found, Unit(*unit)), delta))
+        return finite(total_epsilon(protecting(found, Unit(*unit)), delta))
 
 
 def account_of(path: Path) -> SpendsMessage:
@@ -89,7 +89,7 @@ def account_of(path: Path) -> SpendsMessage:
     """
     with reading(path) as database:
         check_version(database)
-        return account(_rows(database))
+        return account(rows_of(database))
 
 
 def check_version(database: sqlite3.Connection) -> None:
@@ -106,7 +106,8 @@ def check_version(database: sqlite3.Connection) -> None:
         )
 
 
-def _rows(database: sqlite3.Connection) -> Rows:
+def rows_of(database: sqlite3.Connection) -> Rows:
+    """Return what asks a database."""
     return lambda statement, *values: database.execute(statement, values).fetchall()
 
 
@@ -139,10 +140,10 @@ def _source(
     neighbours: str,
 ) -> dict[str, Any]:
     unit = Unit(records, neighbours)
-    paid = spent(_rows(database), source, unit)
+    paid = spent(rows_of(database), source, unit)
     reached = total_epsilon(paid, delta)
     studies = [
-        dict(row) | _cost(spent_by(_rows(database), row["study"]) or NonPrivate())
+        dict(row) | _cost(spent_by(rows_of(database), row["study"]) or NonPrivate())
         for row in database.execute(STUDIES, (source,))
     ]
     elsewhere = [
@@ -161,7 +162,7 @@ def _source(
         "limit": None if epsilon is None else {"epsilon": epsilon, "delta": delta},
         "spent": None
         if released_without_privacy
-        else {"epsilon": _finite(reached), "delta": delta, "mu": _finite(total_mu(paid))},
+        else {"epsilon": finite(reached), "delta": delta, "mu": finite(total_mu(paid))},
         "remaining": None
         if epsilon is None or released_without_privacy
         else {"epsilon": max(0.0, epsilon - reached)},
@@ -207,8 +208,8 @@ ELSEWHERE = """
 def _cost(event: Event) -> dict[str, Any]:
     """Return what an event costs one record, in each of the terms that it has a number in."""
     return {
-        "mu": _finite(total_mu([event])),
-        "pure_epsilon": _finite(total_epsilon([event], 0.0)),
+        "mu": finite(total_mu([event])),
+        "pure_epsilon": finite(total_epsilon([event], 0.0)),
         "event": msgspec.to_builtins(event),
     }
 
@@ -222,7 +223,8 @@ def _warnings(studies: list[dict[str, Any]], released_without_privacy: bool) -> 
             yield f"study {study['study']!r}: {warning}"
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return an epsilon or mu; None where there is no such number."""
     return value if math.isfinite(value) else None
 
 

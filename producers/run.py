@@ -12,7 +12,7 @@ from typing import BinaryIO
 from infra.study_record import check_running
 from infra.topics import ensure_topics
 from infra.waiting import Stopping
-from pipeline.errors import BudgetExceeded, ConfigError, LedgerBehind
+from pipeline.errors import BudgetExceeded, LedgerBehind
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
@@ -36,7 +36,7 @@ from producers.models import ModelFeed
 from producers.passing import owe, pass_over
 from producers.reconcile import lost_releases, named, refuse
 from producers.sender import Sender
-from producers.sources import Source, location_of, name_of, open_source
+from producers.sources import known_as, open_source
 
 #: Seconds between two progress reports.
 REPORT_SECONDS = 1.0
@@ -107,7 +107,7 @@ def run_client(
     with ExitStack() as closing:
         store = closing.enter_context(ClientStore(path, job.client))
         closing.push(partial(_leave, store))
-        name = job.source_name or name_of(job.source, job.form)
+        name = job.source_name or known_as(job.source, job.form).name
         admission = Admission(
             path.parent, job.client, name, job.source, follow=job.follow, other_data=job.other_data
         )
@@ -134,7 +134,7 @@ def run_client(
             task,
             name,
             job.limit,
-            location=location_of(job.source),
+            location=known_as(job.source).location,
             event_time=job.event_time,
             rebind=not (lost.seqs or store.missing),
             from_start=job.from_start,
@@ -146,7 +146,7 @@ def run_client(
             job.source,
             stream_state.position,
             # a spool for each study: one must not forget what another still needs
-            folder=path.with_suffix(".input") / store.input_of(task.study.name),
+            folder=path.with_suffix(".input") / store.following.first(task.study.name),
             follow=job.follow,
             form=job.form,
             stream=stream,
@@ -155,10 +155,12 @@ def run_client(
             skip_lost=job.skip_lost,
         )
         closing.callback(source.close)
+        if source.columns is not None:
+            # of what can be read once, nobody has seen them before
+            _check_columns(task, job, source.columns)
         if lost.seqs:
-            _check_order(source, name)
+            owe(task, store, source, name, lost, time.time())
             say(f"lost: {counted(len(lost.seqs), 'release')}, which the ledger counts as spent")
-            owe(task, store, name, lost, time.time())
             # the register may have come back as old as the database
             admission.before_release()
         _warn_of_missing(store, say)
@@ -230,17 +232,6 @@ def _membership(
     check_running(task, settings)
     admit()
     return Membership(task.study, settings, client, say)
-
-
-def _check_order(source: Source, name: str) -> None:
-    """Refuse to leave out lost records where nobody can say which they are."""
-    if not source.repeats:
-        raise ConfigError(
-            f"--skip-lost: {name} has several partitions, and no order in which it could be read "
-            "again: which of its records the lost releases held, nobody can say. The data owner "
-            "must bring the newest copy of this client's database back, or have what is written "
-            "from now on in a topic of its own"
-        )
 
 
 def _warn(

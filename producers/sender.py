@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaProducer
@@ -25,14 +24,6 @@ PATIENCE_SECONDS = 60
 IN_FLIGHT = 500
 
 
-@dataclass(slots=True)
-class Pending:
-    """A release on its way and its future."""
-
-    seq: int
-    future: Any
-
-
 class Sender:
     """Sends the outbox of one study.
 
@@ -48,7 +39,8 @@ class Sender:
         self._store, self._study, self._topic = store, study, topics.releases.name
         self._settings, self._membership = settings, membership
         self._key = store.client.encode()
-        self._pending: deque[Pending] = deque()
+        #: Numbers of releases on their way, each with its future.
+        self._pending: deque[tuple[int, Any]] = deque()
         self._handed = -1
         try:
             self._producer = KafkaProducer(
@@ -86,7 +78,7 @@ class Sender:
                 )
             except KafkaError as error:
                 raise self._refused(error) from error
-            self._pending.append(Pending(item.seq, future))
+            self._pending.append((item.seq, future))
             self._handed = item.seq
 
     def drain(self) -> None:
@@ -119,12 +111,12 @@ class Sender:
     def _collect(self) -> None:
         done: list[int] = []
         place = None
-        while self._pending and self._pending[0].future.is_done:
-            item = self._pending.popleft()
-            if item.future.failed():
-                raise self._refused(item.future.exception)
-            done.append(item.seq)
-            place = item.future.value.partition, item.future.value.offset
+        while self._pending and self._pending[0][1].is_done:
+            seq, future = self._pending.popleft()
+            if future.failed():
+                raise self._refused(future.exception)
+            done.append(seq)
+            place = future.value.partition, future.value.offset
         if done:
             self._store.sent(self._study, done, place)
 

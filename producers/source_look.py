@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 
 from pipeline.errors import DataError
@@ -11,7 +10,7 @@ from pipeline.records.encode import Encoder
 from pipeline.release.task import Task
 from pipeline.release.usable import worded
 from pipeline.settings import Settings
-from producers.intake import GOOD, encoded
+from producers.source_test import Held, look
 from producers.sources import kind_of, open_source
 
 #: Record slots that are looked at, and seconds that they may take to come.
@@ -28,23 +27,18 @@ def look_at_source(task: Task, settings: Settings, spec: str) -> str:
     """
     if kind_of(spec) == "input" or spec.startswith("mqtt"):
         return "not looked at: what is read of it is taken from it"
-    encoder, faults, usable, slots = Encoder(task.study), Counter[str](), 0, 0
     source = open_source(spec, None, folder=Path(), settings=settings)
     try:
         if source.columns is not None:
-            encoder.check_columns(source.columns)
+            Encoder(task.study).check_columns(source.columns)
         until = time.monotonic() + PATIENCE
-        while slots < SLOTS and not source.ended and time.monotonic() < until:
-            block, reasons = encoded(encoder, None, source.read(SLOTS - slots, 0.2))
-            slots, usable = slots + len(reasons), usable + block.usable
-            faults.update(reasons)
+        found = look(task, source, Held(), None, SLOTS, lambda: time.monotonic() >= until)
     finally:
         source.close()
-    del faults[GOOD]
-    if slots and not usable:
+    if found.slots and not found.usable:
         raise DataError(
-            f"none of its first {slots} records can be used: {worded(faults)}; the data owner must "
-            "mend the source, or the operator the study's [data]"
+            f"none of its first {found.slots} records can be used: {worded(found.faults)}; the "
+            "data owner must mend the source, or the operator the study's [data]"
         )
-    others = f"; of the others: {worded(faults)}" if faults else ""
-    return f"{usable} of its first {slots} records can be used{others}"
+    others = f"; of the others: {worded(found.faults)}" if found.faults else ""
+    return f"{found.usable} of its first {found.slots} records can be used{others}"

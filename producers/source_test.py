@@ -139,24 +139,16 @@ def stamp_of(source: str, revision: str, event_time: str | None = None) -> str:
 
 def look(
     task: Task, source: Source, held: Held, times: EventTimes | None, slots: int,
-    stopped: Callable[[], bool], report: Callable[[int], None],
-) -> Looked | None:  # fmt: skip
+    stopped: Callable[[], bool], report: Callable[[int], None] = lambda _: None,
+) -> Looked:  # fmt: skip
     """Read the first slots of a source, or what there is before a window falls due.
 
     report: Told again and again how many are still awaited.
-
-    Returns: What they hold; None if it was to stop before.
     """
     note = None if times is None else times.time_of
     encoder, faults = Encoder(task.study), Counter[str]()
-    if source.columns is not None:
-        encoder.check_columns(source.columns)
-        if times is not None:
-            times.check_columns(source.columns)
     seconds, usable = task.study.window.seconds, 0
-    while len(held.slots) < slots and not source.ended:
-        if stopped():
-            return None
+    while len(held.slots) < slots and not source.ended and not stopped():
         if held.opened is not None and seconds and time.monotonic() - held.opened >= seconds:
             break
         if new := source.read(min(STEP, slots - len(held.slots)), 0.2):
@@ -192,7 +184,7 @@ def passed(
         tests.note(study, 1)
         return held
     found = look(task, source, held, times, trial.slots, stopped, report)
-    if found is None:
+    if stopped():
         return None
     tested = found.slots
     if trial.threshold(tested) > 0:

@@ -65,7 +65,7 @@ def main() -> None:
     class KilledSender(Sender):
         def pump(self) -> None:
             super().pump()
-            if any(item.seq == TARGET for item in self._pending):
+            if any(seq == TARGET for seq, _ in self._pending):
                 at("after send")
 
     client.GROUP = 2

@@ -29,7 +29,7 @@ from typing import BinaryIO, Protocol, cast
 from pipeline.errors import DataError
 from pipeline.settings import Settings
 from producers.sources.arrow_places import is_arrow
-from producers.sources.base import Opening, Slot, Source
+from producers.sources.base import Known, Opening, Slot, Source
 from producers.sources.csv_file import CsvFile
 from producers.sources.flights import FlightRows
 from producers.sources.jsonl_file import JsonLinesFile
@@ -45,8 +45,7 @@ __all__ = [
     "Source",
     "heldout",
     "kind_of",
-    "location_of",
-    "name_of",
+    "known_as",
     "open_once",
     "open_source",
     "packaged",
@@ -72,30 +71,21 @@ class _Room(Protocol):
 
     KIND: str
 
-    def name_of(self, spec: str) -> str: ...
-    def location_of(self, spec: str) -> str | None: ...
+    def known_as(self, spec: str) -> Known: ...
     def opened(self, spec: str, asked: Opening) -> Source: ...
 
 
-def name_of(spec: str, form: str = "csv") -> str:
-    """Return the identity that `open_source` will give, without opening anything."""
+def known_as(spec: str, form: str = "csv") -> Known:
+    """Return what `open_source` will be known by, without opening anything."""
     if spec == "-":
-        return f"stdin:{form}"
+        return Known(f"stdin:{form}", None)
     if room := _room(spec):
-        return room.name_of(spec)
+        return room.known_as(spec)
     if packaged(spec):
-        return spec
+        return Known(spec, spec)
     path = Path(spec)
-    return f"{'csv' if path.suffix.lower() == '.csv' else 'jsonl'}:{path.name}"
-
-
-def location_of(spec: str) -> str | None:
-    """Return which data on this machine a source is, by whatever name; None for what comes once."""
-    if spec == "-":
-        return None
-    if room := _room(spec):
-        return room.location_of(spec)
-    return spec if packaged(spec) else str(Path(spec).resolve())
+    form = "csv" if path.suffix.lower() == ".csv" else "jsonl"
+    return Known(f"{form}:{path.name}", str(path.resolve()))
 
 
 def kind_of(spec: str) -> str:

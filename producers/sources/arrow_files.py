@@ -17,7 +17,7 @@ import msgspec
 from pipeline.errors import DataError
 from producers.sources.arrow_parts import ArrowFile
 from producers.sources.arrow_places import File, place_of, public_url
-from producers.sources.base import Elsewhere, Opening, Slot, read_position
+from producers.sources.base import Elsewhere, Known, Opening, Slot, read_position
 
 #: Seconds between two looks at a folder that may grow.
 LOOK = 1.0
@@ -45,15 +45,12 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="arrow", 
     records: _Natural = 0
 
 
-def name_of(spec: str) -> str:
-    """Return the identity: the name of the file or folder, wherever it lies."""
-    named = public_url(spec) if "://" in spec else spec
-    return f"arrow:{named.rstrip('/').rpartition('/')[2]}"
-
-
-def location_of(spec: str) -> str:
-    """Return where the files are."""
-    return public_url(spec) if "://" in spec else str(Path(spec).resolve())
+def known_as(spec: str) -> Known:
+    """Return the name of the file or folder, and where it lies."""
+    is_url = "://" in spec
+    named = public_url(spec) if is_url else spec
+    location = named if is_url else str(Path(spec).resolve())
+    return Known(f"arrow:{named.rstrip('/').rpartition('/')[2]}", location)
 
 
 def opened(spec: str, asked: Opening) -> ArrowFiles:
@@ -78,7 +75,7 @@ class ArrowFiles(Elsewhere):
     def __init__(
         self, spec: str, position: bytes | None, *, follow: bool, say: Callable[[str], None]
     ) -> None:
-        self.identity, self._follow = name_of(spec), follow
+        self.identity, self._follow = known_as(spec).name, follow
         self._place = place_of(spec)
         self._at = _At(self.identity) if position is None else self._read_position(position)
         self._looked = time.monotonic()

@@ -48,12 +48,7 @@ class ArrowFile:
                 f"{name}: it is no Parquet or Arrow file, or a damaged one; the data owner must "
                 "write it anew, or name another"
             ) from error
-        self.columns = list(self._parts.schema.names)
-        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
-        if twice:
-            raise DataError(
-                f"{name}: column {twice[0]!r} is there twice; the data owner must name each once"
-            )
+        self.columns = named_once(name, self._parts.schema)
         self.total = sum(self._parts.sizes)
         told = f"{size} {self._parts.sizes} {self._parts.schema}".encode()
         self.mark = hashlib.blake2b(told + self._ends, digest_size=16).hexdigest()
@@ -77,6 +72,16 @@ class ArrowFile:
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
+
+
+def named_once(name: str, schema: Any) -> list[str]:
+    """Return the columns of an Arrow schema; DataError if two have one name."""
+    columns = list(schema.names)
+    if twice := sorted({column for column in columns if columns.count(column) > 1}):
+        raise DataError(
+            f"{name}: column {twice[0]!r} is there twice; the data owner must name each once"
+        )
+    return columns
 
 
 class _Parquet:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, Protocol, TypeVar
+from typing import Annotated, BinaryIO, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -35,6 +35,18 @@ class Slot(msgspec.Struct, frozen=True):
     def kind(self) -> str:
         """Of the fault, without its line: counts for each line would grow without bound."""
         return (self.fault or "unreadable").split(": ", maxsplit=1)[-1]
+
+
+class Known(NamedTuple):
+    """What a source is known by, whether it is opened or not.
+
+    name: Stable name for the privacy ledger: it holds no password, and the same records keep it.
+    location: Which data it is, by whatever name: a second client on them is found by it; None for
+        what comes once.
+    """
+
+    name: str
+    location: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from aiohttp import web
 from infra import requests
 from pipeline.errors import ConfigError, DataError, VeilstreamError
 from pipeline.settings import Settings
-from producers.sources.base import Opening, Source
+from producers.sources.base import Known, Opening, Source
 from producers.sources.inbox import Inbox, Push
 from producers.sources.pushed import Pushed
 from producers.sources.tape import RECORD_LIMIT
@@ -33,15 +33,10 @@ BODY, KEY = 16 << 20, 200
 NAMED = "Idempotency-Key"
 
 
-def name_of(spec: str) -> str:
-    """Return the identity: what is posted is the same source at any address."""
+def known_as(spec: str) -> Known:
+    """Return the same for any address: what comes once lies nowhere."""
     _address(spec)
-    return "http"
-
-
-def location_of(spec: str) -> None:
-    """Return nothing: what comes once lies nowhere."""
-    del spec
+    return Known("http", None)
 
 
 def opened(spec: str, asked: Opening) -> Source:

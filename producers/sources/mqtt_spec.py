@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pipeline.errors import DataError
 from pipeline.settings import Settings
-from producers.sources.base import Opening, Source
+from producers.sources.base import Known, Opening, Source
 from producers.sources.inbox import Inbox
 from producers.sources.pushed import Pushed
 
@@ -73,26 +72,23 @@ def mqtt_spec(spec: str) -> MqttSpec:
     return MqttSpec(parts.hostname, port or default, levels, tls, 5 if version == ["5"] else 4)
 
 
-def name_of(spec: str) -> str:
-    """Return the identity: the filter."""
-    return f"mqtt:{mqtt_spec(spec).filter}"
-
-
-def location_of(spec: str) -> str:
-    """Return broker and filter."""
+def known_as(spec: str) -> Known:
+    """Return the filter, and the broker with it."""
     found = mqtt_spec(spec)
-    return f"mqtt://{found.address}/{found.filter}"
+    return Known(f"mqtt:{found.filter}", f"mqtt://{found.address}/{found.filter}")
 
 
 def opened(spec: str, asked: Opening) -> Source:
     """Subscribe; raises as `mqtt_topic.Subscription`."""
     found, settings = mqtt_spec(spec), asked.settings or Settings()
-    feeds = import_module("producers.sources.mqtt_topic")
+    # it needs what is known here
+    from producers.sources.mqtt_topic import Subscription  # noqa: PLC0415
+
     inbox = Inbox(asked.folder)
     return Pushed(
-        name_of(spec),
+        f"mqtt:{found.filter}",
         inbox,
-        lambda: feeds.Subscription(found, inbox, settings, asked.say),
+        lambda: Subscription(found, inbox, settings, asked.say),
         asked.position,
         skip_lost=asked.skip_lost,
     )

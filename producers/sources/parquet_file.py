@@ -18,6 +18,7 @@ from pipeline.errors import DataError
 from pipeline.extras import extra
 from pipeline.records.batches import Batch
 from pipeline.records.features import there
+from producers.sources.arrow_parts import named_once
 
 
 def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[Batch]:
@@ -28,7 +29,7 @@ def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[B
     """
     file = _open(path)
     try:
-        names = list(file.schema_arrow.names)
+        names = named_once(path.name, file.schema_arrow)
         missing = [name for name in columns if name not in names]
         if missing:
             like = there(names, missing, of_file=False)
@@ -40,7 +41,9 @@ def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[B
                 done += part.num_rows
                 yield Batch(found, np.zeros(part.num_rows, dtype=bool), done / max(total, 1))
         except (OSError, ValueError) as error:
-            raise _damaged(path.name) from error
+            raise DataError(
+                f"{path.name}: a part of it is damaged; the data owner must write it anew"
+            ) from error
     finally:
         file.close()
 
@@ -48,25 +51,13 @@ def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[B
 def _open(path: Path) -> Any:
     parquet = extra("pyarrow.parquet", "a Parquet file")
     try:
-        file = parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        return parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no Parquet file, or a damaged one"
         raise DataError(
             f"{path.name}: cannot be read ({reason}); the data owner must name a Parquet file "
             "that this process may read"
         ) from None
-    names = file.schema_arrow.names
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        file.close()
-        raise DataError(
-            f"{path.name}: column {twice[0]!r} is there twice; the data owner must name each once"
-        )
-    return file
-
-
-def _damaged(name: str) -> DataError:
-    return DataError(f"{name}: a part of it is damaged; the data owner must write it anew")
 
 
 def _values(column: Any) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from pipeline.errors import DataError, VeilstreamError
-from producers.sources.base import Position, Slot, decode_position
+from producers.sources.base import Elsewhere, Position, Slot, decode_position
 from producers.sources.inbox import Inbox
 from producers.sources.jsonl_file import json_object
 from producers.sources.tape import RECORD_LIMIT
@@ -24,7 +24,7 @@ class Feed(Protocol):
         """Take nothing more."""
 
 
-class Pushed:
+class Pushed(Elsewhere):
     """The records of an inbox, JSON objects, while a feed fills it.
 
     identity: As `Source.identity`.
@@ -39,7 +39,6 @@ class Pushed:
 
     repeats = True
     columns = None
-    total = None
     progress = None
     #: More can come at any time.
     ended = False
@@ -68,10 +67,6 @@ class Pushed:
         if not found and self._feed.fault is not None:
             raise self._feed.fault
         return [self._slot(at, line) for at, line in found]
-
-    def anchored(self, position: bytes) -> bytes:
-        """Return the position: nobody rewrites an inbox."""
-        return position
 
     def forget(self, position: bytes) -> None:
         """Remove what only slots up to this committed position needed."""

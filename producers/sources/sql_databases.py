@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from pipeline.errors import DataError
@@ -20,42 +21,30 @@ _WRITERS = (
 )
 
 
-class Connection(Protocol):
+class Connection:
     """A database that is only read; its own errors pass through."""
-
-    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return the columns of a query, and all its rows."""
-
-    def settled(self, highest: int) -> int | None:
-        """Return up to which key no row can come any more; None if that is not known yet.
-
-        highest: The largest key that is there.
-        """
-
-    def close(self) -> None:
-        """Close it."""
-
-
-class _OneFile:
-    """A database in a file, which nobody writes beside another."""
 
     _db: Any
 
     def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """As `Connection.rows`."""
-        found = self._db.execute(statement)
-        return [each[0] for each in found.description], found.fetchall()
+        """Return the columns of a query, and all its rows."""
+        with closing(self._db.cursor()) as cursor:
+            cursor.execute(statement)
+            return [each[0] for each in cursor.description], cursor.fetchall()
 
-    def settled(self, highest: int) -> int:
-        """As `Connection.settled`."""
+    def settled(self, highest: int) -> int | None:
+        """Return up to which key no row can come any more; None if that is not known yet.
+
+        highest: The largest key that is there: of a file, which nobody writes beside another, it.
+        """
         return highest
 
     def close(self) -> None:
-        """As `Connection.close`."""
+        """Close it."""
         self._db.close()
 
 
-class Sqlite(_OneFile):
+class Sqlite(Connection):
     """A file of SQLite: whoever writes it commits alone."""
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +53,7 @@ class Sqlite(_OneFile):
         self._db.text_factory = lambda text: text.decode(errors="replace")
 
 
-class DuckDb(_OneFile):
+class DuckDb(Connection):
     """A file of DuckDB: no other process writes it while it is open."""
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +61,7 @@ class DuckDb(_OneFile):
         self._db = duckdb.connect(str(path), read_only=True)
 
 
-class PostgreSql:
+class PostgreSql(Connection):
     """A database of PostgreSQL, where a smaller key can be committed after a larger one.
 
     A key is drawn while its transaction holds a lock on the table that it writes. Those that hold
@@ -85,12 +74,6 @@ class PostgreSql:
         self._db = driver.connect(url, autocommit=True)
         self._waiting: tuple[int, set[str]] | None = None
 
-    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """As `Connection.rows`."""
-        with self._db.cursor() as cursor:
-            cursor.execute(statement)
-            return [each[0] for each in cursor.description], cursor.fetchall()
-
     def settled(self, highest: int) -> int | None:
         """As `Connection.settled`."""
         writers = {row[0] for row in self.rows(_WRITERS)[1]}
@@ -100,10 +83,6 @@ class PostgreSql:
             return None
         self._waiting = None
         return key
-
-    def close(self) -> None:
-        """As `Connection.close`."""
-        self._db.close()
 
 
 def connection_of(spec: TableSpec, *, follow: bool) -> Connection:

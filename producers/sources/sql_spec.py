@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from pipeline.errors import ConfigError, DataError
-from producers.sources.base import Opening, Source
+from producers.sources.base import Known, Opening, Source
 
 KIND = "table"
 FORM = (
@@ -82,29 +81,25 @@ def table_spec(spec: str) -> TableSpec:
     return TableSpec(parts.scheme, place, own["table"], own["key"], *skipped)
 
 
-def name_of(spec: str) -> str:
-    """Return the identity: the table's name."""
-    return f"sql:{table_spec(spec).table}"
-
-
-def location_of(spec: str) -> str:
-    """Return the table's database without who reads it, and its name."""
+def known_as(spec: str) -> Known:
+    """Return the table's name, and its database without who reads it."""
     found = table_spec(spec)
-    if found.scheme != "postgresql":
-        return f"{found.scheme}://{Path(found.place).resolve()}?table={found.table}"
-    parts = urlsplit(found.place)
-    _, _, _, options, _ = parts
-    host = dict(parse_qsl(options)).get("host", parts.netloc.rpartition("@")[2])
-    return f"{found.scheme}://{host}{parts.path}?table={found.table}"
+    if found.scheme == "postgresql":
+        parts = urlsplit(found.place)
+        _, _, _, options, _ = parts
+        host = dict(parse_qsl(options)).get("host", parts.netloc.rpartition("@")[2])
+        place = f"{host}{parts.path}"
+    else:
+        place = str(Path(found.place).resolve())
+    return Known(f"sql:{found.table}", f"{found.scheme}://{place}?table={found.table}")
 
 
 def opened(spec: str, asked: Opening) -> Source:
     """Open the table; raises as `SqlTable`."""
-    tables = import_module("producers.sources.sql_table")
-    found: Source = tables.SqlTable(
-        table_spec(spec), asked.position, follow=asked.follow, say=asked.say
-    )
-    return found
+    # it needs what is known here
+    from producers.sources.sql_table import SqlTable  # noqa: PLC0415
+
+    return SqlTable(table_spec(spec), asked.position, follow=asked.follow, say=asked.say)
 
 
 def _quoted(name: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from urllib.parse import parse_qsl, urlsplit
 
 from pipeline.errors import DataError
-from producers.sources.base import Opening, Source
+from producers.sources.base import Known, Opening, Source
 
 KIND = "topic"
 FORM = (
@@ -68,14 +67,10 @@ def topic_spec(spec: str) -> TopicSpec:
     return TopicSpec(topic, paths, skip)
 
 
-def name_of(spec: str) -> str:
-    """Return the identity: the topic's name."""
-    return f"kafka:{topic_spec(spec).topic}"
-
-
-def location_of(spec: str) -> str:
-    """Return the topic without its fields."""
-    return f"kafka://{topic_spec(spec).topic}"
+def known_as(spec: str) -> Known:
+    """Return the topic's name, and the topic without its fields."""
+    topic = topic_spec(spec).topic
+    return Known(f"kafka:{topic}", f"kafka://{topic}")
 
 
 def opened(spec: str, asked: Opening) -> Source:
@@ -86,8 +81,6 @@ def opened(spec: str, asked: Opening) -> Source:
             "a file here"
         )
     # what reads files has no need of Kafka's library
-    topics = import_module("producers.sources.kafka_topic")
-    found: Source = topics.KafkaTopic(
-        topic_spec(spec), asked.position, asked.settings, follow=asked.follow
-    )
-    return found
+    from producers.sources.kafka_topic import KafkaTopic  # noqa: PLC0415
+
+    return KafkaTopic(topic_spec(spec), asked.position, asked.settings, follow=asked.follow)

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import ConfigError, DataError
 from producers.admission import looks_of
-from producers.sources import Slot, Source, kind_of, location_of, name_of, open_source
+from producers.sources import Slot, Source, kind_of, known_as, open_source
 from tests.compliance.sources import CHECKS, Case
 
 ROWS = [{"x": number, "y": f"n{number}"} for number in range(11)]
@@ -239,22 +239,22 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
 
 def test_files_are_known_by_name_place_and_content(tmp_path: Path) -> None:
     made, store = folder(tmp_path), of_store(tmp_path / "other")
-    assert (name_of(f"{made}/"), kind_of(f"{made}/")) == ("arrow:day", "file")
-    assert location_of(f"{made}/") == str(made)
-    assert location_of(store) == store
+    assert (known_as(f"{made}/").name, kind_of(f"{made}/")) == ("arrow:day", "file")
+    assert known_as(f"{made}/").location == str(made)
+    assert known_as(store).location == store
     assert looks_of(f"{made}/", follow=False).marks == looks_of(store, follow=False).marks
     assert looks_of(store, follow=False).inode is None
 
 
 def test_what_may_be_secret_in_a_url_is_neither_kept_nor_shown() -> None:
     spec = "https://t0ken@127.0.0.1:1/a/x.parquet?sig=S3CRET"
-    assert name_of(spec) == "arrow:x.parquet"
-    assert location_of(spec) == "https://127.0.0.1:1/a/x.parquet"
-    assert location_of("abfs://box@account/a/") == "abfs://box@account/a/"
+    assert known_as(spec).name == "arrow:x.parquet"
+    assert known_as(spec).location == "https://127.0.0.1:1/a/x.parquet"
+    assert known_as("abfs://box@account/a/").location == "abfs://box@account/a/"
     with pytest.raises(DataError) as caught:
         source(spec.replace("https:", "nowhere:"))
     assert "nowhere://127.0.0.1:1/a/x.parquet: cannot be read" in str(caught.value)
-    for function in (name_of, location_of, source):
+    for function in (known_as, source):
         with pytest.raises(ConfigError, match="a password has no place") as refused:
             function("https://u:S3CRET@host/x.parquet")
         assert "S3CRET" not in str(refused.value)

@@ -71,7 +71,7 @@ def test_it_begins_behind_the_records_and_the_earlier_one_is_over(path: Path) ->
         assert store.open_stream(task("b", "a"), SOURCE).position == b"20"
         # it may never come to a release: a limit may not allow one
         release(store, task("a"), b"30")
-        assert (store.input_of("b"), store.input_of("a")) == ("a", "a")
+        assert (store.following.first("b"), store.following.first("a")) == ("a", "a")
         # nothing was released yet: whoever takes the key out again gets the earlier study back
         assert store.open_stream(task("b"), SOURCE).position is None
         release(store, task("a"), b"40")
@@ -151,7 +151,7 @@ def test_a_client_that_was_away_goes_on_behind_the_study_that_it_knows(path: Pat
             with pytest.raises(ConfigError, match=r"is over for this client.* study 'c'"):
                 store.open_stream(over, SOURCE)
         assert positions(store, task("e", "c", "b", "a")) == [b"60"]
-        assert store.input_of("e") == store.input_of("c") == "a"
+        assert store.following.first("e") == store.following.first("c") == "a"
 
 
 def test_one_study_alone_takes_the_place_of_another(path: Path) -> None:

@@ -16,8 +16,8 @@ from kafka.admin import NewTopic
 from infra.preflight import check_servers
 from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.settings import Settings
-from producers.run import _check_order
-from producers.sources import kind_of, location_of, name_of, open_source
+from producers.passing import check_order
+from producers.sources import kind_of, known_as, open_source
 from producers.sources.kafka_topic import KafkaTopic
 from producers.sources.tape import RECORD_LIMIT
 from producers.sources.topic_spec import topic_spec
@@ -283,7 +283,7 @@ def test_what_names_no_topic_is_refused_with_the_form_that_does(spec: str) -> No
 
 def test_a_topic_is_known_by_its_name_and_only_clients_read_it() -> None:
     spec = "kafka://payments?field=a:b"
-    assert (name_of(spec), location_of(spec)) == ("kafka:payments", "kafka://payments")
+    assert known_as(spec) == ("kafka:payments", "kafka://payments")
     assert kind_of(spec) == "topic"
     with pytest.raises(DataError, match="veilstream produce"):
         open_source(spec, None, folder=Path())
@@ -301,10 +301,10 @@ def test_only_one_partition_has_an_order_in_which_lost_records_can_be_counted(
     assert source.repeats is repeats
     source.close()
     if repeats:
-        _check_order(source, name)
+        check_order(source, name)
     else:
         with pytest.raises(ConfigError, match=r"--skip-lost: .* several partitions"):
-            _check_order(source, name)
+            check_order(source, name)
 
 
 @pytest.mark.redis

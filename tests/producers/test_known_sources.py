@@ -22,7 +22,7 @@ from pipeline.study import parse_study
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.known_sources import NAME, Entry, Looks, _refusal
-from producers.sources import location_of, name_of, open_source, share_rows
+from producers.sources import known_as, open_source, share_rows
 from producers.sources.shuttle import STREAMED
 from tests.databases import sqlite_file
 from tests.stage import HEADER, Stage, lent, lines, study_text, write_csv
@@ -47,7 +47,7 @@ class Folder:
     def start(
         self, client: str, spec: Path | str, name: str | None = None, *, other_data: bool = False
     ) -> Admission:
-        name = name or name_of(str(spec))
+        name = name or known_as(str(spec)).name
         return Admission(self.path, client, name, str(spec), follow=False, other_data=other_data)
 
 
@@ -339,9 +339,9 @@ def test_airlines_share_no_flights() -> None:
 
 def spend(folder: Folder, client: str, spec: Path | str, study: str = "old") -> None:
     """Write what a client of an earlier version had: a database, and no register."""
-    task, name = task_of(parse_study(study_text(study))), name_of(str(spec))
+    task, name = task_of(parse_study(study_text(study))), known_as(str(spec)).name
     with ClientStore(folder.path / f"{client}.db", client) as store:
-        store.open_stream(task, name, location=location_of(str(spec)))
+        store.open_stream(task, name, location=known_as(str(spec)).location)
         store.release(
             task, name, [Outgoing(0, b"bytes", [])], position=b"place", now=1e9,
             tally=Tally(20, {}, 0),

@@ -16,7 +16,7 @@ import pytest
 from infra.local.ports import HOST
 from pipeline.errors import ConfigError, DataError, LocalStoreError
 from pipeline.settings import Settings
-from producers.sources import kind_of, location_of, name_of, open_source
+from producers.sources import kind_of, known_as, open_source
 from producers.sources.base import Slot
 from producers.sources.inbox import FORGET, Inbox, Push
 from producers.sources.listening import BODY
@@ -260,7 +260,7 @@ def test_what_is_no_address_is_refused(address: str, tmp_path: Path) -> None:
 
 def test_what_is_posted_is_known_as_it_comes() -> None:
     spec = "listen://127.0.0.1:80"
-    assert (name_of(spec), location_of(spec), kind_of(spec)) == ("http", None, "input")
+    assert (known_as(spec), kind_of(spec)) == (("http", None), "input")
 
 
 def test_an_inbox_forgets_what_was_released_and_knows_that_it_did(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from infra.local.ports import HOST, free_port
 from pipeline.errors import ConfigError, DataError
 from pipeline.settings import Settings
-from producers.sources import Slot, kind_of, location_of, name_of, open_source
+from producers.sources import Slot, kind_of, known_as, open_source
 from producers.sources.mqtt_spec import mqtt_spec
 from producers.sources.mqtt_topic import Subscription
 from producers.sources.pushed import Pushed
@@ -289,5 +289,5 @@ def test_a_subscription_is_known_by_broker_and_filter() -> None:
     spec = "mqtts://host/a/+/#?version=5"
     found = mqtt_spec(spec)
     assert (found.filter, found.port, found.version, found.tls) == ("a/+/#", 8883, 5, True)
-    assert (name_of(spec), kind_of(spec)) == ("mqtt:a/+/#", "topic")
-    assert location_of(spec) == "mqtt://host:8883/a/+/#"
+    assert (known_as(spec).name, kind_of(spec)) == ("mqtt:a/+/#", "topic")
+    assert known_as(spec).location == "mqtt://host:8883/a/+/#"

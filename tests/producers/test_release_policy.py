@@ -211,10 +211,10 @@ def test_an_old_copy_of_a_database_does_not_go_on_where_windows_were_dropped(
     one = run(EveryThird(patient=False))
     lost = Lost(range(1), None)
     with pytest.raises(LedgerBehind, match="drops windows"):
-        owe(one.task, one.store, SOURCE, lost, 1e9)
+        owe(one.task, one.store, one.client._source, SOURCE, lost, 1e9)
     assert one.store.peek("one").next_seq == 0
     again = run(WhenFull())
-    owe(again.task, again.store, SOURCE, lost, 1e9)
+    owe(again.task, again.store, again.client._source, SOURCE, lost, 1e9)
     assert again.store.peek("one").owed == SLOTS
 
 

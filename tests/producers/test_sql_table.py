@@ -15,7 +15,7 @@ import pytest
 from benchmarks.killed_sources import duck_connection
 from pipeline.errors import ConfigError, DataError
 from producers.admission import looks_of
-from producers.sources import Slot, Source, kind_of, location_of, name_of, open_source
+from producers.sources import Slot, Source, kind_of, known_as, open_source
 from tests.compliance.sources import CHECKS, Case
 from tests.postgres import postgres
 
@@ -289,7 +289,7 @@ def test_a_poisoned_row_takes_no_other_with_it(lite: Base) -> None:
 )
 def test_what_names_no_table_is_refused_with_the_form_that_does(spec: str) -> None:
     with pytest.raises(DataError, match=r"must write sqlite://FILE"):
-        name_of(spec)
+        known_as(spec)
 
 
 @pytest.mark.parametrize(
@@ -297,16 +297,16 @@ def test_what_names_no_table_is_refused_with_the_form_that_does(spec: str) -> No
 )
 def test_a_password_is_refused_and_never_shown(place: str) -> None:
     with pytest.raises(ConfigError, match="PGPASSWORD") as caught:
-        name_of(f"postgresql://{place}table=t&key=id")
+        known_as(f"postgresql://{place}table=t&key=id")
     assert "s3cret" not in str(caught.value)
 
 
 def test_a_table_is_known_by_its_name_its_place_and_its_rows(lite: Base, tmp_path: Path) -> None:
     spec = lite.make(1, 2, 3, 4)
-    assert (name_of(spec), kind_of(spec)) == ("sql:t", "table")
-    assert location_of(spec) == f"sqlite://{tmp_path}/a.db?table=t"
+    assert (known_as(spec).name, kind_of(spec)) == ("sql:t", "table")
+    assert known_as(spec).location == f"sqlite://{tmp_path}/a.db?table=t"
     remote = "postgresql://me@host:1/db?sslmode=require&table=a.t&key=id"
-    assert location_of(remote) == "postgresql://host:1/db?table=a.t"
+    assert known_as(remote).location == "postgresql://host:1/db?table=a.t"
     looks = looks_of(spec, follow=False)
     assert (looks.inode, list(looks.marks)) == (None, [4])
 

@@ -20,7 +20,7 @@ def forgets_what_is_on_its_way() -> Iterator[None]:
 
     def careless(self: Sender) -> None:
         pump(self)
-        self._store.sent(self._study, [item.seq for item in self._pending], None)
+        self._store.sent(self._study, [seq for seq, _ in self._pending], None)
 
     with mock.patch.object(Sender, "pump", careless):
         yield
