@@ -54,21 +54,6 @@ class Waiting:
         return f"waiting for {what} since {since}{who}"
 
 
-class Minutes:
-    """Whether it is time for another line of how far a command is."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._next = clock, clock() + AGAIN
-
-    def due(self) -> bool:
-        """Whether the last line was a minute ago."""
-        now = self._clock()
-        if now < self._next:
-            return False
-        self._next = now + AGAIN
-        return True
-
-
 class Stopping:
     """From now on, SIGINT and SIGTERM of this process ask for an orderly end.
 

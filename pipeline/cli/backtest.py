@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pipeline.backtest import NOT_PRIVATE, Options, run_backtest
-from pipeline.cli.backtest_grid import backtest_grid, is_many
+from pipeline.cli.backtest_grid import backtest_grid
 from pipeline.cli.backtest_output import check_file, tables, write_series
 from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, show, task_of
+from pipeline.cli.progress import Speed
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE
 from pipeline.study import require_live
-from pipeline.words import counted
 
 
 @click.command()
@@ -107,7 +106,9 @@ def backtest(
     options = Options(beside=named, **given)
     task = task_of(study)
     require_live(task.study, "a backtest")
-    many = is_many(grid, draws, jobs, report)
+    if jobs is not None and not (grid or draws > 1):
+        raise ConfigError("--jobs: it goes with --grid or --draws")
+    many = bool(grid) or draws > 1 or report is not None
     if out is not None and not many:
         check_file(out, source, "--out", (".jsonl", ".parquet"))
     say(f"WARNING: {NOT_PRIVATE}")
@@ -119,7 +120,7 @@ def backtest(
             as_json=as_json, out=out, report=report,
         )  # fmt: skip
         return
-    result = run_backtest(task.study, source, options, form=form, progress=Progress())
+    result = run_backtest(task.study, source, options, form=form, progress=Speed())
     if out is not None:
         write_series(result, out)
         say(f"wrote {out}")
@@ -133,24 +134,3 @@ def backtest(
         raise  # the reader has gone
     except OSError as error:
         raise ConfigError(f"standard output cannot be written: {error.strerror}") from error
-
-
-class Progress:
-    """Says on standard error how far it has come, at most once a second."""
-
-    def __init__(self) -> None:
-        self._doing, self._records, self._begun, self._last = "", 0, 0.0, 0.0
-
-    def __call__(self, doing: str, records: int, share: float | None) -> None:
-        """Tell of records that were read."""
-        now = time.monotonic()
-        if doing != self._doing or records <= self._records:
-            self._doing, self._begun, self._last = doing, now, now
-        self._records = records
-        if now - self._last < 1:
-            return
-        self._last, taken = now, now - self._begun
-        line = f"{doing}: {counted(records, 'record')}, {records / taken:.0f} a second"
-        if share:
-            line += f", {taken * (1 - share) / share:.0f} s left"
-        say(line)

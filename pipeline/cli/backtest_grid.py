@@ -26,7 +26,7 @@ from pipeline.backtest.grid import GridResult, Run, run_grid
 from pipeline.backtest.report import COLUMNS, report_of, rows_of
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say, show
-from pipeline.errors import ConfigError, VeilstreamError
+from pipeline.errors import VeilstreamError
 from pipeline.study import Study
 
 #: Scores as heads of narrow columns.
@@ -74,17 +74,6 @@ def backtest_grid(
         put(to_dict(result))
     else:
         show(summary(result))
-
-
-def is_many(grid: tuple[str, ...], draws: int, jobs: int | None, report: Path | None) -> bool:
-    """Return whether there is more than one run, or a report.
-
-    ConfigError if --jobs has nothing to share out.
-    """
-    many = bool(grid) or draws > 1
-    if jobs is not None and not many:
-        raise ConfigError("--jobs: it goes with --grid or --draws")
-    return many or report is not None
 
 
 def summary(result: GridResult) -> RenderableType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -61,7 +62,7 @@ def demo(study: str, keep: bool, rate: float | None) -> None:
         if keep:
             say(f"data and logs: {folder}")
         else:
-            _remove(folder)
+            shutil.rmtree(folder)
     put(outcome)
 
 
@@ -108,12 +109,3 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
         "state_verified": same,
         "seconds": round(time.monotonic() - started, 1),
     }
-
-
-def _remove(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink():
-            path.rmdir()
-        else:
-            path.unlink()
-    folder.rmdir()

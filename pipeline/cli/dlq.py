@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,30 +20,6 @@ from pipeline.study import Study
 from pipeline.words import counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which letters are meant; empty fields choose all.
-
-    closed: Also those that were replayed or dropped.
-    """
-
-    reasons: Sequence[str]
-    clients: Sequence[str]
-    places: Sequence[Place]
-    closed: bool = False
-
-    def of(self, letters: Sequence[Letter]) -> list[Letter]:
-        """Return the letters that are chosen."""
-        return [
-            letter
-            for letter in letters
-            if (self.closed or not letter.done)
-            and (not self.reasons or letter.reason in self.reasons)
-            and (not self.clients or letter.client in self.clients)
-            and (not self.places or letter.place in self.places)
-        ]
 
 
 def _chosen(command: Command) -> Command:
@@ -68,12 +43,9 @@ def dlq() -> None:
 @_chosen
 @click.option("--closed", is_flag=True, help="Those that were replayed or dropped, too.")
 @AS_JSON
-def list_(
-    study: Path, reasons: tuple[str, ...], clients: tuple[str, ...], places: tuple[str, ...],
-    closed: bool, as_json: bool,
-) -> None:  # fmt: skip
+def list_(study: Path, as_json: bool, **chosen: Any) -> None:
     """Count the dead letters of STUDY by reason and client; --json: one line for each letter."""
-    _, _, found = _found(study, Choice(reasons, clients, _places(places), closed))
+    _, _, found = _found(study, **chosen)
     if as_json:
         for letter in found:
             put(_facts(letter))
@@ -97,7 +69,7 @@ def list_(
 @click.argument("place")
 def show(study: Path, place: str) -> None:
     """Print one dead letter of STUDY, named PARTITION/OFFSET, as JSON, with its bytes in hex."""
-    _, _, found = _found(study, Choice((), (), _places([place]), closed=True))
+    _, _, found = _found(study, (place,), closed=True)
     for letter in found:
         headers = {
             name: (value or b"").decode("utf-8", "replace") for name, value in letter.headers
@@ -110,35 +82,31 @@ def show(study: Path, place: str) -> None:
 @dlq.command()
 @STUDY
 @_chosen
-def replay(
-    study: Path, reasons: tuple[str, ...], clients: tuple[str, ...], places: tuple[str, ...]
-) -> None:
+def replay(study: Path, **chosen: Any) -> None:
     """Send dead letters of STUDY to its releases topic again, for the worker to fold.
 
     For a reason that is mended: a client that is admitted by now, a worker with the newest keys or
     version. The bytes are those that came. What does not fit still becomes a dead letter again; and
     a release counts once, however often it is sent.
     """
-    _settle(study, Choice(reasons, clients, _places(places)), "replayed")
+    _settle(study, chosen, "replayed")
 
 
 @dlq.command()
 @STUDY
 @_chosen
-def drop(
-    study: Path, reasons: tuple[str, ...], clients: tuple[str, ...], places: tuple[str, ...]
-) -> None:
+def drop(study: Path, **chosen: Any) -> None:
     """Note that nothing is to be done about dead letters of STUDY: `list` leaves them out.
 
     The topic keeps them; `list --closed` shows them.
     """
-    _settle(study, Choice(reasons, clients, _places(places)), "dropped")
+    _settle(study, chosen, "dropped")
 
 
-def _settle(path: Path, choice: Choice, done: Done) -> None:
-    if not (choice.reasons or choice.clients or choice.places):
+def _settle(path: Path, chosen: Mapping[str, Any], done: Done) -> None:
+    if not any(chosen.values()):
         raise ConfigError("say which letters: --reason, --client or --at; `veilstream dlq list`")
-    study, settings, found = _found(path, choice)
+    study, settings, found = _found(path, **chosen)
     now, refused = settle(study, settings, found, done)
     if not found:
         say("no dead letter is of these; `veilstream dlq list` says which there are")
@@ -155,10 +123,26 @@ def _settle(path: Path, choice: Choice, done: Done) -> None:
         )
 
 
-def _found(path: Path, choice: Choice) -> tuple[Study, Settings, list[Letter]]:
+def _found(
+    path: Path, places: Sequence[str] = (), clients: Sequence[str] = (),
+    reasons: Sequence[str] = (), closed: bool = False,
+) -> tuple[Study, Settings, list[Letter]]:  # fmt: skip
+    """Read the dead letters of these places, clients and reasons; of all where none is named.
+
+    closed: Also those that were replayed or dropped.
+    """
+    named = _places(places)
     study = live_task_of(path, "`veilstream dlq`").study
     settings = connected(Settings.read())
-    return study, settings, choice.of(read_letters(study, settings))
+    found = [
+        letter
+        for letter in read_letters(study, settings)
+        if (closed or not letter.done)
+        and (not named or letter.place in named)
+        and (not clients or letter.client in clients)
+        and (not reasons or letter.reason in reasons)
+    ]
+    return study, settings, found
 
 
 def _places(texts: Sequence[str]) -> list[Place]:

@@ -19,6 +19,7 @@ from pipeline.cli.context import (
     show,
     task_of,
 )
+from pipeline.cli.progress import Speed
 from pipeline.errors import ConfigError
 from pipeline.library.comparing import comparison
 from pipeline.library.exact import ExactFit
@@ -28,7 +29,7 @@ from pipeline.library.table import fit_table, intervals_table, table
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.fit import FitMessage, write_fit
 from pipeline.release.task import Task
-from pipeline.words import clipped_line, counted
+from pipeline.words import clipped_line
 
 
 @click.command()
@@ -95,14 +96,10 @@ def fit(
 
 
 def _watched(records: Records) -> Rows:
-    """Yield the rows of some records, and say every second how many there were."""
-    started = last = time.monotonic()
+    tell = Speed()
     for row in records:
         yield row
-        if time.monotonic() - last > 1:
-            last = time.monotonic()
-            speed = records.count / (last - started)
-            say(f"{counted(records.count, 'record')} so far, {speed:.0f} a second")
+        tell("reading", records.count)
 
 
 def _print(

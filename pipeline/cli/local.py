@@ -97,6 +97,3 @@ def _set_on_signals(stop: threading.Event) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
-
-
-COMMANDS: list[click.Command] = [up, down, status, logs]

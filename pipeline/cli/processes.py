@@ -23,8 +23,7 @@ class Processes:
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         self._logs = logs
-        added = {name.encode(): value.encode() for name, value in environment.items()}
-        self._environment = {**os.environb, **added}
+        self._environment = {**os.environ, **environment}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         logs.mkdir(parents=True, exist_ok=True)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -59,7 +60,7 @@ LINE_SECONDS = 10.0
 )  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
 @click.option(
-    "--begin", "begin_at", type=click.FloatRange(min=0),
+    "--begin", type=click.FloatRange(min=0),
     help="With --rate: when its first record is due, in seconds since 1970. Clients that begin "
     "together go through their records side by side.",
 )  # fmt: skip
@@ -86,7 +87,7 @@ LINE_SECONDS = 10.0
     "released for a study that it does not name: they are then released for both.",
 )  # fmt: skip
 @click.option(
-    "--accept-unusable", is_flag=True,
+    "--accept-unusable", "accept", is_flag=True,
     help="Begin, and go on in this run, although hardly any record of the source can be used.",
 )  # fmt: skip
 @click.option(
@@ -96,11 +97,9 @@ LINE_SECONDS = 10.0
 @AS_JSON
 @click.option("--quiet", is_flag=True, help="Nothing but warnings and errors.")
 def produce(
-    study: Path, client: str, source: str | None, listen: str | None, form: str, follow: bool,
-    event_time: str | None, source_name: str | None, other_data: bool, rate: float | None,
-    begin_at: float | None,
-    epsilon_limit: float | None, delta_limit: float | None, level: str | None, skip_lost: bool,
-    from_start: bool, accept_unusable: bool, metrics_port: int | None, as_json: bool, quiet: bool,
+    *, study: Path, source: str | None, listen: str | None, epsilon_limit: float | None,
+    delta_limit: float | None, level: str | None, metrics_port: int | None, as_json: bool,
+    quiet: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Read records, send noised sums of them to STUDY, and count the privacy spent.
 
@@ -110,16 +109,16 @@ def produce(
     """
     if (source is None) == (listen is None):
         raise ConfigError("--source, --listen: give one of them: where the records come from")
-    if source is None:
-        source = f"listen://{listen}"
-    if begin_at is not None and rate is None:
+    limit = Limit(epsilon_limit, delta_limit)
+    job = Job(source=source or f"listen://{listen}", limit=limit, **given)
+    if job.begin is not None and job.rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
-    task = live_task_of(study, "a client", level).of_client(client)
+    task = live_task_of(study, "a client", level).of_client(job.client)
     settings = connected(Settings.read())
-    if not task.study.private and (epsilon_limit or delta_limit):
+    if not task.study.private and limit != Limit():
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
-    path, name = vault_path(settings.home, client), shown(client)
+    path, name = vault_path(settings.home, job.client), shown(job.client)
     here = task.study.authenticated and is_local(settings)
     is_begun = False
 
@@ -131,17 +130,12 @@ def produce(
         nonlocal is_begun
         is_begun = True
         now = standing(path, task)
-        tell(begun(task.revision, now, study=task.study.name, follow=follow))
+        tell(begun(task.revision, now, study=task.study.name, follow=job.follow))
 
     def admit() -> None:
         if here:
-            admit_here(task.study, settings, [client])
+            admit_here(task.study, settings, [job.client])
 
-    limit = Limit(epsilon_limit, delta_limit)
-    job = Job(
-        client, source, form, follow, source_name, rate, limit, skip_lost, event_time, begin_at,
-        other_data, accept_unusable, from_start,
-    )  # fmt: skip
     before, code = standing(path, task), 1
     try:
         with _metrics(metrics_port, path, task):
@@ -166,7 +160,7 @@ def produce(
         ):
             tell(line)
         if as_json:
-            names = {"client": client, "study": task.study.name, "revision": task.revision}
+            names = {"client": job.client, "study": task.study.name, "revision": task.revision}
             put({**names, "source": after.get("source"), "exit_code": code, **done})
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from infra.waiting import Minutes
+from infra.waiting import AGAIN
+from pipeline.cli.context import say
 from pipeline.library.table import interval, line, table, value
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.study import Study
+from pipeline.words import counted
 
 
 class Bar:
@@ -19,7 +22,7 @@ class Bar:
 
     def __init__(self, what: str) -> None:
         self.console = Console(stderr=True)
-        self._what, self._minutes = what, Minutes()
+        self._what, self._due = what, time.monotonic() + AGAIN
         self._progress = Progress(
             TextColumn(what),
             BarColumn(),
@@ -42,12 +45,34 @@ class Bar:
     def report(self, done: int, total: int) -> None:
         """Move it."""
         if not self.console.is_terminal:
-            if self._minutes.due():
-                click.echo(f"{done} of {total} {self._what}", err=True)
+            if time.monotonic() >= self._due:
+                self._due = time.monotonic() + AGAIN
+                say(f"{done} of {total} {self._what}")
             return
         speed = self._progress.tasks[0].speed
         rate = "" if speed is None else f"{speed:,.0f}/s"
         self._progress.update(self._task, completed=done, total=total, rate=rate)
+
+
+class Speed:
+    """Says on standard error how many records were read, at most once a second."""
+
+    def __init__(self) -> None:
+        self._doing, self._records, self._begun, self._last = "", 0, 0.0, 0.0
+
+    def __call__(self, doing: str, records: int, share: float | None = None) -> None:
+        """Tell of records that were read, and of how large a share of all they are, if known."""
+        now = time.monotonic()
+        if doing != self._doing or records <= self._records:
+            self._doing, self._begun, self._last = doing, now, now
+        self._records = records
+        if now - self._last < 1:
+            return
+        self._last, taken = now, now - self._begun
+        line = f"{doing}: {counted(records, 'record')}, {records / taken:.0f} a second"
+        if share:
+            line += f", {taken * (1 - share) / share:.0f} s left"
+        say(line)
 
 
 class Screen:

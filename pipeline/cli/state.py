@@ -15,7 +15,7 @@ from agents.history import Interrupted
 from agents.refold import log_ends, refold
 from agents.shadow import Shadow
 from infra.addresses import connected
-from infra.waiting import Minutes, Stopping
+from infra.waiting import Stopping
 from pipeline.cli.context import (
     ACCEPT_LOSS,
     AS_JSON,
@@ -27,6 +27,7 @@ from pipeline.cli.context import (
     say,
     seconds_of,
 )
+from pipeline.cli.progress import Bar
 from pipeline.errors import OffsetGap, StateError
 from pipeline.reducer import Partition, differences, holds_releases
 from pipeline.release.task import Task
@@ -49,8 +50,7 @@ def state() -> None:
 @AS_JSON
 def show(study: Path, as_json: bool) -> None:
     """Print watermark and counters of each partition of STUDY."""
-    task = live_task_of(study, DOING)
-    store = RedisStore(redis_client(connected(Settings.read(), redis=True)), task)
+    task, _, store = _opened(study)
     rows = [_row(number, store.load(number)) for number in range(task.study.stream.partitions)]
     if as_json:
         put({"study": task.study.name, "revision": task.revision, "partitions": rows})
@@ -75,18 +75,19 @@ def verify(
     Exits with 40 if they differ. It may run beside a live worker. With --every it keeps the second
     state, and a difference is noted with the stored one: no worker goes on with it.
     """
-    task, settings = live_task_of(study, DOING), connected(Settings.read(), redis=True)
+    task, settings, _ = _opened(study)
     if every is not None:
         _keep_verifying(task, settings, seconds_of(every, "--every"), as_json, parent)
         return
     rows, ends = [], log_ends(task, settings)
-    for number, end, found in _compared(
-        task, settings, accept_loss=accept_loss, report=_progress()
-    ):
-        ahead = max(0, ends[number] - end)
-        rows.append(
-            {"partition": number, "next_offset": end, "unfolded": ahead, "differences": found}
-        )
+    with Bar("offsets folded") as bar:
+        for number, end, found in _compared(
+            task, settings, accept_loss=accept_loss, report=bar.report
+        ):
+            ahead = max(0, ends[number] - end)
+            rows.append(
+                {"partition": number, "next_offset": end, "unfolded": ahead, "differences": found}
+            )
     verified = not any(row["differences"] for row in rows)
     if as_json:
         put({"study": task.study.name, "verified": verified, "partitions": rows})
@@ -104,15 +105,20 @@ def verify(
 @confirmed("All workers of this study must be stopped. Overwrite its state?")
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result."""
+    task, settings, store = _opened(study)
+    erased = store.erased()
+    with Bar("offsets folded") as bar:
+        for number in range(task.study.stream.partitions):
+            folded = refold(
+                task, settings, number, accept_loss=accept_loss, erased=erased, report=bar.report
+            )
+            store.replace(number, folded)
+            say(f"partition {number}: rebuilt up to {folded.head.next_offset}")
+
+
+def _opened(study: Path) -> tuple[Task, Settings, RedisStore]:
     task, settings = live_task_of(study, DOING), connected(Settings.read(), redis=True)
-    store = RedisStore(redis_client(settings), task)
-    erased, progress = store.erased(), _progress()
-    for number in range(task.study.stream.partitions):
-        folded = refold(
-            task, settings, number, accept_loss=accept_loss, erased=erased, report=progress
-        )
-        store.replace(number, folded)
-        say(f"partition {number}: rebuilt up to {folded.head.next_offset}")
+    return task, settings, RedisStore(redis_client(settings), task)
 
 
 def _keep_verifying(
@@ -168,19 +174,6 @@ def _compared(
         yield number, end, found
 
 
-def _progress() -> Callable[[int, int], None]:
-    """Return what says how far a fold is: at a terminal at once, else once a minute."""
-    minutes = Minutes()
-
-    def tell(done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            say(f"\rfolded {done} of {total}")
-        elif minutes.due():
-            say(f"folded {done} of {total}")
-
-    return tell
-
-
 def _row(number: int, partition: Partition) -> dict[str, object]:
     head = partition.head
     return {
@@ -223,11 +216,7 @@ def forget(study: Path, client: str, accept_loss: bool) -> None:
 
     The log is folded again without them; `state verify` and `state rebuild` leave them out too.
     """
-    task, settings = (
-        live_task_of(study, "`veilstream state`"),
-        connected(Settings.read(), redis=True),
-    )
-    store = RedisStore(redis_client(settings), task)
+    task, settings, store = _opened(study)
     if client in store.erased():
         say(f"{client} has been taken out before")
         return
