@@ -51,9 +51,7 @@ def announce_keys(study: Study, settings: Settings, held: StudyPairs) -> None:
 
     ConfigError if newer keys are there: this key file is an old copy; BrokerError if Kafka fails.
     """
-    topic = Topics.of(study).clients.name
-    said = [value for key, value in read_all(settings, topic) if key == KEYS]
-    _refuse_old(study, held, said)
+    said = refuse_old(study, settings, held)
     links: list[Link] = []
     for before, pair in zip([None, *held.pairs], held.pairs, strict=False):
         key = pair.public.hex()
@@ -63,16 +61,16 @@ def announce_keys(study: Study, settings: Settings, held: StudyPairs) -> None:
     value = write_signed(message, held.newest)
     if said[-1:] != [value]:
         with Writer(study, settings) as writer:
-            writer.send(topic, KEYS, value, "keys")
+            writer.send(Topics.of(study).clients.name, KEYS, value, "keys")
 
 
-def refuse_old(study: Study, settings: Settings, held: StudyPairs) -> None:
-    """Refuse a copy of a study's key file that is not the newest; ConfigError, BrokerError."""
+def refuse_old(study: Study, settings: Settings, held: StudyPairs) -> list[bytes | None]:
+    """Refuse a copy of a study's key file that is not the newest; ConfigError, BrokerError.
+
+    Returns all that the clients topic says of the study's keys.
+    """
     topic = Topics.of(study).clients.name
-    _refuse_old(study, held, [value for key, value in read_all(settings, topic) if key == KEYS])
-
-
-def _refuse_old(study: Study, held: StudyPairs, said: list[bytes | None]) -> None:
+    said = [value for key, value in read_all(settings, topic) if key == KEYS]
     ours = [pair.public.hex() for pair in held.pairs]
     for value in said:
         try:
@@ -88,6 +86,7 @@ def _refuse_old(study: Study, held: StudyPairs, said: list[bytes | None]) -> Non
                 "must copy the newest file here, or name it in VEILSTREAM_STUDY_KEY; nothing was "
                 "folded or said with this one"
             )
+    return said
 
 
 def tell(

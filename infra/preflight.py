@@ -11,8 +11,16 @@ import socket
 import ssl
 import struct
 import time
+from typing import Any
 
 from kafka.net.sasl import get_sasl_mechanism
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 from infra.tls import ssl_context
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
@@ -23,8 +31,7 @@ PATIENCE_SECONDS = 5.0
 #: After so long a silence Kafka is asked whether it is still there: a consumer waits for ever for
 #: one that is gone, and so would its owner.
 SILENCE_SECONDS = 60.0
-#: Numbers of the requests, with the version that is used.
-METADATA, HANDSHAKE, VERSIONS, AUTHENTICATE = (3, 1), (17, 1), (18, 0), (36, 0)
+#: What a handshake answers if it does not take a mechanism, or no user at all.
 WRONG_MECHANISM, NO_USERS_HERE = 33, 34
 
 
@@ -73,10 +80,10 @@ def _converse(settings: Settings, server: str, address: tuple[str, int]) -> None
             _connected(server, address) as plain,
             _secured(plain, context, address[0], server) as link,
         ):
-            _ask(link, VERSIONS)
+            _ask(link, ApiVersionsRequest(version=0))
             if users:
                 _authenticate(settings, server, link)
-            _ask(link, METADATA, struct.pack(">i", 0))
+            _ask(link, MetadataRequest(version=1, topics=[]))
     except (Hung, ssl.SSLError, ConnectionError) as error:
         if tls and _answers(server, address):
             raise _wrong(server, "speaks without TLS", "PLAINTEXT or SASL_PLAINTEXT") from error
@@ -136,15 +143,14 @@ def _secured(
 
 def _authenticate(settings: Settings, server: str, link: socket.socket) -> None:
     name = settings.kafka_sasl
-    answer = _ask(link, HANDSHAKE, _text(name))
-    code, count = struct.unpack_from(">hi", answer)
-    if code == NO_USERS_HERE:
+    found = _shaken(link, name)
+    if found.error_code == NO_USERS_HERE:
         plain = settings.kafka_security.removeprefix("SASL_")
         raise _wrong(server, "takes no user", "PLAINTEXT" if plain == "PLAINTEXT" else "SSL")
-    if code == WRONG_MECHANISM:
+    if found.error_code == WRONG_MECHANISM:
         raise ConfigError(
             f"Kafka at {server} does not take {name}: VEILSTREAM_KAFKA_SASL must be one of "
-            f"{', '.join(_texts(answer[6:], count))}"
+            f"{', '.join(sorted(found.mechanisms))}"
         )
     mechanism = get_sasl_mechanism(name)(
         sasl_mechanism=name,
@@ -152,11 +158,10 @@ def _authenticate(settings: Settings, server: str, link: socket.socket) -> None:
         sasl_plain_password=settings.kafka_password,
     )
     while not mechanism.is_done():
-        token = mechanism.auth_bytes()
-        answer = _ask(link, AUTHENTICATE, struct.pack(">i", len(token)) + token)
-        code, length = struct.unpack_from(">hh", answer)
+        request = SaslAuthenticateRequest(version=0, auth_bytes=mechanism.auth_bytes())
+        answer = SaslAuthenticateResponse.decode(_ask(link, request), version=0, header=True)
         # a server that does not prove that it knows the password is refused by the mechanism
-        if code or not _convinced(mechanism, answer[4 + max(0, length) + 4 :]):
+        if answer.error_code or not _convinced(mechanism, answer.auth_bytes):
             raise ConfigError(
                 f"Kafka at {server} refuses the user or the password: see to "
                 "VEILSTREAM_KAFKA_USERNAME and VEILSTREAM_KAFKA_PASSWORD, which the operator of "
@@ -176,7 +181,7 @@ def _answers(server: str, address: tuple[str, int]) -> bool:
     """Whether it is a Kafka without TLS."""
     try:
         with _connected(server, address) as link:
-            return bool(_ask(link, VERSIONS))
+            return bool(_ask(link, ApiVersionsRequest(version=0)))
     except (VeilstreamError, Hung, OSError):
         return False
 
@@ -199,21 +204,26 @@ def _takes_users(server: str, address: tuple[str, int], context: ssl.SSLContext 
             _connected(server, address) as plain,
             _secured(plain, context, address[0], server) as link,
         ):
-            code: int = struct.unpack_from(">h", _ask(link, HANDSHAKE, _text("any")))[0]
-            return code == WRONG_MECHANISM
+            return bool(_shaken(link, "any").error_code == WRONG_MECHANISM)
     except (VeilstreamError, Hung, OSError):
         return False
 
 
-def _ask(link: socket.socket, request: tuple[int, int], body: bytes = b"") -> bytes:
-    """Send a request and return the body of its answer."""
-    message = struct.pack(">hhi", *request, 1) + _text("veilstream") + body
-    link.sendall(struct.pack(">i", len(message)) + message)
+def _shaken(link: socket.socket, mechanism: str) -> Any:
+    """Return what a server says to a mechanism."""
+    answer = _ask(link, SaslHandshakeRequest(version=1, mechanism=mechanism))
+    return SaslHandshakeResponse.decode(answer, version=1, header=True)
+
+
+def _ask(link: socket.socket, request: Any) -> bytes:
+    """Send a request of kafka-python and return its answer, with the header."""
+    request.with_header(correlation_id=1, client_id="veilstream")
+    link.sendall(request.encode(header=True, framed=True))
     (size,) = struct.unpack(">i", _exactly(link, 4))
     # the start of a TLS alert, or of some other protocol's answer, is a size beyond all sense
     if not 4 <= size < 2**24:
         raise Hung
-    return _exactly(link, size)[4:]
+    return _exactly(link, size)
 
 
 def _exactly(link: socket.socket, size: int) -> bytes:
@@ -224,20 +234,6 @@ def _exactly(link: socket.socket, size: int) -> bytes:
             raise Hung
         found += part
     return found
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def _texts(data: bytes, count: int) -> list[str]:
-    found = []
-    for _ in range(count):
-        (size,) = struct.unpack_from(">h", data)
-        found.append(data[2 : 2 + size].decode())
-        data = data[2 + size :]
-    return sorted(found)
 
 
 def _wrong(server: str, does: str, allowed: str) -> ConfigError:
