@@ -165,9 +165,6 @@ ANSWERING = {
 #: What client modules load by a name instead of an import, which would be seen otherwise.
 LOADED = {
     ("producers/sources/__init__.py", "f\"producers.sources.{name or 'arrow_files'}\""),
-    ("producers/sources/mqtt_spec.py", "'producers.sources.mqtt_topic'"),
-    ("producers/sources/sql_spec.py", "'producers.sources.sql_table'"),
-    ("producers/sources/topic_spec.py", "'producers.sources.kafka_topic'"),
     ("producers/sources/arrow_parts.py", "'pyarrow'"),
     ("producers/sources/arrow_parts.py", "'pyarrow.parquet'"),
     ("producers/sources/parquet_file.py", "'pyarrow.parquet'"),
