@@ -21,7 +21,11 @@ from tests.stage import Stage, until
 CLIENTS, RECORDS, SLOTS = 3, 12_000, 50
 
 
-@pytest.mark.parametrize("releases", ["gradients", "gradients+curvature+products"])
+# gradients alone are what the two workers below have
+@pytest.mark.parametrize(
+    "releases",
+    [pytest.param("gradients", marks=pytest.mark.slow), "gradients+curvature+products"],
+)
 def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
     tmp_path: Path, kafka: str, redis_url: str, releases: str
 ) -> None:

@@ -11,11 +11,16 @@ from benchmarks.killed_sources import SOURCES
 from benchmarks.source_kills import campaign
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
+#: Each is read by the class of one that every run kills: lines as csv, tables as sqlite.
+LIKE_OTHERS = {"jsonl", "duckdb", "postgresql"}
 #: Two in a study, and two in the one that follows it; `python -m benchmarks.source_kills` has more.
 KILLS = 4
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    "source",
+    [pytest.param(s, marks=[pytest.mark.slow] if s in LIKE_OTHERS else []) for s in SOURCES],
+)
 @pytest.mark.takes("starts two workers, and a client again and again")
 def test_killed_at_any_moment_no_record_is_lost_and_none_is_released_twice(
     source: str, tmp_path: Path, kafka: str, redis_url: str

@@ -29,6 +29,8 @@ from tests.builders import SeededStream
 WINDOWS = 6
 #: Streams for either neighbour.
 DRAWS = {"discrete-gaussian": 300, "discrete-laplace": 500}
+#: Laplace streams take twice as long; releases one by one are attacked with both in every run.
+FIRST = ("discrete-gaussian", pytest.param("discrete-laplace", marks=pytest.mark.slow))
 #: The least share of the claim that an attack must reach with so few draws.
 STRONG = {"discrete-gaussian": 0.25, "discrete-laplace": 0.1}
 
@@ -50,7 +52,7 @@ def attacked(change: Change, mechanism: Mechanism) -> StreamFinding:
 
 
 @pytest.mark.takes("a stream is drawn hundreds of times, for what its releases tell together")
-@pytest.mark.parametrize("mechanism", BOTH)
+@pytest.mark.parametrize("mechanism", FIRST)
 def test_a_whole_stream_keeps_what_was_promised(mechanism: Mechanism) -> None:
     found = attacked("zero-out", mechanism)
     claim = EPSILON[mechanism]
@@ -73,7 +75,7 @@ def test_a_whole_stream_drawn_many_times_keeps_what_was_promised(
     assert found.estimate.claimed <= claim
 
 
-@pytest.mark.parametrize("mechanism", BOTH)
+@pytest.mark.parametrize("mechanism", FIRST)
 def test_a_record_inserted_with_a_slot_of_its_own_would_show_in_every_later_window(
     mechanism: Mechanism,
 ) -> None:
