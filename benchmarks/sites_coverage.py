@@ -1,14 +1,16 @@
 """How often 95 % intervals of many sites hold the truth, and when they come.
 
 `python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N] [--record] [--table]`. Three
-uniform features (or one of them of a rare level), sites whose records have one law, no ridge, noise
-simulated with the deviations of a real study. In each round a site sends a window, or three where
-sites are uneven and it is every third; a model is made after each `every` releases. After each
-round one row: the share of streams that are ready, and, among them, the share of intervals that
-hold the truth with its Monte Carlo error (standard deviation over streams, over the root of their
-number), the share that hold the fit of the same records without noise, the mean error in standard
-errors of the coefficient that is worst, and how many standard errors long the errors' deviation is.
-A row is OUTSIDE where its coverage is more than two of its own errors beyond 93 to 97.5 %.
+uniform features (or one of a rare level, or two that nearly move together), sites whose records
+have one law, no ridge, noise simulated with the deviations of a real study. In each round a site
+sends a window, or three where sites are uneven and it is every third; a model is made after each
+`every` releases. One line says how many of the first intervals of all streams hold the truth. Then
+after each round one row: the share of streams that are ready, and, among them, the share of
+intervals that hold the truth with its Monte Carlo error (standard deviation over streams, over the
+root of their number), the share that hold the fit of the same records without noise, the mean error
+in standard errors of the coefficient that is worst, and how many standard errors long the errors'
+deviation is. A row is OUTSIDE where its coverage is more than two of its own errors beyond 93 to
+97.5 %.
 
 Quick: 30 streams of a cell; full: 200; `--streams 100`, as recorded: 16 minutes of one core.
 `--record` puts the rows of each cell that ran into results/sites_coverage.json, of which `--table`
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import zlib
 from collections.abc import Sequence
@@ -74,6 +77,7 @@ class Cell:
     records: Of a window. every: Releases from one model to the next; 0: those of a round.
     rare: Share of records whose last feature is 1 and not -1; 0: it is uniform.
     stopping: So many of the sites send two windows and no more.
+    together: Correlation of the last two features, whose coefficients are opposite; 0: none.
     """
 
     loss: str
@@ -87,6 +91,7 @@ class Cell:
     rounds: int = 6
     rare: float = 0.0
     stopping: int = 0
+    together: float = 0.0
 
     @property
     def label(self) -> str:
@@ -94,6 +99,7 @@ class Cell:
         more = f"{' uneven' * self.uneven}{f' every {self.every}' * bool(self.every)}"
         more += f" rare={self.rare:g}" * bool(self.rare)
         more += f" {self.stopping} stop" * bool(self.stopping)
+        more += f" together={self.together:g}" * bool(self.together)
         return (
             f"{self.loss} {self.release} n={self.records} sites={self.sites} "
             f"epsilon={self.epsilon:g} intercept={self.intercept:g}{more}"
@@ -104,6 +110,8 @@ class Cell:
         """Coefficients of its records, the intercept first."""
         if self.rare:
             return np.array([self.intercept, 0.3, 0.3, 1.5])
+        if self.together:
+            return np.array([self.intercept, 0.3, 0.35, -0.35])
         # no response of a linear model leaves its range
         scale = 1.0 if self.loss == "logistic" else 0.18
         return scale * np.array([self.intercept, 0.5, 0.99, 0.88])
@@ -136,6 +144,9 @@ class Cell:
         features = rng.uniform(-1, 1, (self.records, 3))
         if self.rare:
             features[:, 2] = np.where(rng.random(self.records) < self.rare, 1.0, -1.0)
+        if self.together:
+            own = math.sqrt(self.together**-2 - 1)
+            features[:, 2] = (features[:, 1] + own * features[:, 2]) / (1 + own)
         predictor = self.truth[0] + features @ self.truth[1:]
         if self.loss == "linear":
             # no response is cut: that would bend the line
@@ -168,6 +179,8 @@ CELLS = (
         for release in ("score", "sufficient")
         for records, epsilon, intercept in ((1500, 2.0, -1.0), (3000, 8.0, 0.0), (6000, 8.0, -1.0))
     ),
+    Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=3, together=0.995),
+    Cell("linear", 3000, 8, 4.0, 0.1, release="sufficient", rounds=3, together=0.989),
 )
 
 
@@ -211,6 +224,9 @@ def rows_of(cell: Cell, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Run the streams of a cell; print and return its rows."""
     print(cell.label, flush=True)
     streams = [stream(cell, seed) for seed in seeds]
+    first = row_of(cell, 0, [first_of(told) for told in streams])
+    if first["coverage"] is not None:
+        print(f"  first intervals hold {first['coverage']:6.1%} +-{first['error']:.1%}")
     shown = range(cell.rounds) if cell.rounds < 10 else range(3, cell.rounds, 4)
     rows = [row_of(cell, number, [told[number] for told in streams]) for number in shown]
     for row in rows:
@@ -247,6 +263,11 @@ def stream(cell: Cell, seed: int) -> list[tuple[Estimate, Vector]]:
         pooled = pooled_fit(cell.loss, windows, pooled)
         told.append((estimate, pooled))
     return told
+
+
+def first_of(told: Sequence[tuple[Estimate, Vector]]) -> tuple[Estimate, Vector]:
+    """Return what was told after the first round with intervals; without one, after the last."""
+    return next((one for one in told if one[0].status == "ready"), told[-1])
 
 
 def pooled_fit(loss: str, windows: Sequence[Arrays], near: Vector) -> Vector:

@@ -12,19 +12,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import log_ndtr, ndtri
+from scipy.special import ndtri
 
 from pipeline.methods.noisy_mle.copies_near import Fit
 from pipeline.methods.noisy_mle.copies_sent import Sent
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
+from pipeline.methods.noisy_mle.shown import FARTHEST, reach
 from pipeline.types import Matrix, Vector
 
 #: Of what can make fits longer than they are on average, so many deviations.
 CLEAR = 2.0
-#: No end of an interval is farther for it than so many standard errors: 95 % intervals hold the
-#: truth in 93 to 97.5 % wherever one of 160 streams or more shows them (test_copies_bound.py).
-FARTHEST = 5.0
-HALVINGS = 30
 
 
 def slack(task: CopiesTask, sent: Sent, fit: Fit) -> float:
@@ -77,18 +74,8 @@ def lengthened(clear: float, level: float) -> float:
     The upper end misses the truth in at most 1 - level of all numbers that are shown; the lower
     one, as far away, in next to none of them where it is longer than usual.
     """
-    usual, most = -float(ndtri((1 - level) / 2)), math.log(1 - level)
-
-    def misses(half: float) -> bool:
-        return float(log_ndtr(-half) - log_ndtr(clear - half)) > most
-
-    low, high = usual, max(usual, FARTHEST)
-    if not misses(low):
-        return 1.0
-    for _ in range(HALVINGS):
-        half = (low + high) / 2
-        low, high = (half, high) if misses(half) else (low, half)
-    return high / usual
+    usual = -float(ndtri((1 - level) / 2))
+    return reach(clear, level, usual, FARTHEST) / usual
 
 
 def _middle(sent: Sent, fit: Fit) -> Vector:

@@ -14,8 +14,8 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate, Progress
 from pipeline.estimators.forgetting import effective
-from pipeline.linalg import condition_number
-from pipeline.methods.noisy_mle import near, telling
+from pipeline.linalg import condition_number, solve_positive
+from pipeline.methods.noisy_mle import near, shown, telling
 from pipeline.methods.noisy_mle.sites import Sites, needed_sites, recent_epochs, sites_of
 from pipeline.methods.noisy_mle.solving import Fit, positive, settled, variances
 from pipeline.methods.noisy_mle.state import SiteState
@@ -25,6 +25,8 @@ from pipeline.types import Matrix, Vector
 #: The least eigenvalue of the mean curvature with which intervals are given, in units of its
 #: noise's spectral size.
 READY = 2.0
+#: How far a stream is on the way whose noise may be all of what records say in some direction.
+UNSURE = 0.9
 #: No model moves the predictor of any record further from the last, until intervals are given.
 LONGEST_STEP = 2.0
 
@@ -132,6 +134,12 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
         task, sites, fit.weights, fit.coefficients, rows, fit.bread.matrix, covariance
     )
     chance = float(np.sum(covariance * rows)) / max(float(rows[0, 0]), 1e-12)
+    far = bool(np.any(moved > near.NEAR * np.sqrt(np.diag(covariance))))
+    if share == 1:
+        covariance, privacy, ended = shown.widened(
+            _deciding(task, sites, fit), covariance, privacy, task.study.estimator.level
+        )
+        share = share if ended else UNSURE
     reason = telling.lacking(share, known=fit.known)
     return Solution(
         sites=sites,
@@ -142,8 +150,27 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
         privacy=privacy,
         share=share,
         reason=reason,
-        far=not reason and bool(np.any(moved > near.NEAR * np.sqrt(np.diag(covariance)))),
+        far=not reason and far,
         error=chance + bent**2,
+    )
+
+
+def limit(size: int) -> float:
+    """Return how many deviations the least eigenvalue is out of its noise with intervals."""
+    return READY * math.sqrt(size)
+
+
+def _deciding(task: SiteTask, sites: Sites, fit: Fit) -> shown.Shown:
+    """Return what decides whether there are intervals: the eigenvalues of the mean curvature."""
+    values, axes = np.linalg.eigh(fit.curvature + np.diag(task.penalty))
+    deviation, points = fit.size / math.sqrt(task.size), sites.points
+    mass = fit.weights[points.site] ** 2 * points.noise
+    return shown.Shown(
+        axes=axes,
+        clear=np.maximum(values - READY * fit.size, 0.0) / deviation,
+        limits=np.full(task.size, limit(task.size)),
+        gains=solve_positive(fit.bread.matrix, axes) * deviation,
+        way=fit.coefficients - mass @ points.mean / float(mass.sum()),
     )
 
 

@@ -1,0 +1,99 @@
+"""Intervals of what is divided by a noised number, and shown only where that is above a limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+
+from benchmarks.sites_coverage import Cell, stream
+from pipeline.methods.noisy_mle import estimate as of_scores
+from pipeline.methods.noisy_mle.estimate import limit
+from pipeline.methods.noisy_mle.shown import FARTHEST, Shown, factors, reach, widened
+
+#: How far above the limit the noised number is, in its deviations.
+CLEAR = np.linspace(5e-3, 8, 160)
+#: Numerators, by the chances that cut a normal law into equal parts.
+NORMAL = ndtri((np.arange(25) + 0.5) / 25)
+USUAL = 1.959964
+
+
+def longer_of(clear: float, least: float, estimate: float, own: float) -> float:
+    """Return the factor of a ratio of b, with noise of its own, and of a number with variance 1."""
+    number = least + clear
+    shown = Shown(
+        axes=np.ones((1, 1)),
+        clear=np.array([clear]),
+        limits=np.array([least]),
+        gains=np.array([[1 / number]]),
+        way=np.array([estimate]),
+    )
+    variance = (own**2 + estimate**2) / number**2
+    return float(factors(shown, np.array([[variance]]), 0.95)[0])
+
+
+def coverage(least: float, share: float, own: float, *, protected: bool) -> float:
+    """Return how often intervals of a truth of 1 hold it that such a share of streams shows."""
+    true = least + float(ndtri(share))
+    held, weights = [], np.exp(-((least + CLEAR - true) ** 2) / 2)
+    for clear in CLEAR.tolist():
+        number = least + clear
+        estimates = (true + own * NORMAL) / number if own else np.array([true / number])
+        halves = USUAL * np.sqrt(own**2 + estimates**2) / number
+        if protected:
+            halves *= [longer_of(clear, least, one, own) for one in estimates.tolist()]
+        held.append(float(np.mean(np.abs(estimates - 1) <= halves)))
+    return float(weights @ held / weights.sum())
+
+
+@pytest.mark.parametrize("size", [4, 9])
+@pytest.mark.parametrize("share", [1 / 160, 0.1, 0.5, 0.84, 0.999])
+def test_whatever_share_is_shown_intervals_hold_what_they_say(size: int, share: float) -> None:
+    # a step of the grid is 0.05, of up to 3 deviations within which the truth is held
+    found = coverage(limit(size), share, 0.0, protected=True)
+    assert 0.93 <= found <= 0.975, found
+
+
+def test_so_they_do_where_numerators_have_noise_of_their_own() -> None:
+    for share in (0.1, 0.5):
+        # more than they say where few are shown of what the noise of the number hardly moves
+        assert 0.93 <= coverage(4.0, share, 1.0, protected=True) <= 0.975
+    # what standard errors alone would hold
+    assert coverage(4.0, 0.1, 1.0, protected=False) < 0.75
+    assert coverage(4.0, 0.1, 0.0, protected=False) < 0.1
+
+
+def test_far_above_its_limit_a_number_makes_nothing_longer() -> None:
+    assert longer_of(20.0, 4.0, 1.0, 0.5) == 1.0
+    assert longer_of(0.1, 4.0, 1.0, 0.5) > longer_of(1.0, 4.0, 1.0, 0.5) > 1.2
+    # an estimate at the points of its scores may be there by chance alone
+    assert longer_of(0.1, 4.0, 1.0, 0.5) > longer_of(0.1, 4.0, 0.0, 0.5) > 1.2
+    assert reach(1e6, 0.95, 1.0, FARTHEST) == pytest.approx(float(ndtri(0.95)), abs=1e-6)
+    assert reach(0.0, 0.95, 1.0, 3.0) == 3.0
+    half = reach(1.0, 0.95, 1.0, FARTHEST)
+    assert ndtr(-half) == pytest.approx(0.05 * ndtr(1.0 - half), rel=1e-6)
+
+
+def test_where_noise_may_be_all_of_a_number_no_interval_ends() -> None:
+    shown = Shown(np.ones((1, 1)), np.zeros(1), np.full(1, 4.0), np.ones((1, 1)), np.ones(1))
+    variance = np.ones((1, 1))
+    assert np.isinf(factors(shown, variance, 0.95)).all()
+    assert not widened(shown, variance, variance, 0.95)[2]
+
+
+def test_an_estimate_near_its_limit_has_longer_intervals_where_it_is_unsure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=1, together=0.9905)
+    [(near, _)] = stream(cell, 0)
+    monkeypatch.setattr(of_scores.shown, "factors", lambda shown, of, level: np.ones(len(of)))
+    [(usual, _)] = stream(cell, 0)
+    assert near.status == usual.status == "ready"
+    assert np.array_equal(near.coefficients, usual.coefficients)
+    told, before = near.standard_errors(), usual.standard_errors()
+    assert told is not None
+    assert before is not None
+    assert np.all(told[0][2:] > 1.2 * before[0][2:])
+    assert told[0][:2] == pytest.approx(before[0][:2], rel=0.05)
+    # it is the noise that is in doubt
+    assert told[1] == pytest.approx(before[1])
