@@ -36,7 +36,7 @@ ROOM := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000
 # after the other, have half as many of the processor in them.
 JOBS ?= $(shell expr 3 + `getconf _NPROCESSORS_ONLN`)
 .PHONY: test
-test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Redis
+test: .venv/ready  ## All tests but the slow ones, on a real Kafka and Redis
 	@$(ROOM) $(BIN)/python -m pytest -m "not slow" -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20
 
 .PHONY: collect
@@ -44,7 +44,7 @@ collect: .venv/ready  ## Compile the tests, once for all processes that run them
 	@said=$$($(BIN)/python -m pytest -q --collect-only tests 2>&1) || { echo "$$said" | tail -40; exit 1; }
 
 .PHONY: test-slow
-test-slow: .venv/ready  ## The slow statistics, and Prometheus
+test-slow: .venv/ready  ## Slow statistics, more of the same, the site, Prometheus
 	@$(BIN)/python -m pytest -m slow -q
 
 FILES ?= tests

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+#: A build is 20 s of a processor: 60 pages, the imports of autodoc, two notebooks. CI makes one
+#: (`make docs`) beside its checks, in which each warning is an error.
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 #: Addresses that a page names in its text, for a reader to follow.
 FOLLOWED = ("https://filesystem-spec.readthedocs.io", "https://keda.sh")
@@ -31,9 +34,6 @@ def site(tmp_path_factory):
     return folder / "html"
 
 
-@pytest.mark.takes(
-    "a build is 20 s of a processor: 60 pages, the imports of autodoc, two notebooks"
-)
 def test_the_site_is_built_without_warnings_and_holds_every_page(site):
     for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"]:
         built = site / page.relative_to(ROOT).with_suffix(".html")
