@@ -46,6 +46,8 @@ MODULES = (
 )
 #: Longest request: the words and the environment of a process.
 LONGEST = 1 << 20
+#: What the server says to a process that may ask from now on.
+GREETING = b"ask"
 
 
 class Forked:
@@ -157,13 +159,16 @@ class Forks:
         if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
             # an abstract address: it is gone when nobody holds it any more
             address = f"\0forks-of-{run}"
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            # but for the first process of the run, another one holds the address
-            with listener, suppress(OSError):
-                listener.bind(address)
-                listener.listen()
-                server = _started(listener)
-            mine = _connected(address)
+            mine, deadline = None, time.monotonic() + 10.0
+            while mine is None:
+                assert time.monotonic() < deadline, "no server of forks"
+                listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                # but for the first process of the run, another one holds the address
+                with listener, suppress(OSError):
+                    listener.bind(address)
+                    listener.listen()
+                    server = _started(listener)
+                mine = _connected(address)
         else:
             mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with its:
@@ -187,19 +192,21 @@ def _started(given: socket.socket) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def _connected(address: str) -> socket.socket:
+def _connected(address: str) -> socket.socket | None:
+    """Return a connection that the server has accepted; None if it ended just then.
+
+    It ends with the last process that asks: one that comes at that moment is still let in by the
+    system, and nobody would ever answer it.
+    """
     mine = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    deadline = time.monotonic() + 10.0
-    while True:
-        try:
-            mine.connect(address)
-        except ConnectionRefusedError:
-            # another process has bound it, and does not listen yet
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
+    with suppress(ConnectionRefusedError, ConnectionResetError):
+        mine.connect(address)
+        if mine.recv(len(GREETING)) == GREETING:
             return mine
+    mine.close()
+    # or another process has bound it, and does not listen yet
+    time.sleep(0.01)
+    return None
 
 
 FORKS = Forks()
@@ -222,16 +229,16 @@ def serve(given: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
     listens = bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-    asking = {given.accept()[0] if listens else given}
+    asking = {_let_in(given)} if listens else {given}
     running: dict[int, tuple[int, int]] = {}
     while asking:
         for ready in select.select([*asking, *running, *[given][:listens]], [], [])[0]:
             if isinstance(ready, int):
                 _tell(ready, *running.pop(ready))
             elif listens and ready is given:
-                asking.add(given.accept()[0])
+                asking.add(_let_in(given))
             else:
-                request, files, _, _ = socket.recv_fds(ready, LONGEST, 4)
+                request, files = _asked(ready)
                 if not request:
                     asking.remove(ready)
                     ready.close()
@@ -247,7 +254,26 @@ def serve(given: socket.socket) -> None:
                 for held in streams:
                     os.close(held)
                 running[os.pidfd_open(pid)] = pid, tell
-                ready.send(str(pid).encode())
+                # who asked may be gone; others still ask
+                with suppress(BrokenPipeError):
+                    ready.send(str(pid).encode())
+
+
+def _let_in(given: socket.socket) -> socket.socket:
+    asks = given.accept()[0]
+    with suppress(BrokenPipeError):
+        asks.send(GREETING)
+    return asks
+
+
+def _asked(asks: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a request with its files; an empty one of who is gone."""
+    try:
+        request, files, _, _ = socket.recv_fds(asks, LONGEST, 4)
+    except ConnectionResetError:
+        # it was killed with an answer on its way
+        return b"", []
+    return request, files
 
 
 def _draw() -> None:
