@@ -10,6 +10,7 @@ from typing import Any
 import faust
 from yarl import URL
 
+from agents.announcing import Announcing
 from agents.folding import Folding
 from agents.health import Health
 from agents.link import Link, ReleasesLog
@@ -93,6 +94,7 @@ def create_app(
     publishing = Publishing(
         task, topics, store, folding, link.send, link.read, link.extent, trust=trust
     )
+    announcing = Announcing(task, settings, store, link.extents, lambda: publishing.owner, say)
     progress = Progress(folding, log.left)
     verifying = (
         Verifying(*verify, lambda: publishing.owner, say, folding.meters) if verify else None
@@ -157,7 +159,7 @@ def create_app(
     async def watch() -> None:
         try:
             await asyncio.gather(
-                *(link.watch(), progress.run(), folding.watch_store()),
+                *(link.watch(), progress.run(), folding.watch_store(), announcing.run()),
                 tell_of_waits(
                     folding,
                     say,

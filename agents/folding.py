@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 
 from agents.meters import Meters
 from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
@@ -14,6 +16,7 @@ from pipeline.messages.topics import MAX_LETTER_BYTES, Topics
 from pipeline.reducer import Head, LogRecord, Partition, Reducer, known
 from pipeline.release.task import Task
 from state import RedisStore
+from state.stored import doubt_of
 
 log = logging.getLogger("veilstream.folding")
 #: First and next offset of a partition's log.
@@ -22,6 +25,8 @@ Bounds = Callable[[int], Awaitable[tuple[int, int]]]
 PATIENCE_BATCHES = 100
 #: Seconds between two looks at what Redis holds.
 LOOK_SECONDS = 1.0
+#: So many clients of a partition are compared with what Redis holds at each look.
+SOME_CLIENTS = 1000
 #: Dead letters on their way at once: a flood of them must not fill the memory.
 LETTERS = 500
 #: Reads a partition again from an offset.
@@ -63,6 +68,8 @@ class Folding:
         self._stored: dict[int, int] = {}
         #: Set after each commit: the estimate step waits on it.
         self.moved = asyncio.Event()
+        #: Looks at what Redis holds of a partition.
+        self._turn = 0
         #: How many releases this worker has added to sums.
         self.releases = 0
 
@@ -120,7 +127,7 @@ class Folding:
         return True
 
     async def watch_store(self) -> None:
-        """See now and then that Redis has what was committed, until cancelled.
+        """See each second that Redis has what was committed, until cancelled.
 
         A partition whose log rests would never find out by a commit, and whoever publishes reads it
         in Redis: clients may be waiting for the model after the releases that are lost there.
@@ -148,6 +155,43 @@ class Folding:
                         f"state is not what the log folds to ({doubt}). Nothing is published any "
                         "more: stop all workers and run `veilstream state rebuild`"
                     )
+            with suppress(StoreError):
+                if self.partitions:
+                    self._look_beside()
+
+    def _look_beside(self) -> None:
+        """Have Redis hold what this worker has stored there: of one partition, each in its turn.
+
+        What is damaged there is sound here. What is sound there and another, somebody has written:
+        nobody goes on with it before the log has told who is right.
+
+        StaleSnapshot, StateError as `RedisStore.beside`.
+        """
+        self._turn += 1
+        mine = sorted(self.partitions)
+        partition = mine[self._turn % len(mine)]
+        state = self.partitions[partition]
+        if state.head.next_offset != self._stored[partition] or not self._stored[partition]:
+            # a batch is on its way, or nothing was ever stored
+            return
+        names = state.clients_checksums.held
+        start = self._turn // len(mine) * SOME_CLIENTS % max(len(names), 1)
+        found = self._store.beside(
+            partition, state, list(islice(names, start, start + SOME_CLIENTS))
+        )
+        if found.foreign:
+            self._store.doubt(
+                partition, f"and not what its worker has stored: {', '.join(found.foreign[:5])}"
+            )
+        elif found.damaged or found.strange:
+            said = [*found.damaged, *(doubt_of(name) for name in found.strange)][:5]
+            log.warning(
+                "%s[%d]: Redis held something else than was stored there (%s), and has all of this "
+                "partition again from this worker: see to the memory and the disk of Redis, and to "
+                "who else may write there",
+                self.topic, partition, ", ".join(said),
+            )  # fmt: skip
+            self._store.mend(partition, state, found.strange)
 
     async def _continues(
         self, partition: int, watermark: int, records: Sequence[LogRecord]

@@ -179,10 +179,23 @@ class Link:
 
         BrokerError if Kafka does not answer in time.
         """
-        topic_partitions = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
+        found = await self._bounds([aiokafka.TopicPartition(topic, n) for n in range(partitions)])
+        first, after = zip(*found, strict=True)
+        return sum(first), sum(after)
+
+    async def extents(self, topics: Sequence[str]) -> list[tuple[int, int]]:
+        """Return first and next offset of each of some topics with one partition.
+
+        BrokerError if Kafka does not answer in time.
+        """
+        return await self._bounds([aiokafka.TopicPartition(topic, 0) for topic in topics])
+
+    async def _bounds(self, places: list[Any]) -> list[tuple[int, int]]:
+        topic = places[0].topic
         async with self._reader(topic, f"does not say where {topic} ends", "Describe") as consumer:
-            first = await consumer.beginning_offsets(topic_partitions)
-            return sum(first.values()), sum((await consumer.end_offsets(topic_partitions)).values())
+            first = await consumer.beginning_offsets(places)
+            after = await consumer.end_offsets(places)
+            return [(first[place], after[place]) for place in places]
 
     async def watch(self) -> None:
         """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.

@@ -111,10 +111,10 @@ class NewestModel:
         sent = self._newest_of(messages, length, known=held is not None)
         if sent is not None and (held is None or sent[0] > held[0]):
             self._store.store_model(*sent)
-            self.held = sent
-        else:
-            self.held = held
-            await self.send(time.time())
+            held = sent
+        self.held = held
+        # also where it is the topic's: an older one that somebody repeats may stand behind it
+        await self.send(time.time())
 
     def _newest_of(
         self, messages: Sequence[tuple[int, bytes | None]], releases: int, *, known: bool

@@ -15,14 +15,12 @@ import faust
 import mode
 from aiokafka.errors import KafkaError
 
+from agents.announcing import say_all
 from agents.app import create_app
 from agents.authority import authenticator
 from infra import saying
-from infra.admissions import announce_keys, say_again
 from infra.connection import told
-from infra.keyring import read_study
 from infra.local.state import hold
-from infra.study_record import announce
 from infra.topics import check_broker, check_copies, ensure_topics
 from pipeline.errors import AlreadyRunning, LocalStoreError, VeilstreamError
 from pipeline.messages.topics import Topics
@@ -76,19 +74,8 @@ def _run(
     ensure_topics(settings, topics)
     for warning in check_copies(settings, topics):
         _say(f"WARNING: {warning}")
-    # what was folded says which revision is the right one, and a record may be forged
-    folded = any(state.head.next_offset for state in states)
-    announce(task, settings, overrule=folded, say=_say)
-    if trust is not None:
-        held = read_study(settings, task.study.name)
-        announce_keys(task.study, settings, held)
-        admitted = {number: state.admissions.clients for number, state in enumerate(states)}
-        if said := say_again(task.study, settings, held, admitted):
-            _say(
-                f"WARNING: the clients topic did not end with the newest word about {len(said)} "
-                "clients, and does so again; if this repeats, somebody else writes to it"
-            )
-    else:
+    say_all(task, settings, dict(enumerate(states)), _say)
+    if trust is None:
         _say(OPEN)
     # its errors come many times a second; what they mean is said once, when the worker ends
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -22,6 +22,7 @@ from infra.roll import Roll, own_roll
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import (
     KEYS,
+    LAST_SERIAL,
     Admission,
     Entry,
     Link,
@@ -171,6 +172,8 @@ def tell_again(
 ) -> list[str]:
     """Admit or revoke in the log whom the clients topic says so of, where the log has lost it.
 
+    Revocations, too: else whoever has kept an admission could put it into the new log.
+
     admitted: By partition, as all of the log has it.
 
     Returns whom; BrokerError if Kafka fails.
@@ -178,7 +181,7 @@ def tell_again(
     roll, lost = own_roll(study, settings, held), list[Standing]()
     for client, said in roll.clients.items():
         known = admitted[partition_of(client.encode(), study.stream.partitions)].get(client)
-        if said.serial > known.serial if known else said.key:
+        if said.serial > (known.serial if known else 0):
             lost.append(said)
     if lost:
         with Writer(study, settings) as writer:
@@ -190,7 +193,13 @@ def tell_again(
 def _tell(writer: Writer, study: Study, held: StudyPairs, before: Standing, key: str) -> Standing:
     topics, client = Topics.of(study), before.client.encode()
     # grows even where the clients topic was lost
-    serial = max(before.serial + 1, int(time.time() * 1000))
+    serial = min(LAST_SERIAL, max(before.serial + 1, int(time.time() * 1000)))
+    if key and serial == LAST_SERIAL:
+        raise ConfigError(
+            f"client {before.client!r} cannot be admitted any more: somebody who had a key of the "
+            "study has used up its serials. Revoke it with `veilstream client revoke`, and admit "
+            "its owner under another id"
+        )
     word = write_signed(Admission(study.name, before.client, serial, key), held.newest)
     identity = f"client/{before.client}/{serial}"
     at = writer.send(topics.releases.name, client, word, identity)

@@ -28,6 +28,9 @@ from producers.membership import Membership
 #: answers a request with the first model that follows it, which may be long past when somebody
 #: looks; the second answer holds all that have come since.
 AGAIN_MS = 10
+#: After so many seconds without a message the last of each topic is read again: one that was made
+#: anew, and has come to where this client stood, holds another there.
+LAST_SECONDS = 10.0
 
 
 class ModelFeed:
@@ -65,7 +68,10 @@ class ModelFeed:
         self._membership, self._clients = membership, topics.clients.name
         self._known, self._study = Known(task.study.name), topics.study.name
         self._silence = Silence(settings)
-        topic_partitions = [
+        #: The last record that was read of each topic, and when any was.
+        self._last: dict[str, tuple[int, bytes | None]] = {}
+        self._heard = time.monotonic()
+        self._places = topic_partitions = [
             TopicPartition(topic.name, 0)
             for topic in (topics.models, topics.study, topics.clients)
             if topic is not topics.clients or membership is not None
@@ -95,6 +101,8 @@ class ModelFeed:
         records = self._read(int(seconds * 1000))
         if records and not seconds:
             records += self._read(AGAIN_MS)
+        if not records and time.monotonic() - self._heard > LAST_SECONDS:
+            self._look_back()
         self._take_all(records)
         if records:
             self._check_revision()
@@ -116,6 +124,13 @@ class ModelFeed:
             self._take_all(self._read(200))
         self._check_revision()
 
+    def _look_back(self) -> None:
+        self._heard = time.monotonic()
+        with asking(self._settings, f"topic {self._name}", "Read"):
+            for topic_partition in self._places:
+                if stands_at := self._consumer.position(topic_partition):
+                    self._consumer.seek(topic_partition, stands_at - 1)
+
     def _check_revision(self) -> None:
         running = self._known.revision
         if running is not None and running != self._task.revision:
@@ -131,10 +146,19 @@ class ModelFeed:
         with asking(self._settings, f"topic {self._name}", "Read"):
             batches = self._consumer.poll(timeout_ms=wait_ms, max_records=1000)
         self._silence.after(batches)
-        return [record for records in batches.values() for record in records]
+        records = [record for found in batches.values() for record in found]
+        if records:
+            self._heard = time.monotonic()
+        return records
 
     def _take_all(self, records: list[Any]) -> None:
         for record in records:
+            last, self._last[record.topic] = (
+                self._last.get(record.topic),
+                (record.offset, record.value),
+            )
+            if last == self._last[record.topic]:
+                continue
             if record.topic == self._study:
                 self._known.take(record.value)
             elif self._membership is not None and record.topic == self._clients:

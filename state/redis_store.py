@@ -6,7 +6,7 @@ and its heartbeats run in another thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from typing import TypeVar, cast
@@ -126,16 +126,54 @@ class RedisStore:
         Raises StaleSnapshot if another worker has moved the partition on; StoreError if Redis is
         out of reach; the commit may or may not have happened, and repeating it is harmless.
         """
+        self._write(partition, state, expected, (), everything=expected == 0)
+
+    def beside(self, partition: int, state: Partition, clients: Sequence[str]) -> stored.Beside:
+        """Compare a snapshot with the state that it was stored from, and some of its clients.
+
+        Raises StaleSnapshot if a client was taken out; StateError, StoreError as `load`.
+        """
+        names, erased = self._names(partition), keys.erased(self._study)
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hgetall(names[0])
+        pipeline.smembers(erased)
+        if clients:
+            pipeline.hmget(names[1], *clients)
+        fields, members, *found = self._ask(pipeline.execute)
+        if stored.erased_names(erased, members) != state.erased:
+            raise StaleSnapshot(
+                "a client was taken out, or taken back, beside this worker, which stops: the next "
+                "one reads the state anew"
+            )
+        if number_of(fields.get(WATERMARK.encode())) != state.head.next_offset:
+            # another worker has it by now, if it is sound
+            stored.summed(self._task, names[0], fields)
+            return stored.Beside([], [], [])
+        progress = dict(zip(clients, found[0] if found else (), strict=True))
+        return stored.beside(names, state, fields, progress)
+
+    def mend(self, partition: int, state: Partition, strange: Iterable[bytes]) -> None:
+        """Write all of a snapshot anew, where it is damaged, and remove what is none of ours.
+
+        Raises as `commit`.
+        """
+        self._write(partition, state, state.head.next_offset, strange, everything=True)
+
+    def _write(
+        self, partition: int, state: Partition, expected: int, strange: Iterable[bytes],
+        *, everything: bool,
+    ) -> None:  # fmt: skip
         names = self._names(partition)
-        written = stored.packed(names, state, everything=expected == 0)
+        written = stored.packed(names, state, everything=everything)
+        removed: list[bytes | str] = [*written.removed, *strange]
         arguments: list[bytes | int | str] = [
             expected,
             state.head.next_offset,
             2 * len(written.fields),
-            len(written.removed),
+            len(removed),
             len(state.erased),
             *_flat(written.fields),
-            *written.removed,
+            *removed,
             *_flat(written.clients),
         ]
         every = [*names, keys.erased(self._study)]

@@ -12,7 +12,7 @@ import msgspec
 
 from pipeline.errors import StateError
 from pipeline.reducer import HEAD, SCHEMA, Partition, Snapshot
-from pipeline.reducer.checksums import SIZE, Checksums, Damaged, opened, stamped
+from pipeline.reducer.checksums import SIZE, Checksums, Damaged, checksum, opened, stamped
 from pipeline.reducer.head import read_head
 from pipeline.release.task import Task
 
@@ -29,6 +29,19 @@ class Packed(NamedTuple):
     fields: dict[str, bytes]
     removed: list[str]
     clients: dict[str, bytes]
+
+
+class Beside(NamedTuple):
+    """How what is stored differs from what was stored, by names of fields.
+
+    damaged: Their checksums do not fit, or they are gone.
+    strange: They are none of ours.
+    foreign: They are sound, and others than were stored: somebody else wrote them.
+    """
+
+    damaged: list[str]
+    strange: list[bytes]
+    foreign: list[str]
 
 
 class _Old(msgspec.Struct):
@@ -87,6 +100,38 @@ def unpacked(
         )
     loaded.sums_checksums, loaded.clients_checksums = sums, clients
     return loaded
+
+
+def beside(
+    keys: tuple[str, str],
+    state: Partition,
+    stored: Mapping[bytes, bytes],
+    progress: Mapping[str, bytes | None],
+) -> Beside:
+    """Compare what is stored with the state of whoever stored it, to which nothing was added since.
+
+    stored, progress: The whole snapshot, and of some clients.
+    """
+    head = state.fields(everything=False)[HEAD] + _totals(
+        state.sums_checksums, state.clients_checksums
+    )
+    held = {**state.sums_checksums.held, HEAD: checksum(keys[0], HEAD, head)}
+    found = Beside([], [name for name in stored if not _is_ours(name, held)], [])
+    clients = state.clients_checksums.held
+    for key, name, mark, data in (
+        *((keys[0], name, mark, stored.get(name.encode())) for name, mark in held.items()),
+        *((keys[1], name, clients[name], data) for name, data in progress.items()),
+    ):
+        if data is None or not data.endswith(checksum(key, name, data[:-SIZE]).to_bytes(SIZE)):
+            found.damaged.append(name)
+        elif data[-SIZE:] != mark.to_bytes(SIZE):
+            found.foreign.append(name)
+    return found
+
+
+def _is_ours(name: bytes, held: Mapping[str, int]) -> bool:
+    known = name.decode(errors="replace")
+    return known in held or known in (WATERMARK, DOUBT)
 
 
 def summed(task: Task, key: str, stored: Mapping[bytes, bytes]) -> Snapshot:

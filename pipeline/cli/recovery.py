@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from agents.authority import authenticator
 from agents.refold import log_ends, refold
-from infra.admissions import announce_keys, say_again, tell_again
+from infra.admissions import announce_keys, retire, say_again, tell_again
 from infra.connection import read_partition
 from infra.keyring import read_study
 from infra.topics import ensure_topics
@@ -39,7 +39,8 @@ OPEN = (
 SHARES = (
     "WARNING: trust.largest_share: clients go on with their numbers, and count as large as ever "
     "beside a log that begins anew: those above their share of it wait, all of them perhaps for "
-    "ever. If that is so, give the study a new name"
+    "ever. If that is so, make a study of a new name that `follows` this one (`veilstream study "
+    "change` looks at it): each client goes on behind what it has released, with numbers from 0"
 )
 
 
@@ -58,6 +59,12 @@ def recovered(task: Task, settings: Settings) -> None:
     if trust is not None:
         held = read_study(settings, task.study.name)
         announce_keys(task.study, settings, held)
+        if any(state.admissions.least < held.least for state in states.values()):
+            retire(task.study, settings, held)
+            say(
+                "the log had lost from where on older keys of the study count no more, and has it "
+                "again"
+            )
         admitted = {n: state.admissions.clients for n, state in states.items()}
         if lost := tell_again(task.study, settings, held, admitted):
             say(f"the log had lost who may release, and has it again: {named(lost)}")

@@ -18,7 +18,10 @@ from pipeline.trust.keys import LAST_GENERATION, Pair, can_agree, is_signed
 from pipeline.trust.signed import check_plain, check_signed, signed
 
 Public = Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")]
-Serial = Annotated[int, Meta(ge=1, lt=2**53)]
+#: The last serial is for a revocation: whoever stole a key of the study can use up all others of a
+#: client, and it can be shut out all the same.
+LAST_SERIAL = 2**53 - 1
+Serial = Annotated[int, Meta(ge=1, le=LAST_SERIAL)]
 Generation = Annotated[int, Meta(ge=1, le=LAST_GENERATION)]
 #: Key of the record of the study's own keys; a client id begins with a letter or digit.
 KEYS = b"/keys"
@@ -120,6 +123,8 @@ def read_word(payload: bytes, study: str, publics: list[bytes]) -> Word:
         raise PayloadError("undecodable", "signed, and no word of a known version") from None
     if word.study != study:
         raise PayloadError("wrong-study", "the study's key signed this for another study")
+    if isinstance(word, Admission) and word.key and word.serial == LAST_SERIAL:
+        raise PayloadError("undecodable", "signed, and with the serial of a last revocation")
     return word
 
 

@@ -12,10 +12,11 @@ from pipeline.messages.model import write_model
 from pipeline.release.model import round_model
 from producers import models
 from producers.models import ModelFeed
+from tests.integration.test_lost_topics import anew
 from tests.stage import PATIENCE, Stage, study_text, until
 
 
-def test_a_look_ends_with_the_newest_model_and_not_with_the_next(
+def test_a_look_ends_with_the_newest_model_also_in_a_topic_that_was_made_anew(
     tmp_path: Path, kafka: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # on a busy machine Kafka needs longer; how long is not what this is about
@@ -47,6 +48,13 @@ def test_a_look_ends_with_the_newest_model_and_not_with_the_next(
 
             until(look, "the last one comes")
             assert set(seen) <= {1, 3}
+            # it has come to where this client stands before that looks again
+            anew(stage, stage.topics.models)
+            monkeypatch.setattr(models, "LAST_SECONDS", 0.5)
+            for version in (4, 5, 6):
+                publish(version)
+            until(lambda: feed.poll(0.1).version == 6, "the newest of the new topic comes", 30)
+            assert feed.refused == 0
         finally:
             feed.close()
             producer.close(timeout=5)

@@ -12,11 +12,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from infra.admissions import tell
+from infra.admissions import _tell, tell
 from infra.keyring import StudyPairs, pin, pinned, study_path
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError, PayloadError, StateError
-from pipeline.messages.admission import Admission, Enrolment, read_enrolment, write_signed
+from pipeline.messages.admission import (
+    LAST_SERIAL,
+    Admission,
+    Enrolment,
+    Entry,
+    Standing,
+    read_enrolment,
+    write_signed,
+)
 from pipeline.messages.form import HEADER
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
@@ -208,7 +216,7 @@ def test_a_revoked_client_counts_up_to_its_revocation_and_its_admission_cannot_b
 ) -> None:
     admission = world.say("east", world.client("east"))
     world.send("east", 0)
-    world.say("east", None)
+    revocation = world.say("east", None)
     world.send("east", 1)
     world.append("east", admission)
     world.send("east", 2)
@@ -216,10 +224,29 @@ def test_a_revoked_client_counts_up_to_its_revocation_and_its_admission_cannot_b
     assert letters == [(5, "revoked"), (7, "revoked")]
     assert state.clients["east"].highest == 0
     world.admit("east")
+    world.append("east", revocation)
     world.send("east", 1)
     state, letters = world.folded(3, 1)
     assert len(letters) == 2
     assert state.clients["east"].highest == 1
+
+
+def test_whoever_had_a_key_of_the_study_leaves_none_admitted_for_ever(world: World) -> None:
+    """Words of a stolen key hold until it is retired: the study must have one that follows them."""
+    thief = Pair(b"t" * 32)
+    for serial, key in ((LAST_SERIAL - 1, thief), (LAST_SERIAL, thief), (LAST_SERIAL, None)):
+        world.serial = serial - 1
+        world.say("north", key)
+        world.append("north", world.stamp("north", own=thief)(world.bare("north", serial % 9)))
+    _, letters = world.folded()
+    last = len(world.log)
+    assert letters == [(last - 4, "undecodable"), (last - 1, "revoked")]
+    # and the command does not say that it was done
+    standing = Standing("trusted", "north", [Entry(LAST_SERIAL - 1, "", 0, 1)])
+    with pytest.raises(ConfigError, match="used up its serials"):
+        _tell(
+            mock.Mock(), world.task.study, StudyPairs(world.pairs, 1), standing, thief.public.hex()
+        )
 
 
 def test_of_two_admissions_the_later_counts(world: World) -> None:

@@ -1,0 +1,105 @@
+"""What a study says of itself to its clients: which revision runs, its keys, who is admitted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from infra.admissions import announce_keys, say_again
+from infra.keyring import read_study
+from infra.study_record import announce
+from pipeline.messages.topics import Topics
+from pipeline.reducer import Partition
+from pipeline.release.task import Task
+from pipeline.settings import Settings
+from state import RedisStore
+
+#: Seconds between two looks at whether the topics still have it.
+LOOK_SECONDS = 10.0
+#: Where the clients topic holds more records, it is read at a worker's start alone: whoever fills
+#: it holds nobody up.
+FEW = 10_000
+Say = Callable[[str], None]
+#: First and next offset of each of some topics with one partition.
+Extents = Callable[[Sequence[str]], Awaitable[Sequence[tuple[int, int]]]]
+
+
+def say_all(task: Task, settings: Settings, states: Mapping[int, Partition], say: Say) -> None:
+    """Write to a study's topics whatever of it they do not end with.
+
+    states: All partitions, as they are stored.
+
+    ConfigError if another revision runs, or the key file is an old copy; BrokerError.
+    """
+    # what was folded says which revision is the right one, and a record may be forged
+    folded = any(state.head.next_offset for state in states.values())
+    announce(task, settings, overrule=folded, say=say)
+    if task.study.authenticated:
+        _say_admissions(task, settings, states, say)
+
+
+def _say_admissions(
+    task: Task, settings: Settings, states: Mapping[int, Partition], say: Say
+) -> None:
+    held = read_study(settings, task.study.name)
+    announce_keys(task.study, settings, held)
+    admitted = {number: state.admissions.clients for number, state in states.items()}
+    if said := say_again(task.study, settings, held, admitted):
+        say(
+            f"WARNING: the clients topic did not end with the newest word about {len(said)} "
+            "clients, and does so again; if this repeats, somebody else writes to it"
+        )
+
+
+class Announcing:
+    """Sees to it, at the worker that publishes, that it is said again where a topic was made anew.
+
+    store: Where the state is, which knows who is admitted.
+    extents: Tells where topics begin and end.
+    owner: Whether this worker publishes.
+    """
+
+    def __init__(
+        self, task: Task, settings: Settings, store: RedisStore, extents: Extents,
+        owner: Callable[[], bool], say: Say,
+    ) -> None:  # fmt: skip
+        self._task, self._settings, self._store = task, settings, store
+        self._extents, self._owner, self._say = extents, owner, say
+        topics = Topics.of(task.study)
+        self._names, self._clients = [topics.study.name], topics.clients.name
+        if task.study.authenticated:
+            self._names.append(self._clients)
+        self._ends: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._owner():
+                await self.look()
+
+    async def look(self) -> None:
+        """Say all again where a topic was made anew or emptied: it ends earlier, or holds nothing.
+
+        Who has written to the clients topic may have repeated an old word, the only one that
+        compaction leaves then.
+        """
+        found = dict(zip(self._names, await self._extents(self._names), strict=True))
+        ends = {name: end for name, (_, end) in found.items()}
+        before, self._ends = self._ends or ends, ends
+        lost = [name for name, (first, end) in found.items() if first >= end or end < before[name]]
+        if lost:
+            self._say(
+                f"WARNING: {' and '.join(lost)} was made anew or emptied: what the study says of "
+                "itself there is said again"
+            )
+            await asyncio.to_thread(self._again, say_all)
+        elif ends != before and self._clients in found:
+            first, end = found[self._clients]
+            if end != before[self._clients] and end - first <= FEW:
+                await asyncio.to_thread(self._again, _say_admissions)
+
+    def _again(self, what: Callable[[Task, Settings, Mapping[int, Partition], Say], None]) -> None:
+        numbers = range(self._task.study.stream.partitions)
+        states = {number: self._store.load(number) for number in numbers}
+        what(self._task, self._settings, states, self._say)
