@@ -110,7 +110,8 @@ def produce(
     if (source is None) == (listen is None):
         raise ConfigError("--source, --listen: give one of them: where the records come from")
     limit = Limit(epsilon_limit, delta_limit)
-    job = Job(source=source or f"listen://{listen}", limit=limit, **given)
+    place = f"listen://{listen}" if source is None else source
+    job = Job(source=place, limit=limit, **given)
     if job.begin is not None and job.rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
     task = live_task_of(study, "a client", level).of_client(job.client)

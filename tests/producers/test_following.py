@@ -130,7 +130,7 @@ def test_what_waits_or_is_lost_comes_first(path: Path) -> None:
             store.open_stream(task("b", "a"), SOURCE)
         store.sent("a", [1], (0, 1))
         with pytest.raises(LedgerBehind):
-            store._following.begin("b", SOURCE, ("a",), {"a": 1}, from_start=False)
+            store.following.begin("b", SOURCE, ("a",), {"a": 1}, from_start=False)
         assert store.open_stream(task("b", "a"), SOURCE).position == b"40"
 
 
