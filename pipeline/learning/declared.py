@@ -150,11 +150,14 @@ def _number(given: Any, name: str, allowed: str) -> float:
 
 
 def is_pair(given: Any) -> TypeGuard[tuple[float, float]]:
-    """Whether a parameter is a pair of numbers."""
+    """Whether a parameter is a pair of numbers; texts, and what is True or False, are none."""
     try:
-        return np.asarray(given, dtype=np.float64).shape == (2,)
+        ends = np.asarray(given)
     except (TypeError, ValueError):
         return False
+    return ends.shape == (2,) and all(
+        isinstance(end, Real) and not isinstance(end, bool) for end in ends.tolist()
+    )
 
 
 def _declared(given: Any) -> dict[str, Any]:

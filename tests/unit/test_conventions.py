@@ -144,6 +144,7 @@ records = 250
         ({"ranges": [(-1, 1)] * 2, "epsilon": 1.0}, "or 3 of them"),
         ({"ranges": {"x0": (-1, 1)}, "epsilon": 1.0}, "there is none for 'x1', 'x2'"),
         ({"ranges": "wide", "epsilon": 1.0}, "one pair"),
+        ({"ranges": (None, 1), "epsilon": 1.0}, "one pair"),
         ({"ranges": (1, -1), "epsilon": 1.0}, r"PrivateClassifier: data.features"),
         ({"ranges": (-1, 1), "epsilon": -1.0}, r"privacy.epsilon"),
         ({"ranges": (-1, 1), "epsilon": 1.0, "loss": "linear"}, r"estimator.loss"),
@@ -156,7 +157,7 @@ def test_a_parameter_that_cannot_be_is_named(parameters: dict[str, Any], words: 
 
 def test_a_regression_needs_the_range_of_its_responses() -> None:
     X, _ = data(300)
-    for given in (None, 3.0, (0, 1, 2), "wide"):
+    for given in (None, 3.0, (0, 1, 2), "wide", ("0", "9"), (None, 9), (False, True)):
         with pytest.raises(vs.ConfigError, match="response_range: must be declared"):
             PrivateRegressor(ranges=(-1, 1), response_range=given, epsilon=1.0).fit(X, X[:, 0])
     counts = PrivateRegressor(

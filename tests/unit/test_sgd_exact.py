@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from pipeline.methods.ldp_sgd.exact import exact, of_residuals
 from pipeline.methods.ldp_sgd.settings import mean_products
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.study import parse_study
+from pipeline.types import Matrix, Vector
 from tests.sgd import study_text
 
 RELEASED = 'releases = "gradients+curvature"'
@@ -98,3 +100,14 @@ def test_plan_and_check_say_it_before_there_are_records(tmp_path: Path) -> None:
     path.write_text("x0,x1,x2\n" + "\n".join(["0.5,0.5,0.5", "0.1,0.2,0.1"] * 50))
     same: object = of_sample(task_of(study), str(path))["intervals"]
     assert "some feature follows from the others" in str(same)
+
+
+@pytest.mark.parametrize("third", [lambda x: x[:, 0] / 3 + x[:, 1] / 3, lambda x: 1e-160 * x[:, 2]])
+def test_features_that_rounding_alone_tells_apart_have_no_intervals(
+    third: Callable[[Matrix], Vector],
+) -> None:
+    task = task_for("logistic")
+    features = np.random.default_rng(3).uniform(-1, 1, (300, 3))
+    features[:, 2] = third(features)
+    said = method_of(task.study).of_features(task, features)
+    assert "some feature follows from the others" in str(said)

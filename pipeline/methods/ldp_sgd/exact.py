@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
+from pipeline.errors import NumericError
 from pipeline.linalg import sandwich
 from pipeline.methods.facts import Exact
 from pipeline.methods.ldp_sgd.forecast import records_needed
@@ -44,6 +45,9 @@ def exact(task: GradientTask, records: int, products: Matrix | None = None) -> E
         # the largest curvature is how much an asymmetric loss weighs one side at most
         wanted *= unit * loss.slope_bound / loss.curvature_bound / HUBER
     found = mean_products(task) if products is None else products
+    if np.linalg.matrix_rank(found, hermitian=True) < task.size:
+        # what is left of such a combination is rounding, and its inverse any number
+        raise NumericError("some feature follows from the others")
     reach = float(scipy.special.ndtri((1 + task.study.estimator.level) / 2))
     widest = unit * reach * float(_deviations(task, found).max())
     enough = math.ceil((widest / wanted) ** 2)
