@@ -181,6 +181,7 @@ CELLS = (
     ),
     Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=3, together=0.995),
     Cell("linear", 3000, 8, 4.0, 0.1, release="sufficient", rounds=3, together=0.989),
+    Cell("logistic", 3000, 8, 4.0, 0.1, release="copies", together=0.93),
 )
 
 

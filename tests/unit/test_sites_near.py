@@ -175,6 +175,14 @@ def test_ways_from_the_first_model_are_longer_than_they_look() -> None:
 
 
 @pytest.mark.takes("sites that stop, over some models")
+def test_a_way_without_end_is_a_number_and_so_are_its_squares() -> None:
+    task = task_of(study_text(loss="logistic"))
+    squares, products = near.ways(task, np.full((1, 3), 1e200), np.zeros(1), np.eye(3))
+    # as they are when they are squared once more
+    assert float(products[0]) ** 2 < np.inf
+    assert 1e50 < float(squares[0]) < float(products[0])
+
+
 def test_sites_that_stop_hold_the_others_up_for_two_models_and_not_for_all() -> None:
     cell = Cell("logistic", 6000, 10, 8.0, every=10, stopping=3, rounds=5)
     told = [estimate for estimate, _ in stream(cell, 1)]

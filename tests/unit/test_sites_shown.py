@@ -7,6 +7,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from benchmarks.sites_coverage import Cell, stream
+from pipeline.methods.noisy_mle import copies_estimate as of_copies
 from pipeline.methods.noisy_mle import estimate as of_scores
 from pipeline.methods.noisy_mle.estimate import limit
 from pipeline.methods.noisy_mle.shown import FARTHEST, Shown, factors, reach, widened
@@ -97,3 +98,23 @@ def test_an_estimate_near_its_limit_has_longer_intervals_where_it_is_unsure(
     assert told[0][:2] == pytest.approx(before[0][:2], rel=0.05)
     # it is the noise that is in doubt
     assert told[1] == pytest.approx(before[1])
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_copies_near_their_limit_have_longer_intervals_where_they_are_unsure(
+    monkeypatch: pytest.MonkeyPatch, *, near: bool
+) -> None:
+    records, epsilon, together = (3000, 4.0, 0.93) if near else (6000, 8.0, 0.0)
+    cell = Cell("logistic", records, 8, epsilon, 0.1, release="copies", rounds=3, together=together)
+    found, _ = stream(cell, 0)[-1]
+    monkeypatch.setattr(of_copies, "widened", lambda decided, of, noise, level: (of, noise, True))
+    usual, _ = stream(cell, 0)[-1]
+    assert found.status == usual.status == "ready"
+    assert np.array_equal(found.coefficients, usual.coefficients)
+    told, before = found.standard_errors(), usual.standard_errors()
+    assert told is not None
+    assert before is not None
+    assert told[0][:2] == pytest.approx(before[0][:2], rel=0.05)
+    assert np.all(told[0][2:] > 1.2 * before[0][2:]) == near
+    if not near:
+        assert np.array_equal(told[0], before[0])

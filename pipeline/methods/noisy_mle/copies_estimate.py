@@ -22,10 +22,12 @@ from pipeline.methods.noisy_mle.copies_bound import selected, slack
 from pipeline.methods.noisy_mle.copies_near import FAR, Fit, askew, left_out
 from pipeline.methods.noisy_mle.copies_ridge import penalised
 from pipeline.methods.noisy_mle.copies_sent import Sent, sent_of
+from pipeline.methods.noisy_mle.copies_shown import deciding
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.estimate import next_point
+from pipeline.methods.noisy_mle.estimate import UNSURE, next_point
 from pipeline.methods.noisy_mle.infembler import Assembled, Copies, Matrices
 from pipeline.methods.noisy_mle.near import NEAR
+from pipeline.methods.noisy_mle.shown import widened
 from pipeline.methods.noisy_mle.sites import needed_sites, recent_epochs
 from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.methods.noisy_mle.telling import INTERVAL, dropped, empty, listed
@@ -133,10 +135,18 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
         apart = apart + selected(task, sent, fit, clear, apart)
     covariance, privacy = drawn.covariance(apart), drawn.covariance(noise)
     # a bound, whose square keeps 95 % intervals at 95 % or more, however large it is
-    covariance = covariance + np.diag(askew(task, fit) ** 2)
+    uneven = np.diag(askew(task, fit) ** 2)
+    chance = float(np.sum((covariance + uneven) * found.information))
+    near = bool(np.all(moved <= NEAR * np.sqrt(np.diag(covariance + uneven))))
     least = float(np.linalg.eigvalsh(found.information)[0])
-    error = math.sqrt(task.size / max(float(fit.weights @ copies.degrees), 1.0))
-    share = min(1.0, (least / (READY * error * (least + copies.ridge))) ** 2)
+    limit = READY * math.sqrt(task.size / max(float(fit.weights @ copies.degrees), 1.0))
+    share = min(1.0, (least / (limit * (least + copies.ridge))) ** 2)
+    if share == 1:
+        covariance, privacy, ended = widened(
+            deciding(sent, fit, drawn, limit), covariance, privacy, task.study.estimator.level
+        )
+        share = share if ended else UNSURE
+    covariance = covariance + uneven
     reason = ""
     if share < 1:
         reason = (
@@ -152,13 +162,10 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
             "beyond it. Wait for more releases, or begin a study with a larger bound; its noise is "
             "larger, and `veilstream study check` prints by how much (noise_over_sampling)"
         )
-    elif not np.all(moved <= NEAR * np.sqrt(np.diag(covariance))):
+    elif not near:
         reason = FAR
-    scale = max(float(found.information[0, 0]), 1e-12)
-    chance = float(np.sum(covariance * found.information)) / scale
-    return Solution(
-        sent, fit, drawn.coefficients, covariance, privacy, share, reason, chance + bent**2
-    )
+    error = chance / max(float(found.information[0, 0]), 1e-12) + bent**2
+    return Solution(sent, fit, drawn.coefficients, covariance, privacy, share, reason, error)
 
 
 def settled(task: CopiesTask, sent: Sent) -> Fit:

@@ -26,6 +26,8 @@ NEAR = 0.4
 #: Ways from the public start and from the first model, one step from there, are longer by a
 #: standard error: they are short by chance alone. Later models are apart by chance themselves.
 FIRST = 1
+#: No way is longer: it is far beyond all that is near, and so are its squares.
+ANYWHERE = 1e30
 #: A site lies where its square of the way is so many times that of the median site of its epoch.
 FARTHER = 25.0
 
@@ -39,6 +41,8 @@ def ways(task: WeighedTask, away: Matrix, scatter: Vector, rows: Matrix) -> tupl
     away: From the coefficients to the mean points, shape (k, d); scatter: their scatter, (k,).
     rows: Mean curvature, 1 for the intercept, without negative eigenvalues.
     """
+    # where records say nothing an estimate may lie anywhere, and its square is to be a number
+    away = np.clip(away, -ANYWHERE, ANYWHERE)
     squares = np.einsum("ki,ij,kj->k", away, rows, away)
     squares += scatter * float(np.linalg.eigvalsh(rows)[-1])
     # encoded entries are within -1 and 1
