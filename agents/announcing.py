@@ -63,7 +63,8 @@ class Announcing:
         self, task: Task, settings: Settings, store: RedisStore, extents: Extents,
         owner: Callable[[], bool], say: Say,
     ) -> None:  # fmt: skip
-        self._task, self._settings, self._store = task, settings, store
+        # the worker's working directory is another one when they are read
+        self._task, self._settings, self._store = task, settings.rooted(), store
         self._extents, self._owner, self._say = extents, owner, say
         topics = Topics.of(task.study)
         self._names, self._clients = [topics.study.name], topics.clients.name

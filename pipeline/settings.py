@@ -21,6 +21,10 @@ SECURITY = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 
 
+#: Files and folders that a worker reads while it runs.
+ROOTED = ("folder", "study_key", "kafka_ca", "kafka_certificate", "kafka_key")
+
+
 @dataclass(frozen=True)
 class Settings:
     """What the environment says; empty where it says nothing.
@@ -133,6 +137,11 @@ class Settings:
             if name.startswith("source_")
         }
         return replace(self, **own)
+
+    def rooted(self) -> Settings:
+        """Return the same settings, whose files are found from any working directory."""
+        named = {name: getattr(self, name) for name in ROOTED}
+        return replace(self, **{name: str(Path(at).absolute()) for name, at in named.items() if at})
 
     @property
     def home(self) -> Path:

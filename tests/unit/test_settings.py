@@ -39,3 +39,12 @@ def test_secrets_are_not_shown():
     )
     assert "hunter2" not in shown
     assert "x9" not in shown
+
+
+def test_files_of_rooted_settings_are_the_same_in_another_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = Settings(kafka_ca="ca.pem").rooted()
+    monkeypatch.chdir("/")
+    assert found.home == tmp_path / ".veilstream"
+    assert found.kafka_ca == str(tmp_path / "ca.pem")
+    assert found.kafka_certificate == found.study_key == ""
