@@ -87,8 +87,13 @@ class Announcing:
         """
         found = dict(zip(self._names, await self._extents(self._names), strict=True))
         ends = {name: end for name, (_, end) in found.items()}
-        before, self._ends = self._ends or ends, ends
-        lost = [name for name, (first, end) in found.items() if first >= end or end < before[name]]
+        # at the first look the clients topic may have changed since the worker started
+        before, self._ends = self._ends, ends
+        lost = [
+            name
+            for name, (first, end) in found.items()
+            if first >= end or end < before.get(name, 0)
+        ]
         if lost:
             self._say(
                 f"WARNING: {' and '.join(lost)} was made anew or emptied: what the study says of "
@@ -97,7 +102,7 @@ class Announcing:
             await asyncio.to_thread(self._again, say_all)
         elif ends != before and self._clients in found:
             first, end = found[self._clients]
-            if end != before[self._clients] and end - first <= FEW:
+            if end != before.get(self._clients) and end - first <= FEW:
                 await asyncio.to_thread(self._again, _say_admissions)
 
     def _again(self, what: Callable[[Task, Settings, Mapping[int, Partition], Say], None]) -> None:

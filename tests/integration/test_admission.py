@@ -509,7 +509,13 @@ def test_a_log_that_was_lost_has_its_clients_again_after_one_command(stage: Stag
         assert done.returncode == 0, done.stderr
         assert said in done.stderr
     words = [record for record in stage.releases() if (record.value or b"")[:1] == b"{"]
-    assert [record.key for record in words] == [b"north"]
+    # a revocation as well: else whoever has kept the admission could bring it into the new log
+    assert sorted(record.key for record in words) == [b"north", b"south"]
+    listed = json.loads(stage.run("client", "list", stage.study, "--json").stdout)
+    assert [bool(listed[name]["entries"][-1]["key"]) for name in ("north", "south")] == [
+        True,
+        False,
+    ]
     stage.worker()
     write_csv(source, 200)
     stage.produce("north", source)
