@@ -43,6 +43,10 @@ test: .venv/ready  ## All tests but the slow ones, on a real Kafka and Redis
 collect: .venv/ready  ## Compile the tests, once for all processes that run them
 	@said=$$($(BIN)/python -m pytest -q --collect-only tests 2>&1) || { echo "$$said" | tail -40; exit 1; }
 
+.PHONY: fetch
+fetch: .venv/ready  ## Kafka and the browser, once for all processes that run the tests
+	@$(BIN)/python -m tests.fetch
+
 .PHONY: test-slow
 test-slow: .venv/ready  ## Slow statistics, more of the same, the site, Prometheus
 	@$(BIN)/python -m pytest -m slow -q
