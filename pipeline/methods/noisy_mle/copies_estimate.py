@@ -30,7 +30,7 @@ from pipeline.methods.noisy_mle.near import NEAR
 from pipeline.methods.noisy_mle.shown import widened
 from pipeline.methods.noisy_mle.sites import needed_sites, recent_epochs
 from pipeline.methods.noisy_mle.state import SiteState
-from pipeline.methods.noisy_mle.telling import INTERVAL, dropped, empty, listed
+from pipeline.methods.noisy_mle.telling import INTERVAL, dropped, empty, endless, listed
 from pipeline.types import Matrix, Vector
 
 #: Rounds at most, and the length of the last one in standard errors.
@@ -58,7 +58,8 @@ def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Esti
     found, copies = fit.found, sent.copies
     records = float(fit.weights @ copies.records)
     # fits that are too far leave as many later ones come as there are now
-    share = min(solution.share, 0.5 if solution.far else 1.0)
+    lost = "" if reason else endless(task.study.coefficient_names, solution.covariance)
+    share = min(solution.share, 0.5 if solution.far else UNSURE if lost else 1.0)
     missing = slots * (1 / share - 1) if share > 0 else math.inf
     details = listed(task.release, sent.names, fit.weights, copies.records, fit.squared, task.size)
     # what far fits leave out is no reason for a short way
@@ -71,7 +72,7 @@ def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Esti
         covariance=None if reason else solution.covariance,
         privacy_covariance=None if reason else solution.privacy,
         status="warming" if reason else "ready",
-        reason=reason,
+        reason=reason or lost,
         records=slots,
         releases=releases,
         condition=condition_number(found.whole),
@@ -139,13 +140,14 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
     chance = float(np.sum((covariance + uneven) * found.information))
     near = bool(np.all(moved <= NEAR * np.sqrt(np.diag(covariance + uneven))))
     least = float(np.linalg.eigvalsh(found.information)[0])
-    limit = READY * math.sqrt(task.size / max(float(fit.weights @ copies.degrees), 1.0))
-    share = min(1.0, (least / (limit * (least + copies.ridge))) ** 2)
+    wanted = limit(task.size) / math.sqrt(max(float(fit.weights @ copies.degrees), 1.0))
+    share = min(1.0, (least / (wanted * (least + copies.ridge))) ** 2)
     if share == 1:
-        covariance, privacy, ended = widened(
-            deciding(sent, fit, drawn, limit), covariance, privacy, task.study.estimator.level
+        covariance, privacy = widened(
+            deciding(sent, fit, drawn, wanted), covariance, privacy, task.study.estimator.level
         )
-        share = share if ended else UNSURE
+        if np.isnan(covariance).all():
+            share = UNSURE
     covariance = covariance + uneven
     reason = ""
     if share < 1:
@@ -166,6 +168,11 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
         reason = FAR
     error = chance / max(float(found.information[0, 0]), 1e-12) + bent**2
     return Solution(sent, fit, drawn.coefficients, covariance, privacy, share, reason, error)
+
+
+def limit(size: int) -> float:
+    """Return the least share of the way with intervals, in deviations of one degree's noise."""
+    return READY * math.sqrt(size)
 
 
 def settled(task: CopiesTask, sent: Sent) -> Fit:

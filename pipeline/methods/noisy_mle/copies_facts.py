@@ -14,7 +14,7 @@ from scipy.special import ndtri
 from pipeline.errors import PrivacyError
 from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
-from pipeline.methods.noisy_mle.copies_estimate import READY
+from pipeline.methods.noisy_mle.copies_estimate import limit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import BEND, influence
 from pipeline.study import Study, with_keys
@@ -124,7 +124,7 @@ def outlook(task: CopiesTask, records: int) -> Outlook:
 def _until(task: CopiesTask, least: float) -> int:
     """Return from how many record slots on the least information stands out of the scatters."""
     ridge = task.ridge / task.slots
-    degrees = task.size * (READY * (least + ridge) / least) ** 2
+    degrees = (limit(task.size) * (least + ridge) / least) ** 2
     return max(1, math.ceil(degrees / (task.copies - 1))) * task.slots
 
 

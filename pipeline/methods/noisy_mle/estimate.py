@@ -25,7 +25,7 @@ from pipeline.types import Matrix, Vector
 #: The least eigenvalue of the mean curvature with which intervals are given, in units of its
 #: noise's spectral size.
 READY = 2.0
-#: How far a stream is on the way whose noise may be all of what records say in some direction.
+#: How far a stream is on the way in which the interval of a coefficient has no end.
 UNSURE = 0.9
 #: No model moves the predictor of any record further from the last, until intervals are given.
 LONGEST_STEP = 2.0
@@ -40,7 +40,8 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
     found, reason = _chosen(task, parts)
     sites, fit = found.sites, found.fit
     # scores that are too far leave as many later ones come as there are now
-    share = min(found.share, 0.5 if found.far else 1.0)
+    endless = "" if reason else telling.endless(task.study.coefficient_names, found.covariance)
+    share = min(found.share, 0.5 if found.far else UNSURE if endless else 1.0)
     coefficients = fit.coefficients
     point = next_point(task.norm_bound, coefficients, sites.point, settled=not reason)
     if not task.at_models:
@@ -51,7 +52,7 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
         covariance=None if reason else found.covariance,
         privacy_covariance=None if reason else found.privacy,
         status="warming" if reason else "ready",
-        reason=reason,
+        reason=reason or endless,
         records=slots,
         releases=releases,
         condition=condition_number(fit.bread.matrix, fit.bread.eigenvalues),
@@ -128,7 +129,8 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
     fit, squared, misplaced = settled(task, sites)
     covariance, privacy = variances(task, sites, fit)
     least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])
-    share = min(1.0, (max(least, 0.0) / (READY * fit.size)) ** 2)
+    wanted = limit(task.size) * fit.size / math.sqrt(task.size)
+    share = min(1.0, (max(least, 0.0) / wanted) ** 2)
     rows = positive(fit.curvature)
     moved, bent = near.moved(
         task, sites, fit.weights, fit.coefficients, rows, fit.bread.matrix, covariance
@@ -136,10 +138,11 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
     chance = float(np.sum(covariance * rows)) / max(float(rows[0, 0]), 1e-12)
     far = bool(np.any(moved > near.NEAR * np.sqrt(np.diag(covariance))))
     if share == 1:
-        covariance, privacy, ended = shown.widened(
+        covariance, privacy = shown.widened(
             _deciding(task, sites, fit), covariance, privacy, task.study.estimator.level
         )
-        share = share if ended else UNSURE
+        if np.isnan(covariance).all():
+            share = UNSURE
     reason = telling.lacking(share, known=fit.known)
     return Solution(
         sites=sites,
@@ -157,7 +160,7 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
 
 def limit(size: int) -> float:
     """Return how many deviations the least eigenvalue is out of its noise with intervals."""
-    return READY * math.sqrt(size)
+    return max(READY * math.sqrt(size), shown.NEAREST)
 
 
 def _deciding(task: SiteTask, sites: Sites, fit: Fit) -> shown.Shown:
@@ -167,7 +170,7 @@ def _deciding(task: SiteTask, sites: Sites, fit: Fit) -> shown.Shown:
     mass = fit.weights[points.site] ** 2 * points.noise
     return shown.Shown(
         axes=axes,
-        clear=np.maximum(values - READY * fit.size, 0.0) / deviation,
+        clear=np.maximum(values / deviation - limit(task.size), 0.0),
         limits=np.full(task.size, limit(task.size)),
         gains=solve_positive(fit.bread.matrix, axes) * deviation,
         way=fit.coefficients - mass @ points.mean / float(mass.sum()),

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.estimate import READY
+from pipeline.methods.noisy_mle.estimate import limit
 from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of, possible
 from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
@@ -214,7 +214,7 @@ def _until(task: SiteTask, least: float) -> int:
 def _spectral(task: SiteTask) -> float:
     """Return the least eigenvalue that stands out of the noise of one release."""
     deviation = task.channels(1).curvature.standard_deviation
-    return READY * deviation * math.sqrt(task.size) / task.slots
+    return limit(task.size) * deviation / task.slots
 
 
 def _until_near(task: SiteTask) -> int:

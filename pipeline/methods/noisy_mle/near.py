@@ -50,6 +50,8 @@ def ways(task: WeighedTask, away: Matrix, scatter: Vector, rows: Matrix) -> tupl
         np.sum(np.abs(away), axis=1) + np.sqrt(scatter * away.shape[1]),
         task.longest * np.sqrt(np.sum(away**2, axis=1) + scatter),
     )
+    # rounding makes a square of next to nothing negative
+    squares = np.maximum(squares, 0.0)
     return squares, longest * np.sqrt(squares)
 
 

@@ -23,6 +23,9 @@ from pipeline.types import Matrix, Vector
 FARTHEST = 5.0
 #: Nor to be a larger share of a number at its limit: with all of it no interval would end.
 SHARE = 7 / 8
+#: No limit is nearer, in deviations: ends near it would be cut short by the share above. With less,
+#: intervals of features that nearly move together would miss too often where few streams have them.
+NEAREST = 5.0
 #: What ends of intervals of low levels are not less than, in deviations.
 LEAST = 1e-3
 HALVINGS = 30
@@ -48,14 +51,17 @@ class Shown:
 
 def widened(
     shown: Shown, covariance: Matrix, privacy: Matrix, level: float
-) -> tuple[Matrix, Matrix, bool]:
-    """Return a covariance and its noise's part as intervals need them, and whether these end."""
+) -> tuple[Matrix, Matrix]:
+    """Return a covariance and its noise's part as intervals need them; NaN: no interval ends.
+
+    Each coefficient for itself: others that were withheld with it would be shown only where it is,
+    which is one more choice by chance.
+    """
     longer = factors(shown, covariance, level)
-    if not np.all(np.isfinite(longer)):
-        return covariance, privacy, False
+    longer[np.isinf(longer)] = math.nan
     wider = covariance * np.outer(longer, longer)
     # it is the noise that is in doubt
-    return wider, privacy + wider - covariance, True
+    return wider, privacy + wider - covariance
 
 
 def factors(shown: Shown, covariance: Matrix, level: float) -> Vector:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.noisy_mle.state import SiteState
-from pipeline.types import Vector
+from pipeline.types import Matrix, Vector
 
 #: How intervals are made.
 INTERVAL = "sandwich, variance of scores and noise"
@@ -49,6 +49,21 @@ def lacking(share: float, *, known: bool) -> str:
             "releases, or estimator.noise_scale where it is known"
         )
     return ""
+
+
+def endless(names: Sequence[str], covariance: Matrix) -> str:
+    """Say which coefficients have no interval, and what gives them one; empty if all have one.
+
+    covariance: Of all coefficients; NaN for those whose intervals have no end, shape (d, d).
+    """
+    lost = np.array(names)[np.isnan(np.diag(covariance))].tolist()
+    if not lost:
+        return ""
+    it = "it" if len(lost) == 1 else "them"
+    return (
+        f"no interval for {', '.join(lost)}: noise may still be all that tells {it} from other "
+        f"features. More releases or larger windows (window.records) give {it} one"
+    )
 
 
 def far(staying: int, count: int, needed: int, misplaced: Sequence[str]) -> str:
