@@ -23,7 +23,15 @@ def text_of(privacy: str, forgetting: bool) -> str:
     return text.replace('loss = "logistic"', 'loss = "logistic"' + extra)
 
 
-@pytest.fixture(params=["private", "open", "again", "forgetting"])
+@pytest.fixture(
+    params=[
+        "private",
+        "again",
+        # its sums are those of "again" before anything is sent anew
+        pytest.param("open", marks=pytest.mark.slow),
+        pytest.param("forgetting", marks=pytest.mark.slow),
+    ]
+)
 def stage(
     tmp_path: Path, kafka: str, redis_url: str, request: pytest.FixtureRequest
 ) -> Iterator[Stage]:

@@ -186,7 +186,11 @@ def disk() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("copy", [torn, careless, mixed])
+#: The careless have something of both: files of several moments, and a log that ends anywhere.
+LIKE_CARELESS = [pytest.param(copy, marks=pytest.mark.slow) for copy in (torn, mixed)]
+
+
+@pytest.mark.parametrize("copy", [careless, *LIKE_CARELESS])
 def test_a_copy_of_a_live_clients_files_is_an_earlier_state_or_refused(
     forks: Forks, disk: Path, copy: Callable[..., None]
 ) -> None:

@@ -47,12 +47,11 @@ def exhaustive(table: Costs) -> float:
 
 
 @pytest.mark.parametrize("kind", ["chains", "adversarial"])
-@pytest.mark.takes("400 instances, each against all its schedules")
 def test_branch_and_bound_finds_what_exhaustive_search_finds(kind):
     rng = np.random.default_rng(10)
-    for _ in range(400):
+    for _ in range(200):
         clients = int(rng.integers(1, 6))
-        slots = int(rng.integers(clients, 9))
+        slots = int(rng.integers(clients, 8))
         if kind == "chains":
             given = random_round(rng, clients, slots)
             table = given.costs(given.scales())

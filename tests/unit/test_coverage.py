@@ -130,6 +130,12 @@ REGRESSIONS = {
     for private in (False, True)
 }
 
+#: Both losses, with noise and without; a long run has each with each.
+CASES = [
+    pytest.param(case, marks=[pytest.mark.slow] * (case in ("linear-open", "poisson-private")))
+    for case in REGRESSIONS
+]
+
 #: Streams, rounds and clients: enough of them to tell an interval from one half as wide.
 REGRESSION_RUN = (16, 20, 6)
 
@@ -160,12 +166,12 @@ def hits_of(estimates: list[Estimate], shrink: float = 1.0) -> np.ndarray:
     return np.array(hits)
 
 
-@pytest.mark.parametrize("case", REGRESSIONS)
+@pytest.mark.parametrize("case", CASES)
 def test_intervals_of_a_regression_cover(case: str) -> None:
     check_coverage(hits_of(ends_of(case, *REGRESSION_RUN)), 4)
 
 
-@pytest.mark.parametrize("case", REGRESSIONS)
+@pytest.mark.parametrize("case", CASES)
 def test_the_check_finds_intervals_of_a_regression_that_are_half_as_wide(case: str) -> None:
     with pytest.raises(AssertionError, match="coverage"):
         check_coverage(hits_of(ends_of(case, *REGRESSION_RUN), shrink=4.0), 4)

@@ -97,8 +97,11 @@ def test_a_site_takes_as_much_room_after_many_windows_as_after_a_few() -> None:
 
 @pytest.mark.parametrize(
     ("loss", "settings"),
-    [("logistic", {}), ("linear", {"epsilon": 4.0}), ("linear", {"residual_bound": 0.4})],
-    ids=["logistic", "sufficient", "cut"],
+    [
+        pytest.param("logistic", {}, id="logistic"),
+        pytest.param("linear", {"epsilon": 4.0}, id="sufficient", marks=pytest.mark.slow),
+        pytest.param("linear", {"residual_bound": 0.4}, id="cut", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.takes("a share of intervals needs many streams")
 def test_intervals_cover_what_they_promise(loss: str, settings: dict[str, object]) -> None:
@@ -275,7 +278,7 @@ def test_a_lie_about_squares_alone_does_no_more_than_to_stay_away(factor: int) -
     assert np.all(longer < 1.02 * math.sqrt(8 / 7))
 
 
-@pytest.mark.parametrize("wide", [1, 3])
+@pytest.mark.parametrize("wide", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.takes("a share of intervals needs many streams")
 def test_intervals_cover_where_residuals_of_some_sites_are_wider(wide: int) -> None:
     text = study_text(p=3, loss="linear", records=1000, epsilon=8.0, ridge=1e-3, releases=8,
