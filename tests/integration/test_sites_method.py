@@ -49,15 +49,20 @@ def stage(
     yield from lent(Stage(tmp_path, kafka, redis_url, text))
 
 
-def source(folder: Path, site: int, *, lie: bool) -> Path:
-    chance, lines = random.Random(site), ["x,z,y"]
+def rows(site: int, *, lie: bool) -> list[str]:
+    chance, lines = random.Random(site), []
     for _ in range(RECORDS):
         x, z = chance.uniform(-1, 1), chance.uniform(-1, 1)
         one = chance.random() < 1 / (1 + math.exp(-1.5 * x + z))
-        lines.append(f"{x:.4f},{z:.4f},{int(one != lie)}")
-    path = folder / f"{site}.csv"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+        lines.append(f"{x:.4f},{z:.4f},{int(one != lie)}\n")
+    return lines
+
+
+def produced(stage: Stage, paths: list[Path]) -> None:
+    for site, path in enumerate(paths):
+        stage.produce(f"site-{site}", path)
+    for site in range(SITES):
+        assert stage.code(f"site-{site}") == 0, stage.said(f"site-{site}")
 
 
 @pytest.mark.takes("backtest, doctor and replay of a whole stream")
@@ -68,10 +73,19 @@ def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     assert facts["sites"]["one_site_moves_at_most"] > 0
     stage.ensure_topics()
     stage.worker()
-    paths = [source(tmp_path, site, lie=site == 0) for site in range(SITES)]
+    paths = [tmp_path / f"{site}.csv" for site in range(SITES)]
+    found = [rows(site, lie=site == 0) for site in range(SITES)]
+    # two windows of each site first: where one is late, the others would begin far from the end
+    for path, lines in zip(paths, found, strict=True):
+        path.write_text("".join(["x,z,y\n", *lines[:600]]))
+    produced(stage, paths)
+    stage.caught_up()
+    for path, lines in zip(paths, found, strict=True):
+        with path.open("a") as file:
+            file.writelines(lines[600:])
     for site in range(SITES):
         stage.produce(f"site-{site}", paths[site])
-    until(lambda: sum(stage.watermarks()) >= SITES + 1, "some releases are folded")
+    until(lambda: sum(stage.watermarks()) >= 3 * SITES + 1, "some releases are folded")
     stage.kill("w0")
     stage.worker()
     for site in range(SITES):
