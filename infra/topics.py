@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-from kafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError
+from kafka.errors import (
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 
 from infra.connection import asking, kafka_options, no_topic
 from infra.preflight import check_servers
@@ -22,6 +26,8 @@ from pipeline.settings import Settings
 
 #: How long a broker may take to tell of a topic that was just created.
 METADATA_SECONDS = 10.0
+#: Kafka's codes of a topic that is not there, and of one that this user may not see.
+HIDDEN = (UnknownTopicOrPartitionError.errno, TopicAuthorizationFailedError.errno)
 #: Kafka's own word for "any age", in milliseconds.
 FOR_EVER_MS = 2**63 - 1
 
@@ -34,7 +40,7 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
     """
     wanted = {topic.name: topic for topic in topics}
     with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
-        existing = set(admin.list_topics())
+        existing = _shown(admin, wanted)
         created = [name for name in wanted if name not in existing]
         for name in created:
             # Kafka does not show topics that somebody may not see
@@ -48,7 +54,17 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
 def are_there(settings: Settings, names: Iterable[str]) -> bool:
     """Whether Kafka has topics, and shows them to this user; BrokerError as `ensure_topics`."""
     with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
-        return set(names) <= set(admin.list_topics())
+        wanted = set(names)
+        return wanted == _shown(admin, wanted).keys()
+
+
+def partitions_of(settings: Settings, name: str) -> int:
+    """Return how many partitions a topic has; none: it is not there, or this user may not see it.
+
+    BrokerError as `ensure_topics`.
+    """
+    with asking(settings, f"topic {name}", "Describe"), administrator(settings) as admin:
+        return sum(len(told["partitions"]) for told in _shown(admin, [name]).values())
 
 
 def check_partitions(settings: Settings, name: str, partitions: int) -> None:
@@ -56,10 +72,9 @@ def check_partitions(settings: Settings, name: str, partitions: int) -> None:
 
     Raises ConfigError, saying which of both; BrokerError if Kafka is out of reach or refuses.
     """
-    with asking(settings, f"topic {name}", "Describe"), administrator(settings) as admin:
-        if name not in admin.list_topics():
-            raise no_topic(settings, name)
-        found = len(admin.describe_topics([name])[0]["partitions"])
+    found = partitions_of(settings, name)
+    if not found:
+        raise no_topic(settings, name)
     if found != partitions:
         raise ConfigError(
             f"topic {name} has {found} partitions, the study says {partitions}: restore "
@@ -128,6 +143,15 @@ def administrator(settings: Settings) -> Any:
     return KafkaAdminClient(
         **kafka_options(settings), bootstrap_timeout_ms=8000, request_timeout_ms=15000
     )
+
+
+def _shown(admin: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return what Kafka tells of topics that exist and may be seen, by name.
+
+    It is asked for these alone: a cluster may have many thousands of others.
+    """
+    told = admin.describe_topics(list(names))
+    return {topic["name"]: topic for topic in told if topic["error_code"] not in HIDDEN}
 
 
 def _create(settings: Settings, admin: Any, topic: Topic) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kafka import KafkaConsumer, TopicPartition
 
 from infra.connection import asking, log_reader
-from infra.topics import are_there
+from infra.topics import partitions_of
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
@@ -148,15 +148,13 @@ def end_of(
 
     membership: As `lost_releases` takes it, of the topic's study.
     """
-    if not are_there(settings, [topic]):
+    partitions = partitions_of(settings, topic)
+    if not partitions:
         return None
     with (
         asking(settings, f"topic {topic}", "Read", UNREAD),
         log_reader(settings, wait_ms=200) as consumer,
     ):
-        partitions = len(consumer.partitions_for_topic(topic) or ())
-        if not partitions:
-            return None
         place = TopicPartition(topic, partition_of(store.client.encode(), partitions))
         consumer.assign([place])
         found = Search(consumer, place, store, say, stopped, membership).run(sent)

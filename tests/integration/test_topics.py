@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kafka import KafkaConsumer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import InvalidTimestampError
 
-from infra.topics import check_copies, ensure_topics, judged
+from infra.connection import read_partition
+from infra.topics import are_there, check_copies, check_partitions, ensure_topics, judged
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.study import parse_study
@@ -50,6 +52,26 @@ def test_a_topic_is_made_as_designed(
     assert len(admin.describe_topics([name])[0]["partitions"]) == partitions
     found = configuration(admin, name)
     assert {key: found[key] for key in expected} == expected
+
+
+def test_nobody_lists_the_topics_of_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster may have many thousands, which each start of a client would wait for."""
+
+    def listing(*_: object) -> None:
+        raise AssertionError("all topics were asked for")
+
+    monkeypatch.setattr(KafkaAdminClient, "list_topics", listing)
+    monkeypatch.setattr(KafkaConsumer, "topics", listing)
+    settings, releases = stage.settings, stage.topics.releases.name
+    assert not are_there(settings, [releases])
+    with pytest.raises(ConfigError, match=f"there is no topic {releases}"):
+        check_partitions(settings, releases, 3)
+    assert ensure_topics(settings, stage.topics.all()) == [t.name for t in stage.topics.all()]
+    assert ensure_topics(settings, stage.topics.all()) == []
+    assert are_there(settings, [releases])
+    assert not are_there(settings, [releases, "veil.nobody.releases.v1"])
+    check_partitions(settings, releases, 3)
+    assert list(read_partition(settings, releases, 0)) == []
 
 
 def test_dead_letters_hold_the_largest_release_with_its_headers(
