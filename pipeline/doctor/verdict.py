@@ -89,6 +89,12 @@ def limits(outlook: Outlook, records: int) -> str:
             f"the ridge alone is enough for slopes after {outlook.latest:,} records; the "
             "intercept, which has none, and slopes that go with it may need more"
         )
+    if outlook.exact is not None:
+        return (
+            "this holds for features that are independent and use their whole range, as assumed; "
+            "intervals of correlated ones, or of some that use a part of their range, come later "
+            "and are longer"
+        )
     least = (
         "the ridge alone is never enough"
         if outlook.latest is None

@@ -14,7 +14,7 @@ from pipeline.doctor.verdict import LARGEST_ERROR, judge, limits
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.facts import Outlook, Sizes
+from pipeline.methods.facts import Exact, Outlook, Sizes
 from pipeline.methods.ldp_sgd.forecast import records_to_mix
 from pipeline.methods.ldp_sgd.settings import rule_of, slowest
 from pipeline.methods.ldp_sgd.task import GradientTask
@@ -164,6 +164,12 @@ def test_a_yes_says_whether_it_needs_independent_features(
     # a no is one for other records, too
     wrong = sum_up(LOGISTIC, results(LOGISTIC, 200, width=1.0), np.zeros(LOGISTIC.size))
     assert judge(LOGISTIC, wrong, SIZES, 10_000, outlook) == judge(LOGISTIC, wrong, SIZES, 10_000)
+
+
+def test_a_yes_of_single_records_speaks_of_ranges_and_of_no_ridge() -> None:
+    told = limits(Outlook(None, 5_000, None, None, exact=Exact(0.3, 0.5, 5_000, 10_000)), 10_000)
+    assert "ridge" not in told
+    assert "a part of their range, come later" in told
 
 
 @pytest.mark.parametrize(("tau", "wanted"), [(0.8, "yes, for residuals as assumed"), (0.5, "yes")])

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from benchmarks.limit_law import standard_errors
-from benchmarks.sgd_intervals import Row
+from benchmarks.sgd_designs import Row
 from pipeline.doctor.population import Population, target_of
 from pipeline.doctor.streams import simulated
 from pipeline.library.checking import check_study

@@ -1,8 +1,9 @@
 """The estimate of a study with locally private gradients, with its intervals side by side.
 
 The coefficients are the average iterate after the burn-in; with a released curvature, the average
-moved to where the path would come to rest. "ready" means that a coefficient has an interval of the
-study's kind; `readiness` says which have. Source: ldp-sgd; the move is this project's.
+moved to where the path would come to rest, less what noise bends it. "ready" means that a
+coefficient has an interval of the study's kind; `readiness` says which have. Source: ldp-sgd; the
+move is this project's.
 """
 
 from __future__ import annotations
@@ -156,7 +157,9 @@ def _missing(found: _Paths, coefficients: Vector) -> tuple[NDArray[np.bool_], st
         alone = (i for i, p in enumerate(found.parts) if "plug-in" not in plug_ins(task, [p]))
         name, blocks = _which(found, next(alone, 0))
         return nothing, f"{name} has hardly begun to move, and intervals need a longer one{blocks}"
-    square = readiness.cloud(found.parts, coefficients, plug.paths[0].curvature)
+    # a bend that is not small yet is known badly, and must not make models look near
+    about = coefficients if plug.bent is None else coefficients + plug.bent
+    square = readiness.cloud(found.parts, about, plug.paths[0].curvature)
     if plug.centre is not None and own in found.plugs:
         lacks = [
             readiness.lacks_curvature(plug, found.records),

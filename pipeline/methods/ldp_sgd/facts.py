@@ -26,6 +26,7 @@ from pipeline.methods.ldp_sgd.settings import (
     scaling_of,
     slowest,
 )
+from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.records.blocks import with_intercept
 from pipeline.study import Study, with_keys
@@ -48,6 +49,7 @@ def sizes(task: GradientTask, records: int) -> Sizes:
     cloud = step * noise**2 * trace / (2 * curvature)
     logistic = task.loss.name == "logistic"
     scaled = cloud if logistic else cloud / task.loss.slope_bound**2
+    released = "curvature" in INTERVALS.get(task.path.shown, "")
     late = cap == lateness_cap(task) < rule.steps.eta0
     sooner = []
     if scaled > LARGEST_CLOUD:
@@ -64,7 +66,8 @@ def sizes(task: GradientTask, records: int) -> Sizes:
         else least_epsilon(task.study, records, lambda study: records_needed(GradientTask(study))),
         slope_error=slope_error(task, records),
         cloud=scaled,
-        relative_bias=GROWTH * cloud if logistic else None,
+        # what a released curvature moves is straightened as well
+        relative_bias=GROWTH * cloud if logistic and not released else None,
         late=late,
         sooner=tuple(sooner),
     )

@@ -26,6 +26,8 @@ from pipeline.types import Matrix, Vector
 FLOOR = 0.02
 #: Directions that noise hides may hold this share of a coefficient's variance.
 HIDDEN = 0.05
+#: How far a loss bends hangs on a population that is guessed: it is known to this share of itself.
+BENT_ERROR = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,12 @@ class PooledPlugIn:
     """A covariance of the pooled average of independent paths, weighted by their records.
 
     paths: The plug-in of each path; one where there is one path, or one that is shared.
+    bent: About how far noise about the minimum of a curved loss bends the mean of the centres,
+        which is taken off it, shape (d,); None where that is not known.
     """
 
     paths: tuple[PlugIn, ...]
+    bent: Vector | None = None
 
     @property
     def floored(self) -> int:
@@ -75,12 +80,12 @@ class PooledPlugIn:
 
     @property
     def centre(self) -> Vector | None:
-        """The mean of the paths' centres by their records, shape (d,); None where there is none."""
+        """The mean of the paths' centres by their records, straight, shape (d,), or None."""
         centres = [plug.centre for plug in self.paths if plug.centre is not None]
         if not centres:
             return None
         mean: Vector = np.average(centres, axis=0, weights=[plug.records for plug in self.paths])
-        return mean
+        return mean if self.bent is None else mean - self.bent
 
     @property
     def width_error(self) -> Vector:
@@ -90,8 +95,9 @@ class PooledPlugIn:
 
     @property
     def covariance(self) -> Matrix:
-        """Of the pooled average, shape (d, d)."""
-        return self._pooled([plug.covariance for plug in self.paths])
+        """Of the pooled average, shape (d, d); what is taken off counts as known to a half."""
+        own = self._pooled([plug.covariance for plug in self.paths])
+        return own if self.bent is None else own + np.diag((BENT_ERROR * self.bent) ** 2)
 
     def privacy_covariance(self, noise: float) -> Matrix:
         """Return the part of the covariance that noise of this variance causes, shape (d, d)."""

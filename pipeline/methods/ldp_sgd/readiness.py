@@ -3,7 +3,8 @@
 Intervals that read the path need it to have mixed: fifty relaxation times of each coefficient. The
 plug-in with a released curvature moves the average to where the path would come to rest, and needs
 that curvature instead. Both suppose that clients took their gradients where the loss is nearly
-quadratic, and that the noise about the minimum does not bend the average.
+quadratic. Noise about the minimum bends the average of a curved loss: the plug-in takes that off,
+and the others need it to be small.
 Source: ldp-sgd for mixing, with thresholds from simulations; the rest is this project's.
 """
 
@@ -113,12 +114,12 @@ def cloud(paths: Sequence[Sums], centre: Vector, curvature: Matrix) -> float:
 
 
 def bend(task: GradientTask, square: float, coefficients: Vector, curvature: Matrix) -> Vector:
-    """Return about how far noise of this mean square bends an average, shape (d,), >= 0."""
+    """Return about how far, and which way, noise of this mean square bends an average, (d,)."""
     if task.classes:
-        return GROWTH * square * np.abs(coefficients)
+        return GROWTH * square * coefficients
     found, tau = np.zeros(len(coefficients)), task.study.estimator.tau
     if task.study.estimator.loss == "expectile" and tau is not None:
-        lean = abs(2 * tau - 1) * MIDDLE / 2
+        lean = (2 * tau - 1) * MIDDLE / 2
         found[0] = lean * square / (scale_of(task) * float(curvature[0, 0]))
     return found
 
@@ -182,7 +183,7 @@ def _two_digits(count: float) -> str:
 def lacks_straightness(bent: Vector, errors: Vector) -> Lack:
     """Return which coefficients the noise about the minimum bends too much."""
     return Lack(
-        bent > LARGEST_BEND * errors,
+        np.abs(bent) > LARGEST_BEND * errors,
         "noise about the minimum of a curved loss bends the average by more than half a standard "
         'error: estimator.path.releases = "gradients+curvature", smaller steps '
         "(estimator.path.kappa) with more records, or a larger epsilon help",

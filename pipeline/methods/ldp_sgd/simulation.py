@@ -14,7 +14,7 @@ from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.privacy.channel import Channel
 from pipeline.records.blocks import predictors, with_intercept
 from pipeline.release.model import round_model
-from pipeline.types import Integers, Matrix, Vector
+from pipeline.types import Matrix, Vector
 
 
 class GradientStream:
@@ -23,6 +23,7 @@ class GradientStream:
     def __init__(self, task: GradientTask, rng: np.random.Generator) -> None:
         self._task, self._rng = task, rng
         self._state, self._model = SgdState(rule_of(task)), task.first_model
+        self._upper = np.triu_indices(task.size)
 
     def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
         """Move along the gradients of a round."""
@@ -62,23 +63,20 @@ class GradientStream:
             predictor = predictors(design, self._model.coefficients)
             factors["curvature"] = weights * task.loss.curvature(predictor, responses)
         rows = design.reshape(windows, task.slots, task.size)
-        upper = np.triu_indices(task.size)
         parts = [np.zeros((windows, 0))]
         for name in (name for name in factors if name in task.shares):
             weighted = rows * factors[name].reshape(windows, task.slots, 1)
-            sums = np.matmul(weighted.transpose(0, 2, 1), rows)[:, *upper]
+            sums = np.matmul(weighted.transpose(0, 2, 1), rows)[:, *self._upper]
             if task.study.noised:
                 channel = {"curvature": task.channels.curvature, "products": task.channels.products}
-                sums = sums + self._matrix_noise(channel[name], upper, windows)
+                sums = sums + self._matrix_noise(channel[name], windows)
             parts.append(sums)
         return np.concatenate(parts, axis=1)
 
-    def _matrix_noise(
-        self, channel: Channel | None, upper: tuple[Integers, Integers], windows: int
-    ) -> Matrix:
+    def _matrix_noise(self, channel: Channel | None, windows: int) -> Matrix:
         assert channel is not None  # noqa: S101  a part that is released has a channel
         beside = channel.off_diagonal().standard_deviation
-        deviations = np.where(upper[0] == upper[1], channel.standard_deviation, beside)
+        deviations = np.where(self._upper[0] == self._upper[1], channel.standard_deviation, beside)
         return deviations * self._standard((windows, len(deviations)))
 
     def _noise(self, shape: tuple[int, ...]) -> Matrix:
