@@ -78,6 +78,7 @@ class Cell:
     rare: Share of records whose last feature is 1 and not -1; 0: it is uniform.
     stopping: So many of the sites send two windows and no more.
     together: Correlation of the last two features, whose coefficients are opposite; 0: none.
+    wide: So many of the sites have residuals three times as wide as the others', a third of usual.
     """
 
     loss: str
@@ -92,6 +93,7 @@ class Cell:
     rare: float = 0.0
     stopping: int = 0
     together: float = 0.0
+    wide: int = 0
 
     @property
     def label(self) -> str:
@@ -100,6 +102,7 @@ class Cell:
         more += f" rare={self.rare:g}" * bool(self.rare)
         more += f" {self.stopping} stop" * bool(self.stopping)
         more += f" together={self.together:g}" * bool(self.together)
+        more += f" wide={self.wide}" * bool(self.wide)
         return (
             f"{self.loss} {self.release} n={self.records} sites={self.sites} "
             f"epsilon={self.epsilon:g} intercept={self.intercept:g}{more}"
@@ -139,8 +142,8 @@ class Cell:
             every=self.every or sum(map(self.windows_of, range(self.sites))),
         )
 
-    def window(self, rng: np.random.Generator) -> Arrays:
-        """Draw a window of records."""
+    def window(self, rng: np.random.Generator, site: int = 0) -> Arrays:
+        """Draw a window of records of a site."""
         features = rng.uniform(-1, 1, (self.records, 3))
         if self.rare:
             features[:, 2] = np.where(rng.random(self.records) < self.rare, 1.0, -1.0)
@@ -151,6 +154,7 @@ class Cell:
         if self.loss == "linear":
             # no response is cut: that would bend the line
             noise = SPREAD * np.clip(rng.standard_normal(self.records), -2.5, 2.5)
+            noise /= 3 if self.wide and site >= self.wide else 1
             return Arrays(features, predictor + noise)
         chance = 1 / (1 + np.exp(-predictor))
         return Arrays(features, np.where(rng.random(self.records) < chance, 1.0, -1.0))
@@ -179,6 +183,8 @@ CELLS = (
         for release in ("score", "sufficient")
         for records, epsilon, intercept in ((1500, 2.0, -1.0), (3000, 8.0, 0.0), (6000, 8.0, -1.0))
     ),
+    Cell("linear", 1000, 20, 8.0, release="sufficient", rounds=4, wide=6),
+    Cell("linear", 1000, 8, 8.0, release="sufficient", rounds=4, wide=3),
     Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=5, together=0.995),
     Cell("linear", 3000, 8, 4.0, 0.1, release="sufficient", rounds=3, together=0.989),
     Cell("logistic", 3000, 8, 4.0, 0.1, release="copies", together=0.93),
@@ -253,7 +259,7 @@ def stream(cell: Cell, seed: int) -> list[tuple[Estimate, Vector]]:
     for number in range(cell.rounds):
         for site in range(cell.sites - cell.stopping * (number > 1)):
             for _ in range(cell.windows_of(site)):
-                windows.append(cell.window(rng))
+                windows.append(cell.window(rng, site))
                 # a model is made at once where it is time, and that of a round below
                 run.fold(f"site-{site}", run.release(f"site-{site}", windows[-1], run.model))
                 if every and run.waiting >= every:

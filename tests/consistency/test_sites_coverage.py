@@ -23,7 +23,7 @@ CELLS = (
 )
 #: Features that nearly move together, so that a few streams have intervals first.
 TOGETHER = (
-    Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=2, together=0.995),
+    Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=4, together=0.995),
     Cell("linear", 3000, 8, 4.0, 0.1, release="sufficient", rounds=2, together=0.989),
     Cell("logistic", 3000, 8, 4.0, 0.1, release="copies", rounds=4, together=0.93),
 )
@@ -53,7 +53,7 @@ def test_intervals_that_few_streams_have_hold_the_truth_too(cell: Cell) -> None:
     told = [stream(cell, seed) for seed in range(7000, 7200)]
     rows = [row_of(cell, number, [one[number] for one in told]) for number in range(cell.rounds)]
     rows.append(row_of(cell, 0, [first_of(one) for one in told]))
-    # by standard errors alone the first held it in 81 to 91 %
+    # by standard errors alone the first held it in 81 to 91 %, with nearer limits
     assert 0.04 < rows[cell.rounds - 2]["ready"] < 0.8
     for row in rows:
         if row["coverage"] is None:

@@ -70,6 +70,15 @@ def test_with_standard_errors_alone_or_nearer_limits_they_do_not() -> None:
         assert coverage(2 * math.sqrt(size), 0.02, 1.0, protected=True) < most
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.84])
+def test_copies_of_few_coefficients_have_the_limit_of_four(share: float) -> None:
+    # no share has more noise than the root of 2 over the degrees
+    assert of_copies.limit(2) == of_copies.limit(3) == of_copies.limit(4) < of_copies.limit(5)
+    assert 0.93 <= coverage(of_copies.limit(2) / math.sqrt(2), share, 0.0, protected=True) <= 0.975
+    # that of two
+    assert coverage(2.0, 0.1, 0.0, protected=True) < 0.7
+
+
 def test_far_above_its_limit_a_number_makes_nothing_longer() -> None:
     assert longer_of(20.0, 4.0, 1.0, 0.5) == 1.0
     assert longer_of(0.1, 4.0, 1.0, 0.5) > longer_of(1.0, 4.0, 1.0, 0.5) > 1.2

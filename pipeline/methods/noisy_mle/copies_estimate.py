@@ -38,6 +38,8 @@ ROUNDS, CLOSE = 40, 1e-4
 #: The least eigenvalue of a record's information with which intervals are given, in deviations of
 #: the noise of the scatters, by which the sites' ridge is taken out of it.
 READY = 2.0
+#: Fewer coefficients have the limit of so many: ends of intervals near a nearer one are cut short.
+FEWEST = 4
 #: A scatter may say so many times the others' precision, beyond what chance and sites vary.
 SHARPEST = 3.0
 #: Scatters of the ridge alone are as wide, in deviations: at most one in seven. A site that is left
@@ -172,7 +174,7 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
 
 def limit(size: int) -> float:
     """Return the least share of the way with intervals, in deviations of one degree's noise."""
-    return READY * math.sqrt(size)
+    return READY * math.sqrt(max(size, FEWEST))
 
 
 def settled(task: CopiesTask, sent: Sent) -> Fit:
