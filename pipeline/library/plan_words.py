@@ -62,8 +62,8 @@ def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:
     return (
         "an exact interval, which knows all but the noise, is for the widest coefficient "
         f"{at}+-{found.wanted:.2g} ({unit}) after about {_about(found.records)}; estimates are "
-        f"ready after {_about(found.ready)} at the latest, if features spread over their ranges as "
-        "supposed"
+        f"ready after {_about(found.ready)} at the latest, if features spread over their ranges "
+        f"and {'classes are as even' if classes else 'residuals are as large'} as supposed"
     )
 
 
