@@ -246,3 +246,13 @@ def test_every_method_runs_on_generated_recordings(tmp_path: Path) -> None:
     assert all(len(figures) == len(six_figures.FIGURES) for figures in found.values())
     # label 7 shifts all readings as label 1 does, so a linear rule cannot tell those two apart
     assert 60 < found["OffNP", 1.0][0] < 95
+
+
+def test_copies_of_all_sites_are_never_worse_than_one_site_alone() -> None:
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in json.loads(RESULTS.with_name("noisy_mle.json").read_text()):
+        found.setdefault((row["table"], row["row"]), {})[row["column"]] = row["ours"]
+    both = [of for of in found.values() if {"INFEM", "Site1"} <= of.keys()]
+    assert len(both) > 20
+    for of in both:
+        assert of["INFEM"] < of["Site1"]
