@@ -4,15 +4,15 @@
 [--share S] [--draws N]`: of the first share S of each stream, how far the fit to the records that
 count is from that to all of them (mix); what linearised scores leave out since windows' curvatures
 and the models that they met deviate together (unlike), and since curvature changes on the way
-(second order), before anything is taken off; what C / 2 takes off; and how far estimates are off,
+(second order), before anything is taken off; what k C / 2 takes off; and how far estimates are off,
 all as means over draws, in standard errors, intercept first. With --exact: how often the sandwich
 of the fit to all records, without noise, holds the population.
 
 With --charged: of estimates from the newest epoch, the two newest and so on, in predictors of
 records weighed by their curvature: the share of the releases behind the start, in how many draws
-the rule stops there, the bend that it charges (once), what it would charge with the distance of the
-mean model in place of the mean square distance of all, the true bias (the mean error over draws,
-less what chance makes of its square), and the root mean square error as it is and without C / 2.
+the rule stops there, the bend that it charges (once), what it would charge with the mean square
+distance of all models in place of that of their mean, the true bias (the mean error over draws,
+less what chance makes of its square), and the root mean square error as it is and without k C / 2.
 """
 
 from __future__ import annotations
@@ -96,17 +96,17 @@ def charged(stream: Stream, setting: Setting, draws: int) -> None:
     """Print what is charged for so many of the newest epochs, beside what they are off by."""
     told = [epochs_of_draw(stream, setting, number) for number in range(draws)]
     print(f"{stream.name}, {setting.label}, {draws} draws")
-    print("epochs  used  chosen  charged  by mean model  true bias  rms error  without C / 2")
+    print("epochs  used  chosen  charged  by all models  true bias  rms error  without C / 2")
     for place in range(min(len(each) for each in told)):
         at = [each[place] for each in told]
-        used, chosen_here, bent, near = np.mean([one[:4] for one in at], axis=0)
+        used, chosen_here, bent, scattered = np.mean([one[:4] for one in at], axis=0)
         errors, plain = (np.array([one[part] for one in at]) for part in (4, 5))
         mean, size = errors.mean(axis=0), float(np.mean(np.sum(errors**2, axis=1)))
         by_chance = (size - float(mean @ mean)) / (draws - 1)
         bias = math.sqrt(max(float(mean @ mean) - by_chance, 0.0))
         without = math.sqrt(float(np.mean(np.sum(plain**2, axis=1))))
         print(
-            f"{place + 1:6}  {used:4.0%}  {chosen_here:6.0%}  {bent:7.3f}  {near:13.3f}  "
+            f"{place + 1:6}  {used:4.0%}  {chosen_here:6.0%}  {bent:7.3f}  {scattered:13.3f}  "
             f"{bias:9.3f}  {math.sqrt(size):9.3f}  {without:13.3f}",
             flush=True,
         )
@@ -131,18 +131,20 @@ def epochs_of_draw(
         plain = off - solve_positive(solution.bread.matrix, solution.unlike)
         found.append((
             releases / solutions[-1].moments.releases, releases == stop, solution.bent,
-            bend_of_mean(task, solution), root @ off, root @ plain,
+            bend_of_all(task, solution), root @ off, root @ plain,
         ))  # fmt: skip
     return found
 
 
-def bend_of_mean(task: RenewableTask, solution: Solution) -> float:
-    """Return the bend where the mean model alone is off, not each: what scatters costs nothing."""
+def bend_of_all(task: RenewableTask, solution: Solution) -> float:
+    """Return the bend where each model is off, and not their mean alone."""
+    if not solution.is_near:
+        return solution.bent
     moments, curvature = solution.moments, solution.bread.curvature
     scale = SECOND_ORDER * task.loss.remainder / float(curvature[0, 0])
     off = moments.expansion / moments.slots - solution.coefficients
     each = float(np.sum(curvature * spread_about(moments, solution.coefficients)))
-    return solution.bent - scale * (max(each, 0.0) - float(off @ curvature @ off))
+    return solution.bent + scale * (max(each, 0.0) - float(off @ curvature @ off))
 
 
 def predictors_of(task: RenewableTask, drawn: Drawn, fit: Vector) -> Matrix:

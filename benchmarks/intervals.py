@@ -1,23 +1,22 @@
 """Who gets intervals, whether they cover, and how long they are: real streams and hard ones.
 
 `python -m benchmarks.intervals [--data FOLDER] [--full] [--streams TEXT] [--epsilon E] [--draws N]
-[--minutes M]`; `--show` prints the stored table, `--show --table` as Markdown. Every study says
-ranges, a norm bound and epsilon, and leaves ridge and width of the curvature to their defaults.
-Columns: the share of
-coefficients that have an interval at the end; how many of those hold the penalised fit, without
-noise, to the same released records, and of streams that draw new records the fit to a million
-others, which stands for the population; the same for the estimate in the middle of the stream; the
-median standard error over the floor, which the true curvature and the whole budget in the gradient
-would give, and over what estimates deviate from that fit; and the area under the curve beside that
-of the fit. Behind a coverage stands its Monte Carlo error, from the spread between draws. Intervals
-hold sampling error, too: they hold the fit to the same records more often than 95 % where that is
-large, and nearly always without noise. The last six streams are held out
-(`benchmarks/held_out.py`). Every row draws noise and records of its own, in rounds over all rows,
-until there are N draws (of epsilon 4 half, without noise a quarter) or M minutes of the processor
-are used up: no row stops because of what it found. Writes `benchmarks/results/intervals.json` with
---full, of every loss and budget, else intervals_quick.json, after each row; with --streams or
---epsilon the other stored rows stay. A draw depends on its row and its number alone: rows of two
-commands are those of one.
+[--minutes M]`; `--show` prints the stored table and what all rows of a budget say together, with
+`--table` as Markdown. Every study says ranges, a norm bound and epsilon, and leaves ridge and width
+of the curvature to their defaults. Columns: the share of coefficients that have an interval at the
+end; how many of those hold the penalised fit, without noise, to the same released records, and of
+streams that draw new records the fit to a million others, which stands for the population; the same
+for the estimate in the middle of the stream; the median standard error over the floor, which the
+true curvature and the whole budget in the gradient would give, and over what estimates deviate from
+that fit; and the area under the curve beside that of the fit. Behind a coverage stands its Monte
+Carlo error, from the spread between draws. Intervals hold sampling error, too: they hold the fit to
+the same records more often than 95 % where that is large, and nearly always without noise. The last
+six streams are held out (`benchmarks/held_out.py`). Every row draws noise and records of its own,
+in rounds over all rows, until there are N draws (of epsilon 4 half, without noise a quarter) or M
+minutes of the processor are used up: no row stops because of what it found. Writes
+`benchmarks/results/intervals.json` with --full, of every loss and budget, else
+intervals_quick.json, after each row; with --streams or --epsilon the other stored rows stay. A draw
+depends on its row and its number alone: rows of two commands are those of one.
 """
 
 from __future__ import annotations
@@ -75,8 +74,10 @@ def main() -> None:
     if options.show:
         if options.table:
             print(COLUMNS)
-        for row in json.loads(path.read_text())["rows"]:
+        stored = json.loads(path.read_text())["rows"]
+        for row in stored:
             print(markdown(row)) if options.table else show(row)
+        overall(stored)
         return
     kept = {}
     if (options.streams or options.epsilon) and path.exists():
@@ -219,6 +220,18 @@ def show(row: Mapping[str, Any]) -> None:
         f"AUC {private:.3f} / {fit:.3f}",
         flush=True,
     )
+
+
+def overall(rows: list[dict[str, Any]]) -> None:
+    """Print how often intervals of each budget cover, over the draws of all rows."""
+    names = ("covered", "population", "middle_covered", "middle_population")
+    for budget, name in product(("epsilon 1", "epsilon 4"), names):
+        found = [
+            (row["draws"], *row[name]) for row in rows if budget in row["setting"] and row[name]
+        ]
+        draws, means, errors = np.array(found).T
+        mean, error = (draws @ means, np.linalg.norm(draws * errors)) / draws.sum()
+        print(f"{budget}, {name}: {100 * mean:.1f} ({100 * error:.1f}) of {len(found)} rows")
 
 
 def markdown(row: Mapping[str, Any]) -> str:

@@ -155,18 +155,20 @@ def weighed_over_last(
     bread = (vectors * np.maximum(values, s / 2)) @ vectors.T
     own, off = np.array([unpack_upper(row, d) / n for row in packed[chosen]]), t - mean
     unlike = np.array([h @ o for h, o in zip(own, off, strict=True)]).T @ w / w.sum() / 2
-    step = np.linalg.solve(bread, score + penalty @ mean - unlike)
-    theta = mean - step
+
+    def noisy(spread: np.ndarray) -> np.ndarray:
+        return s**2 / d / 2 * (np.trace(spread) * np.eye(d) + spread)
+
     # the noise of the curvature, which turns the step and half of each model's distance
-    apart = (off.T * w**2) @ off / np.sum(w**2) / 4
-    turned, chance = (
-        s**2 / d / 2 * (np.trace(spread) * np.eye(d) + spread)
-        for spread in (np.outer(step, step) + apart, apart)
-    )
-    turned = turned * (w.sum() * n) ** 2
+    chance = noisy((off.T * w**2) @ off / np.sum(w**2) / 4)
     shift = np.linalg.solve(bread, unlike)
     by_chance = np.linalg.solve(bread, np.linalg.solve(bread, chance).T)
-    beyond = shift @ curvature @ shift - np.trace(by_chance @ curvature)
+    moved = shift @ curvature @ shift
+    beyond = max(moved - np.trace(by_chance @ curvature), 0.0)
+    known = beyond / moved
+    step = np.linalg.solve(bread, score + penalty @ mean - known * unlike)
+    theta = mean - step
+    turned = (noisy(np.outer(step, step)) + known * chance) * (w.sum() * n) ** 2
     residual = g - n * (score - curvature @ mean + t @ curvature)
     count = w.sum() ** 2 / np.sum(w**2)
     meat = (residual.T * w**2) @ residual * count / max(count - d, 1)
@@ -181,12 +183,8 @@ def weighed_over_last(
         "turned": turned,
         "inverse": inverse,
         "curvature": curvature,
-        "mixed": math.sqrt(max(beyond, 0.0) / curvature[0, 0]),
-        "bent": w**2
-        @ np.vecdot((t - theta) @ curvature, t - theta)
-        / np.sum(w**2)
-        / curvature[0, 0]
-        / 2,
+        "mixed": math.sqrt(beyond / curvature[0, 0]),
+        "bent": step @ curvature @ step / curvature[0, 0] / 2,
         "records": np.array(n * count),
     }
 

@@ -114,23 +114,26 @@ def over_last(task: Task, batch: PrivateBatch, number: int) -> dict[str, np.ndar
     own = np.array([unpack_upper(row * part.unit, d) / n for row in batch.curvature[chosen]])
     off = t - mean
     unlike = np.mean([h @ o for h, o in zip(own, off, strict=True)], axis=0) / 2
-    step = np.linalg.solve(bread, g.sum(axis=0) / slots + penalty @ mean - unlike)
-    centre = g.sum(axis=0) / slots - curvature @ mean
-    residual = g - n * (centre + t @ curvature)
-    meat = residual.T @ residual * count / max(count - d, 1)
 
     def noisy(x: np.ndarray) -> np.ndarray:
         """The variance of E x: the noise E has s^2 / d on its diagonal, and half of it beside."""
         return s**2 / d / 2 * (np.outer(x, x) + x @ x * np.eye(d))
 
+    # of what half of C moves, the share that is not noise is taken off
     chance = np.mean([noisy(o) for o in off], axis=0) / 4
-    turned = (noisy(step) + chance) * slots**2
-    inverse = np.linalg.inv(slots * bread)
-    noise = count * task.update_channels.gradient.standard_deviation**2 * np.eye(d)
     shift = np.linalg.solve(bread, unlike)
     by_chance = np.linalg.solve(bread, np.linalg.solve(bread, chance).T)
-    beyond = shift @ curvature @ shift - np.trace(by_chance @ curvature)
-    off = t - (mean - step)
+    moved = shift @ curvature @ shift
+    beyond = max(moved - np.trace(by_chance @ curvature), 0.0)
+    known = beyond / moved
+    step = np.linalg.solve(bread, g.sum(axis=0) / slots + penalty @ mean - known * unlike)
+    centre = g.sum(axis=0) / slots - curvature @ mean
+    residual = g - n * (centre + t @ curvature)
+    meat = residual.T @ residual * count / max(count - d, 1)
+
+    turned = (noisy(step) + known * chance) * slots**2
+    inverse = np.linalg.inv(slots * bread)
+    noise = count * task.update_channels.gradient.standard_deviation**2 * np.eye(d)
     return {
         "theta": mean - step,
         "covariance": inverse @ (meat + turned) @ inverse,
@@ -140,8 +143,8 @@ def over_last(task: Task, batch: PrivateBatch, number: int) -> dict[str, np.ndar
         "turned": turned,
         "inverse": inverse,
         "curvature": curvature,
-        "mixed": math.sqrt(max(beyond, 0.0) / curvature[0, 0]),
-        "bent": np.mean(np.vecdot(off @ curvature, off)) / curvature[0, 0] / 2,
+        "mixed": math.sqrt(beyond / curvature[0, 0]),
+        "bent": step @ curvature @ step / curvature[0, 0] / 2,
     }
 
 
@@ -318,6 +321,38 @@ def test_half_of_how_curvature_goes_with_models_is_taken_off_and_half_may_be_lef
     monkeypatch.setattr(solution, "TRAPEZOID", 0.0)
     plain = solved(replace(early, curvature=4 * early.curvature))
     assert_allclose(plain.coefficients - other.coefficients, -400 / 4096 / 6, rtol=0.2)
+
+
+def test_where_curvature_does_not_go_with_models_nothing_is_taken_off_or_charged() -> None:
+    task = task_of(p=2, epsilon=8.0, records=200)
+    batch = batch_of(task, 3, [1] * 60)
+    same = np.tile(batch.curvature[0], (60, 1))
+    along = np.rint(same * (1 + 2 * batch.expansion[:, :1] / 4096)).astype(np.int64)
+    other, alike = (
+        solution.solve_over(task, [(1.0, state_of(task, replace(batch, curvature=part)))], 1)
+        for part in (along, same)
+    )
+    assert np.any(other.unlike)
+    assert not np.any(alike.unlike)
+    assert task.update_channels.curvature is not None
+    variance = 60 * task.update_channels.curvature.standard_deviation**2
+    step = np.outer(alike.step, alike.step)
+    assert_allclose(alike.turned, variance / 2 * (np.trace(step) * np.eye(task.size) + step))
+
+
+def test_the_scatter_of_models_bends_an_estimate_only_where_it_is_far_from_their_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = task_of(p=2, epsilon=8.0, records=200)
+    batch = batch_of(task, 3, [1] * 60)
+    parts = [(1.0, state_of(task, batch))]
+    near = solution.solve_over(task, parts, 1)
+    monkeypatch.setattr(solution, "MOVING", 0.0)
+    far = solution.solve_over(task, parts, 1)
+    curvature, points = near.bread.curvature, batch.expansion / 4096
+    off = points - points.mean(axis=0)
+    scatter = np.mean(np.vecdot(off @ curvature, off)) / curvature[0, 0]
+    assert_allclose(far.bent - near.bent, scatter / 2)
 
 
 def test_a_score_whose_curvature_changes_evenly_is_followed_to_its_zero() -> None:

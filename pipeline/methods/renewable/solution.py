@@ -1,17 +1,18 @@
 """The coefficients from the sums of the newest epochs, and of how many of them they are best made.
 
-theta = tbar - M^-1 (G / N + ridge R tbar - C / 2), where C is the mean of (H - Abar) (t - tbar): a
-score between t and theta follows the mean of the curvatures at both ends, and Abar stands for that
-at theta. It has two errors: chance in G, which falls with the releases, and what is left out, which
-grows with the square of the distance of their models. The first models of a stream are far off. So
-older epochs enter as long as both errors together become smaller.
+theta = tbar - M^-1 (G / N + ridge R tbar - k C / 2), where C is the mean of (H - Abar) (t - tbar):
+a score between t and theta follows the mean of the curvatures at both ends, and Abar stands for
+that at theta; k is the share of C that is not noise. It has two errors: chance in G, which falls
+with the releases, and what is left out, which grows with the square of the distance of their
+models. The first models of a stream are far off. So older epochs enter as long as both errors
+together become smaller.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 import numpy as np
@@ -90,6 +91,12 @@ class Solution:
         chance = float(np.sum(variance * self.bread.curvature)) / _scale(self.bread)
         return chance + (CAUTION * self.bent) ** 2
 
+    @property
+    def is_near(self) -> bool:
+        """Whether the way from the mean model is known, and short for the noise in it."""
+        [least] = sandwiches(self.moments.slots * self.bread.matrix, self.noise)
+        return not self.bread.hidden and not self.is_moving(np.diag(least))
+
     def is_moving(self, variances: Vector) -> bool:
         """Whether the coefficients are far from the models of these releases, for their errors."""
         return bool(np.any(np.abs(self.step) > MOVING * np.sqrt(variances)))
@@ -134,40 +141,45 @@ def _solved(task: RenewableTask, shape: Shape, sums: Sums) -> Solution:
     mean = moments.expansion / moments.slots
     found = curvature_of(task, shape, sums, mean)
     bread = bread_of(found.mean, found.releases, task.penalty, noise)
-    unlike = TRAPEZOID * found.unlike
-    score = moments.gradient / moments.slots + task.penalty * mean - unlike
+    half, size = TRAPEZOID * found.unlike, noise.of_curvature(found.releases)
+    chance = _turned(size, TRAPEZOID**2 * spread_about(moments, mean))
+    moved, beyond = _moved(bread, half, chance)
+    # what is taken off has as much chance and bias together as this share of its noise
+    known = beyond / moved if moved else 0.0
+    score = moments.gradient / moments.slots + task.penalty * mean - known * half
     whole = solve_positive(bread.matrix, score)
     step = shortened(task, whole)
-    size = noise.of_curvature(found.releases)
-    chance = _turned(size, TRAPEZOID**2 * spread_about(moments, mean))
-    turned = moments.slots**2 * (_turned(size, np.outer(step, step)) + chance)
-    distance = np.sum(bread.curvature * spread_about(moments, mean - step)) / _scale(bread)
-    bent = SECOND_ORDER * task.loss.remainder * max(float(distance), 0.0)
-    return Solution(
+    turned = moments.slots**2 * (_turned(size, np.outer(step, step)) + known * chance)
+    solution = Solution(
         moments=moments,
         bread=bread,
         step=whole,
         coefficients=mean - step,
-        unlike=unlike,
+        unlike=known * half,
         turned=turned,
         noise=moments.squares * noise.gradient**2 * np.eye(task.size) + turned,
-        bent=bent + _beyond(bread, unlike, chance),
+        bent=0.0,
     )
+    # the scatter of the models is taken off, so that the way from their mean alone bends a score;
+    # a long one does so in higher orders, too, and one that is hidden is not known
+    way = np.outer(step, step) if solution.is_near else spread_about(moments, mean - step)
+    distance = max(float(np.sum(bread.curvature * way)), 0.0) / _scale(bread)
+    left = 0.0 if bread.hidden else math.sqrt(beyond / _scale(bread))
+    return replace(solution, bent=SECOND_ORDER * task.loss.remainder * distance + left)
 
 
-def _beyond(bread: Bread, score: Vector, chance: Matrix) -> float:
-    """Return how far a score moves predictors, beyond what its variance by chance does.
+def _moved(bread: Bread, score: Vector, chance: Matrix) -> tuple[float, float]:
+    """Return how far a score moves predictors, and what of it is beyond its variance by chance.
+
+    Both are squares, weighed by curvature and so not yet over `_scale`, >= 0.
 
     Half of how curvature goes with the models is taken off, and as much may be left: all of it is
-    one of the first order where clients differ, and half where curvature follows the model. Nothing
-    is said of it where the noise hides a direction: what moves along it may be noise alone.
+    one of the first order where clients differ, and half where curvature follows the model.
     """
-    if bread.hidden:
-        return 0.0
     shift = solve_positive(bread.matrix, score)
     [by_chance] = sandwiches(bread.matrix, chance)
-    excess = np.outer(shift, shift) - by_chance
-    return math.sqrt(max(float(np.sum(excess * bread.curvature)), 0.0) / _scale(bread))
+    moved = float(shift @ bread.curvature @ shift)
+    return moved, max(moved - float(np.sum(by_chance * bread.curvature)), 0.0)
 
 
 def _turned(size: float, spread: Matrix) -> Matrix:
