@@ -228,6 +228,7 @@ def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: R
     check(stage, secured, rights, "worker", works)
 
 
+@pytest.mark.slow
 def test_a_reader_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
     admit_here(stage.task.study, stage.settings, ["north"])
     stage.worker()

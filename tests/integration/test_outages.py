@@ -119,6 +119,7 @@ def test_a_redis_that_forgot_everything_makes_the_worker_read_the_log_again(
     complete(stage)
 
 
+@pytest.mark.slow
 def test_a_redis_that_lost_its_last_seconds_makes_the_worker_read_them_again(
     shared: Build,
 ) -> None:
@@ -201,6 +202,7 @@ def test_kafka_killed_in_mid_stream_holds_up_everybody_and_loses_nothing(
 
 
 @pytest.mark.takes("it waits for two Kafkas, of which one starts twice")
+@pytest.mark.slow
 def test_the_broker_of_a_topic_dies_while_another_has_the_study(
     frail_runtime: LocalRuntime, kafka: str, redis_url: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

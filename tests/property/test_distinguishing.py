@@ -100,6 +100,7 @@ def test_no_attack_learns_more_about_a_user_than_was_promised(
 
 
 @every_mechanism
+@pytest.mark.slow
 def test_no_attack_learns_more_from_payloads_made_one_by_one(mechanism: Mechanism) -> None:
     attack = attack_of("step", mechanism, "zero-out")
     found = measure(attack, 2000, streams(3), draw=one_by_one)
@@ -205,6 +206,7 @@ def _laplace(rng: np.random.Generator) -> Scores:
     ("law", "bound", "truth"),
     [(_normal, mu_bound, 1.0), (_laplace, lambda alarm: epsilon_bound(0.0, alarm), 1.0)],
 )
+@pytest.mark.slow
 def test_a_bound_exceeds_the_truth_no_more_often_than_stated(
     law: Callable[[np.random.Generator], Scores],
     bound: Callable[[float], object],

@@ -76,6 +76,7 @@ def test_a_whole_stream_drawn_many_times_keeps_what_was_promised(
 
 
 @pytest.mark.parametrize("mechanism", FIRST)
+@pytest.mark.slow
 def test_a_record_inserted_with_a_slot_of_its_own_would_show_in_every_later_window(
     mechanism: Mechanism,
 ) -> None:

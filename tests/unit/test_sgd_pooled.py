@@ -130,7 +130,7 @@ def test_pooled_plug_ins_cover_where_partitions_differ() -> None:
     assert abs(np.mean(hits) - 0.95) < 4 * math.sqrt(0.95 * 0.05 / (SIZE * count)) + 0.005
 
 
-@pytest.mark.parametrize("several", ["shared", "pooled"])
+@pytest.mark.parametrize("several", [pytest.param("shared", marks=pytest.mark.slow), "pooled"])
 def test_the_privacy_part_is_the_noise_of_gradients_through_the_curvature(several: str) -> None:
     """A^-1 (2B / mu)^2 A^-1 / n of all records, or of each path by itself."""
     task = study(several)

@@ -243,6 +243,7 @@ def test_a_shared_path_goes_to_the_minimiser_of_all_where_partitions_differ() ->
     assert answers["pooled"] == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.slow
 def test_intervals_and_lateness_of_several_partitions() -> None:
     task = study("shared", records=20)
     rows, clients = rows_of(task, *drawn("linear", 60_000, 4)), named(3)

@@ -67,6 +67,7 @@ def test_intervals_of_steep_slopes_are_not_off_while_models_still_move() -> None
 
 
 @pytest.mark.takes("a mean error is known from some streams of large windows")
+@pytest.mark.slow
 def test_intervals_of_a_rare_level_are_not_off() -> None:
     told = [stream(RARE, seed)[-1] for seed in range(STREAMS)]
     row = row_of(RARE, RARE.rounds - 1, told)
