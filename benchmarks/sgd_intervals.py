@@ -61,7 +61,7 @@ class Trace:
 def main() -> None:
     """Run the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--streams", type=int, default=20, help="of a design, in twenties")
+    parser.add_argument("--streams", type=_twenties, default=20, help="of a design, in twenties")
     parser.add_argument("--save", action="store_true", help="write the results")
     parser.add_argument("--rows", default="", help="only designs whose label has this word")
     options = parser.parse_args()
@@ -77,6 +77,12 @@ def main() -> None:
     print(f"\n{PLANNED}")
     for design in designs:
         print(planned(results[design.row.label]))
+
+
+def _twenties(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0 or int(text) % BATCH:
+        raise argparse.ArgumentTypeError(f"streams are made {BATCH} at a time")
+    return int(text)
 
 
 def summed(design: Design, streams: int) -> Found:

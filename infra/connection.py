@@ -176,13 +176,13 @@ def read_partition(
     ):
         consumer.assign([place])
         consumer.seek_to_beginning(place)
+        known = topic in consumer.topics()
         try:
-            end = consumer.end_offsets([place], timeout_ms=APPEARS_MS)[place]
+            end = consumer.end_offsets([place], timeout_ms=None if known else APPEARS_MS)[place]
         except KafkaTimeoutError:
-            # to list all topics of a cluster is much work, so that is asked only now
-            if topic not in consumer.topics():
-                raise no_topic(settings, topic) from None
-            end = consumer.end_offsets([place])[place]
+            if known:
+                raise
+            raise no_topic(settings, topic) from None
         while consumer.position(place) < end:
             records = consumer.poll(timeout_ms=200, max_records=5000).get(place, [])
             if records:

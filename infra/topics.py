@@ -13,9 +13,12 @@ from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import (
+    LeaderNotAvailableError,
+    NoError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
+    for_code,
 )
 
 from infra.connection import asking, kafka_options, no_topic
@@ -150,8 +153,14 @@ def _shown(admin: Any, names: Iterable[str]) -> dict[str, Any]:
 
     It is asked for these alone: a cluster may have many thousands of others.
     """
-    told = admin.describe_topics(list(names))
-    return {topic["name"]: topic for topic in told if topic["error_code"] not in HIDDEN}
+    found = {}
+    for topic in admin.describe_topics(list(names)):
+        code = topic["error_code"]
+        if code not in (NoError.errno, LeaderNotAvailableError.errno, *HIDDEN):
+            raise for_code(code)(topic["name"])
+        if code not in HIDDEN:
+            found[topic["name"]] = topic
+    return found
 
 
 def _create(settings: Settings, admin: Any, topic: Topic) -> None:

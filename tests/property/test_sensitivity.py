@@ -26,8 +26,7 @@ from tests.builders import task_of
 
 MECHANISMS = ["discrete-gaussian", "discrete-laplace"]
 mechanisms = pytest.mark.parametrize("mechanism", MECHANISMS)
-#: How long the search for the worst neighbours of a study is; even the short one finds bounds that
-#: are a twentieth too small, in most studies.
+#: How long the search for the worst neighbours of a study is.
 EFFORTS = (1, pytest.param(20, marks=pytest.mark.slow))
 Window = tuple[np.ndarray, np.ndarray]
 

@@ -249,6 +249,7 @@ def test_every_method_runs_on_generated_recordings(tmp_path: Path) -> None:
 
 
 def test_copies_of_all_sites_are_never_worse_than_one_site_alone() -> None:
+    """In the committed results: `make papers` makes them again."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in json.loads(RESULTS.with_name("noisy_mle.json").read_text()):
         found.setdefault((row["table"], row["row"]), {})[row["column"]] = row["ours"]

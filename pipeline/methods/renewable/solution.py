@@ -144,7 +144,7 @@ def _solved(task: RenewableTask, shape: Shape, sums: Sums) -> Solution:
     half, size = TRAPEZOID * found.unlike, noise.of_curvature(found.releases)
     chance = _turned(size, TRAPEZOID**2 * spread_about(moments, mean))
     moved, beyond = _moved(bread, half, chance)
-    # what is taken off has as much chance and bias together as this share of its noise
+    # of a known share, what is taken off has as much chance and bias together as that of its noise
     known = beyond / moved if moved else 0.0
     score = moments.gradient / moments.slots + task.penalty * mean - known * half
     whole = solve_positive(bread.matrix, score)
