@@ -275,6 +275,7 @@ def test_commands_show_the_runtime(runtime: LocalRuntime, tmp_path: Path) -> Non
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.slow
 def test_foreground_restarts_what_dies_and_ends_both_on_sigterm(idle: LocalRuntime) -> None:
     program = "from pipeline.cli.local import up; up()"
     command = [sys.executable, "-c", program, "--foreground", "--folder", str(idle.folder)]

@@ -242,6 +242,7 @@ def test_the_broker_of_a_topic_dies_while_another_has_the_study(
 
 
 @pytest.mark.takes("it waits for an outbox of a thousand releases, and for Kafka to start again")
+@pytest.mark.slow
 def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     frail_runtime: LocalRuntime, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,6 +224,7 @@ def test_clients_of_pooled_paths_are_sent_the_iterate_of_their_own(
     assert np.max(np.abs(paths[1].theta - paths[2].theta)) > 2.0**-10
 
 
+@pytest.mark.slow
 def test_a_shared_path_goes_to_the_minimiser_of_all_where_partitions_differ() -> None:
     """Two groups on one line of slopes 0 and 1, whose features differ: 3 to 1 in square."""
     answers = {}

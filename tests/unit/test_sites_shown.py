@@ -50,9 +50,11 @@ def coverage(least: float, share: float, own: float, *, protected: bool) -> floa
     return float(weights @ held / weights.sum())
 
 
-@pytest.mark.parametrize("own", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("size", [2, 3, 4, 9])
-@pytest.mark.parametrize("share", [1 / 160, 0.1, 0.5, 0.84, 0.999])
+@pytest.mark.parametrize("own", [pytest.param(0.0, marks=pytest.mark.slow), 0.5, 1.0])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow), 4, 9])
+@pytest.mark.parametrize(
+    "share", [1 / 160, 0.1, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.5, 0.84, 0.999))]
+)
 def test_whatever_share_is_shown_intervals_hold_what_they_say(
     size: int, share: float, own: float
 ) -> None:
