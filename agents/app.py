@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from agents.announcing import Announcing
 from agents.folding import Folding
 from agents.health import Health
 from agents.link import Link, ReleasesLog
+from agents.log_watch import LogWatch
 from agents.progress import Progress
 from agents.publishing import Publishing
 from agents.transport import BatchSchema, BatchTransport, NoTables
@@ -28,27 +29,17 @@ from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
 
-#: A worker without partitions looks each so many seconds whether there is a log.
-LOOK_EACH = 20
-
 
 async def tell_of_waits(
-    folding: Folding,
-    say: Callable[[str], None],
-    faults: Callable[[], list[str]],
-    is_there: Callable[[], Awaitable[object]],
+    folding: Folding, say: Callable[[str], None], faults: Callable[[], list[str]]
 ) -> None:
     """Say what is waited for, and once that this worker does not get on, until cancelled.
 
     faults: Returns why it does not get on.
-    is_there: Fails where there is no log, and so no partition.
     """
-    waits, before, stalled, without = Waiting(first=AGAIN), folding.releases, False, 0
+    waits, before, stalled = Waiting(first=AGAIN), folding.releases, False
     while True:
         await asyncio.sleep(1.0)
-        without = 0 if folding.partitions else without + 1
-        if without % LOOK_EACH == LOOK_EACH - 1:
-            await is_there()
         if (found := faults()) and not stalled:
             say(f"WARNING: this worker does not get on: {'; '.join(found)}")
         stalled = bool(found)
@@ -95,6 +86,7 @@ def create_app(
         task, topics, store, folding, link.send, link.read, link.extent, trust=trust
     )
     announcing = Announcing(task, settings, store, link.extents, lambda: publishing.owner, say)
+    watched = LogWatch(topics, store, link.bounds)
     progress = Progress(folding, log.left)
     verifying = (
         Verifying(*verify, lambda: publishing.owner, say, folding.meters) if verify else None
@@ -159,13 +151,9 @@ def create_app(
     async def watch() -> None:
         try:
             await asyncio.gather(
-                *(link.watch(), progress.run(), folding.watch_store(), announcing.run()),
-                tell_of_waits(
-                    folding,
-                    say,
-                    lambda: [*progress.faults(), *publishing.faults()],
-                    lambda: link.extent(topics.releases.name, topics.releases.partitions),
-                ),
+                *(link.watch(), watched.run(), progress.run(), folding.watch_store()),
+                announcing.run(),
+                tell_of_waits(folding, say, lambda: [*progress.faults(), *publishing.faults()]),
                 *([verifying.run()] if verifying else []),
             )
         except asyncio.CancelledError:

@@ -177,11 +177,17 @@ class Link:
     async def extent(self, topic: str, partitions: int) -> tuple[int, int]:
         """Return the sums of the first and of the next offsets of a topic's partitions.
 
-        BrokerError if Kafka does not answer in time.
+        BrokerError as `bounds`.
         """
-        found = await self._bounds([aiokafka.TopicPartition(topic, n) for n in range(partitions)])
-        first, after = zip(*found, strict=True)
+        first, after = zip(*await self.bounds(topic, partitions), strict=True)
         return sum(first), sum(after)
+
+    async def bounds(self, topic: str, partitions: int) -> list[tuple[int, int]]:
+        """Return first and next offset of each partition of a topic.
+
+        BrokerError if Kafka does not answer in time, or has no such topic.
+        """
+        return await self._bounds([aiokafka.TopicPartition(topic, n) for n in range(partitions)])
 
     async def extents(self, topics: Sequence[str]) -> list[tuple[int, int]]:
         """Return first and next offset of each of some topics with one partition.

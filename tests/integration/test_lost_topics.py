@@ -89,7 +89,7 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
     assert "somebody else writes to it" in stage.said("w0")
 
 
-@pytest.mark.takes("a worker without partitions looks every 20 seconds why")
+@pytest.mark.takes("a worker looks every ten seconds how far the log goes")
 def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
@@ -104,6 +104,19 @@ def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage:
     stage.worker("w1")
     assert stage.code("w1") == 40, stage.said("w1")
     assert "veilstream study recover" in stage.said("w1")
+
+
+@pytest.mark.takes("a worker looks every ten seconds how far the log goes")
+def test_a_worker_sees_that_a_client_made_the_releases_topic_anew(stage: Stage) -> None:
+    """What comes then has lower offsets than what was folded, and would be taken for known."""
+    opened(stage, "north")
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "north.csv", 20))
+    assert stage.code("north") == 0, stage.said("north")
+    stage.final_estimate()
+    anew(stage, stage.topics.releases)
+    assert stage.code("w0") == 40, stage.said("w0")
+    assert "veilstream study recover" in stage.said("w0")
 
 
 def test_estimates_that_were_lost_are_said_again_at_the_next_start(stage: Stage) -> None:

@@ -226,7 +226,7 @@ def test_that_a_worker_does_not_get_on_is_said_once_for_each_time() -> None:
     async def at_once(_: float) -> None:
         return
 
-    told = tell_of_waits(folding, said.append, lambda: next(states), asyncio.Event().wait)
+    told = tell_of_waits(folding, said.append, lambda: next(states))
     with pytest.MonkeyPatch.context() as quick:
         quick.setattr("agents.app.asyncio.sleep", at_once)
         with pytest.raises(RuntimeError, match="StopIteration"):
