@@ -157,7 +157,7 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
 @RECORDS
 @CLIENTS
 @click.option(
-    "--kind", type=click.Choice(tuple(METHODS)), help="Its method.  [default: the file's own]"
+    "--kind", type=click.Choice(tuple(METHODS)), help="Its method.  [default: renewable]"
 )
 def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     """Write a commented study file to PATH (default study.toml).
@@ -177,10 +177,11 @@ def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     few = found.own.outlook.usual > found.records
     whose = "with the features of the example, " if found.study.data.features else ""
     say(f"{'WARNING: ' if few else ''}{whose}{verdict(found)}")
-    again = (
-        f"; with your own: `veilstream study design {path} --records {records}`" if whose else ""
-    )
-    say(f"wrote {path}; edit it, then run `veilstream study check {path}`{again}")
+    size = f"--records {records} --clients {clients}"
+    again = f"; with your own: `veilstream study design {path} {size}`" if whose else ""
+    estimator = found.study.estimator
+    what = f"kind {estimator.kind}, loss {estimator.loss}" if whose else f"kind {estimator.kind}"
+    say(f"wrote {path} ({what}); edit it, then run `veilstream study check {path}`{again}")
 
 
 def _readable(value: object) -> str:

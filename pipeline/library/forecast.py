@@ -16,6 +16,8 @@ LOOK_BACK = 20
 ALIKE = 1.25
 #: A stream without estimates has stopped after so many seconds, and so many of its longest pauses.
 STOPPED_SECONDS, PAUSES = 60.0, 3
+#: Nor is it said to go on as fast where what was promised has not come for so long.
+SOON_SECONDS = 5.0
 UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
@@ -74,12 +76,21 @@ class Forecast:
             return ""
         ordered, quarter = sorted(self._needed), len(self._needed) // 4
         ends = (ordered[quarter], ordered[-1 - quarter])
-        takes = _range(*(max(1.0, end - message.records) / rate for end in ends))
-        return f"all intervals in about {takes} at the present rate"
+        soon, late = (max(1.0, end - message.records) / rate for end in ends)
+        if age >= max(late + self._pause(), SOON_SECONDS):
+            # by now one would have come, had the rate lasted
+            return (
+                f"all intervals after about {ends[1] - message.records:,} more records; "
+                f"no new estimate for {_range(age, age)}"
+            )
+        return f"all intervals in about {_range(soon, late)} at the present rate"
 
     def _patience(self) -> float:
-        pauses = (after - before for before, after in pairwise(self._times))
-        return max(STOPPED_SECONDS, PAUSES * max(pauses, default=0.0))
+        return max(STOPPED_SECONDS, PAUSES * self._pause())
+
+    def _pause(self) -> float:
+        """Return the longest time between two of the last estimates."""
+        return max((after - before for before, after in pairwise(self._times)), default=0.0)
 
 
 def _range(soon: float, late: float) -> str:

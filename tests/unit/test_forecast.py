@@ -106,14 +106,26 @@ def test_a_forecast_ends_with_the_records_and_comes_back_with_them() -> None:
     assert forecast.told() == ""
 
 
+def test_a_time_that_has_passed_without_an_estimate_is_promised_no_longer() -> None:
+    steady = Clock()
+    forecast = Forecast(steady=steady)
+    assert told(forecast, at(1000, 40)) == "all intervals in about 4 seconds at the present rate"
+    steady.now = 7.0
+    assert forecast.told() == (
+        "all intervals after about 40 more records; no new estimate for 7 seconds"
+    )
+
+
 def test_a_stream_that_is_slow_by_nature_has_not_stopped() -> None:
     steady = Clock()
     forecast = Forecast(steady=steady)
     for number in range(3):
         published = f"2026-01-01T00:{10 * number:02}:00Z"
         forecast.take(msgspec.structs.replace(at(1000, 6000), published_at=published))
-    steady.now = 1700.0
+    steady.now = 1000.0
     assert "at the present rate" in forecast.told()
+    steady.now = 1700.0
+    assert "have ended" not in forecast.told()
     steady.now = 1900.0
     assert "no new estimate for 32 minutes" in forecast.told()
 
