@@ -156,9 +156,7 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
 @click.argument("path", type=FILE, default="study.toml")
 @RECORDS
 @CLIENTS
-@click.option(
-    "--kind", type=click.Choice(tuple(METHODS)), help="Its method.  [default: renewable]"
-)
+@click.option("--kind", type=click.Choice(tuple(METHODS)), help="Its method.  [default: renewable]")
 def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     """Write a commented study file to PATH (default study.toml).
 
