@@ -18,6 +18,7 @@ from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import Enrolment, read_enrolment, write_signed
+from pipeline.messages.form import identity
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study import Study
@@ -96,16 +97,27 @@ def revoke(study: Path, name: str) -> None:
 @STUDY
 @AS_JSON
 def roll(study: Path, as_json: bool) -> None:
-    """Print the clients of STUDY, and since which offset of which partition each is admitted."""
+    """Print the clients of STUDY, and since which offset of which partition each is admitted.
+
+    At the end of a line is the digest of the id, by which estimates of many sites name a client.
+    """
     found, settings = _study(study, "`veilstream client list`")
     read = read_roll(found, settings, say)
     if as_json:
-        put({name: msgspec.to_builtins(read.clients[name]) for name in sorted(read.clients)})
+        put(
+            {
+                name: msgspec.to_builtins(read.clients[name]) | {"digest": _digest(name)}
+                for name in sorted(read.clients)
+            }
+        )
         return
     for name in sorted(read.clients):
         at = read.clients[name].entries[-1]
         is_so = "admitted" if at.key else "revoked"
-        click.echo(f"{shown(name)}  {is_so} at {at.partition}:{at.offset}  {at.key[:16]}")
+        click.echo(
+            f"{shown(name)}  {is_so} at {at.partition}:{at.offset}  {at.key[:16]}  "
+            f"digest {_digest(name)}"
+        )
     if read.refused:
         say(
             f"WARNING: {read.refused} records of {Topics.of(found).clients.name} are not signed by "
@@ -137,6 +149,10 @@ def admit_here(study: Study, settings: Settings, clients: Iterable[str]) -> None
     announce_keys(study, settings, held)
     if new := admit_new(study, settings, held, publics):
         say(f"on this machine alone: enrolled and admitted {', '.join(map(shown, new))}")
+
+
+def _digest(client: str) -> str:
+    return identity(client.encode()).hex()
 
 
 def _study(path: Path, doing: str) -> tuple[Study, Settings]:

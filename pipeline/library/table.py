@@ -46,10 +46,13 @@ def short_table(message: EstimateMessage, study: Study, height: int) -> Renderab
     height: Of the screen, in lines; a table has five around its rows, and a note may take two.
     """
     count = len(message.coefficients)
-    rows = max(1, min(count, height - 10))
+    # the first line of what a method says, which may be that somebody is left out
+    own = list(method_of(study).told(study, message.details))[:1]
+    rows = max(1, min(count, height - 10 - len(own)))
     left = f"{counted(count - rows, 'more coefficient')}, " if count > rows else ""
     return Group(
         Text(line(message, brief=True)),
+        *(Text(text, no_wrap=True, overflow="ellipsis") for text in own),
         _grid(message, study, rows),
         Text(f"{left}what the numbers mean and what is promised: in a taller window, or --json"),
     )

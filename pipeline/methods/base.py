@@ -190,6 +190,15 @@ class Method(ABC, Generic[T]):
         del study, details
         return ()
 
+    def of_clients(self, details: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
+        """Return what an estimate's `details` say of single clients, by the digest of their id.
+
+        Of each its `share` in [0, 1], its `distance` from the others, and `flag`: 1 if it is left
+        out, else 0.
+        """
+        del details
+        return {}
+
     @abstractmethod
     def sizes(self, task: T, records: int) -> Sizes:
         """Return what formulas say of a study at so many records."""

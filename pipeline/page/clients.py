@@ -17,6 +17,7 @@ import msgspec
 
 from pipeline.errors import PrivacyError
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.form import identity
 from pipeline.messages.spends import SpendsMessage
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import NonPrivate
@@ -125,15 +126,33 @@ class Clients:
             if (partition, offset) not in self._letters
         )
 
-    def table(self) -> dict[str, Any]:
-        """Return what a page shows: the clients that need a look first, then the largest."""
+    def by_digest(self) -> dict[str, str]:
+        """Return the names that may be shown, by the digest that estimates have of them."""
+        return {
+            identity(name.encode()).hex(): name
+            for name in self._clients
+            if self._shown(name) == name
+        }
+
+    def table(self, sites: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+        """Return what a page shows: the clients that need a look first, then the largest.
+
+        sites: What the newest estimate says of single ones, by digest: `Method.of_clients`.
+        """
+        names = self.by_digest() if sites else {}
+        site = {names[digest]: said for digest, said in sites.items() if digest in names}
         lag, shown = self._lag(), dict[str, Client]()
         for name, client in self._clients.items():
             shown.setdefault(self._shown(name), Client()).add(client)
         total = sum(client.releases for client in shown.values()) or 1
         ranked = sorted(
             shown.items(),
-            key=lambda item: (-item[1].letters.total(), -item[1].releases, item[0]),
+            key=lambda item: (
+                -site.get(item[0], {}).get("flag", 0),
+                -item[1].letters.total(),
+                -item[1].releases,
+                item[0],
+            ),
         )
         return {
             "count": len(ranked),
@@ -148,6 +167,7 @@ class Clients:
                     "last": client.last / 1000 if client.last else None,
                     "letters": dict(+client.letters),
                     "budget": self._budget.get(name),
+                    "site": site.get(name),
                 }
                 for name, client in ranked[:SHOWN]
             ],

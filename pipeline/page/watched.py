@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from pipeline.study import Study
 RECENT = 64
 #: A difference of clocks that is said, in seconds.
 SKEW_SECONDS = 60.0
+#: By what estimates name a client.
+DIGEST = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 class Watched:
@@ -102,9 +105,10 @@ class Watched:
     def around(self) -> dict[str, Any]:
         """Return what changes without an estimate: clients, happenings, warnings, ages."""
         with self._lock:
-            age = self._forecast.age
+            age, newest = self._forecast.age, self._newest
+            details = {} if newest is None else newest.details
             return {
-                "clients": self._clients.table(),
+                "clients": self._clients.table(method_of(self._study).of_clients(details)),
                 "happenings": [happening._asdict() for happening in self._happenings.found],
                 "warnings": self._warnings(),
                 "age": None if age is None else round(age, 2),
@@ -133,6 +137,15 @@ class Watched:
             )
         return told
 
+    def _named(self, line: str) -> str:
+        """Return a line with the names of clients beside their digests."""
+        if not DIGEST.search(line):
+            return line
+        names = self._clients.by_digest()
+        return DIGEST.sub(
+            lambda found: f"{names[found[0]]} ({found[0]})" if found[0] in names else found[0], line
+        )
+
     def _now(self) -> dict[str, Any] | None:
         message = self._newest
         if message is None:
@@ -141,7 +154,7 @@ class Watched:
         told = [
             *unit_lines(message), target_line(message), spread_line(message, self._study),
             information_line(message),
-            *method_of(self._study).told(self._study, message.details),
+            *map(self._named, method_of(self._study).told(self._study, message.details)),
         ]  # fmt: skip
         return {
             "study": message.study,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Iterator
@@ -198,6 +199,9 @@ def test_a_revoked_client_stops_and_what_it_sent_before_stays(stage: Stage) -> N
     assert "revoked" in stage.said("north")
     listed = json.loads(stage.run("client", "list", stage.study, "--json").stdout)
     assert [bool(entry["key"]) for entry in listed["north"]["entries"]] == [True, False]
+    # what estimates of many sites call it
+    assert listed["north"]["digest"] == hashlib.blake2b(b"north", digest_size=16).hexdigest()
+    assert f"digest {listed['north']['digest']}" in stage.run("client", "list", stage.study).stdout
     stage.caught_up()
     assert stage.estimates()[-1].releases == 5
     assert stage.verified()

@@ -95,6 +95,9 @@ def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     assert estimate.status == "ready", estimate.reason
     assert estimate.details["flagged"] == [name_of(0)]
     assert [row["share"] for row in estimate.details["sites"] if row["flag"]] == [0.0]
+    watched = stage.run("watch", stage.study, "--count", 1)
+    assert f"1 of {SITES} sites: {name_of(0)} (distance" in watched.stdout, watched.stderr
+    assert "what to do" in watched.stdout
     _, x, z = estimate.coefficients
     # 14,400 honest records: a standard error of about 0.05, and as much from noise
     assert (x.value, z.value) == pytest.approx((1.5, -1.0), abs=0.35)

@@ -150,15 +150,15 @@ def taken(records, letters=(), clients=None):
 
 def test_lag_and_share_come_from_the_log_and_the_newest_estimate():
     clients = taken([record(b"a", 0), record(b"b", 1), record(b"a", 2), record(b"a", 3, b"{}")])
-    assert clients.table()["waiting"] == 3
+    assert clients.table({})["waiting"] == 3
     stream = Stream()
     clients.folded(stream.next(releases=2))
-    rows = {row["name"]: row for row in clients.table()["rows"]}
-    assert clients.table()["waiting"] == 0
+    rows = {row["name"]: row for row in clients.table({})["rows"]}
+    assert clients.table({})["waiting"] == 0
     assert rows["a"]["releases"] == 2
     assert math.isclose(rows["a"]["share"], 2 / 3)
     taken([record(b"b", 4), record(b"b", 5)], clients=clients)
-    assert {row["name"]: row["lag"] for row in clients.table()["rows"]} == {"a": 0, "b": 2}
+    assert {row["name"]: row["lag"] for row in clients.table({})["rows"]} == {"a": 0, "b": 2}
 
 
 def test_a_dead_letter_that_was_repeated_counts_once():
@@ -168,7 +168,7 @@ def test_a_dead_letter_that_was_repeated_counts_once():
         letter(b"a", 8, "forged"),
         record(b"a"),
     ]
-    table = taken([record(b"a", 7), record(b"a", 8)], letters).table()
+    table = taken([record(b"a", 7), record(b"a", 8)], letters).table({})
     # what was set aside waits for nothing
     assert table["waiting"] == 0
     assert table["reasons"] == {"gap": 1, "forged": 1}
@@ -182,7 +182,7 @@ def test_a_dead_letter_that_is_done_with_counts_no_more():
     forged.headers[:0] = marks
     taken([], [forged], clients)
     taken([], [note, note, letter(b"a", 7, "revoked")], clients)
-    table = clients.table()
+    table = clients.table({})
     assert table["reasons"] == {"revoked": 1}
     assert table["rows"][0]["letters"] == {"revoked": 1}
 
@@ -194,7 +194,7 @@ def admitting(*ids):
 
 
 def shown(clients):
-    return {row["name"]: row for row in clients.table()["rows"]}
+    return {row["name"]: row for row in clients.table({})["rows"]}
 
 
 def test_strangers_have_no_name_where_clients_are_admitted():
@@ -203,7 +203,7 @@ def test_strangers_have_no_name_where_clients_are_admitted():
         [record(b"a", 0), record(b"<b>", 1), record(None, 2), record(b"\xff", 3)], clients=clients
     )
     assert {name: row["releases"] for name, row in shown(clients).items()} == {"a": 1, STRANGERS: 3}
-    assert clients.table()["count"] == 2
+    assert clients.table({})["count"] == 2
 
 
 def test_what_a_client_sent_before_the_roll_was_read_again_is_its_own():
@@ -238,7 +238,7 @@ def test_the_budget_is_the_one_that_a_client_has_published():
     source = SourceSpends("s", 5.0, 1e-5, 1, "zero-out", [spend, other])
     clients = taken([record(b"a")])
     clients.account(SpendsMessage("a", "0" * 16, [source]), "shown")
-    budget = clients.table()["rows"][0]["budget"]
+    budget = clients.table({})["rows"][0]["budget"]
     assert budget["limit"] == 5.0
     # two mu-GDP events are one of sqrt(2) mu
     alone = Clients()
@@ -247,7 +247,9 @@ def test_the_budget_is_the_one_that_a_client_has_published():
     alone.account(
         SpendsMessage("a", "0" * 16, [msgspec.structs.replace(source, spends=[wide])]), "shown"
     )
-    assert math.isclose(budget["spent"], alone.table()["rows"][0]["budget"]["spent"], rel_tol=1e-9)
+    assert math.isclose(
+        budget["spent"], alone.table({})["rows"][0]["budget"]["spent"], rel_tol=1e-9
+    )
 
 
 def test_a_spreadsheet_computes_nothing_of_a_table():

@@ -1,6 +1,7 @@
 """The page in a real Chromium: points that come, clicks, downloads, the dark, a phone."""
 
 import csv
+import hashlib
 import re
 import struct
 import time
@@ -10,7 +11,10 @@ import pytest
 from pipeline.page.watched import Watched
 from tests.page.serving import served
 from tests.page.shown import TASK, Stream
+from tests.sites import study_text, task_of
 from tests.stage import until
+
+SITES = task_of(study_text(loss="logistic"))
 
 
 @pytest.fixture
@@ -164,6 +168,29 @@ def test_a_phone_shows_all_that_is_said_of_a_client(page, watched):
         assert page.evaluate(f"{within}.every(b => b.width > 0 && b.left >= 0 && b.right <= 390)")
         assert page.evaluate("document.querySelector('.wide').scrollWidth") <= 390
         assert "3 unpublished-model" in page.inner_text("#clients")
+
+
+def test_a_site_that_is_left_out_is_marked(page, stream):
+    watched = Watched(SITES.study)
+    for name in (b"south", b"north"):
+        watched.seen(lambda clients, name=name: clients.release(0, 0, name, 1000))
+    digests = [hashlib.blake2b(name, digest_size=16).hexdigest() for name in (b"north", b"south")]
+    rows = [
+        {"site": digests[0], "share": 0.0, "distance": 6.25, "flag": True},
+        {"site": digests[1], "share": 0.5, "distance": 0.75, "flag": False},
+    ]
+    details = {"release": "score", "count": 5, "flagged": digests[:1], "sites": rows}
+    watched.estimate(stream.next(details=details), live=True)
+    with served(watched) as port:
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.wait_for_selector("#clients td.bad")
+        assert page.inner_text("#clients td.bad") == "0 % left out"
+        first, second = page.locator("#clients tr:has(td)").all_inner_texts()
+        assert first.startswith("north")
+        assert first.endswith("6.25")
+        assert second.split()[-3:] == ["50", "%", "0.750"]
+        assert f"1 of 5 sites: north ({digests[0]}) (distance 6.2" in page.inner_text("#told")
+        assert "client revoke" in page.inner_text("#told")
 
 
 def test_a_page_before_the_first_estimate_says_what_it_waits_for(page, stream):

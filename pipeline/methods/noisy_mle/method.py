@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from pipeline.methods.base import Method
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
-from pipeline.methods.noisy_mle import beginning, copies_facts, facts, spec
+from pipeline.methods.noisy_mle import beginning, copies_facts, facts, spec, telling
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.server import SiteServer
 from pipeline.methods.noisy_mle.task import SiteTask, chosen_release
@@ -22,6 +22,8 @@ class NoisyMle(Method[AnyTask]):
     title = "noised scores of many sites, far ones weighed down"
     tables = ("method",)
     losses = spec.LOSSES
+    told = staticmethod(telling.told)
+    of_clients = staticmethod(telling.of_clients)
     server_side: ClassVar = {
         "estimator.method.largest_share": "how much one site may weigh",
         "estimator.method.sites": "what `study check` reckons with",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
+from pipeline.methods.noisy_mle import guards
 from pipeline.methods.noisy_mle.state import SiteState
+from pipeline.study import Study
 from pipeline.types import Matrix, Vector
 
 #: How intervals are made.
@@ -18,6 +22,85 @@ INTERVAL = "sandwich, variance of scores and noise"
 LISTED = 50
 #: Those that a sentence names.
 NAMED = 3
+#: What an operator does about a site that is left out.
+DO = (
+    "what to do: estimate and intervals are those of the other sites. `veilstream client list` has "
+    "the digest of each client that is admitted; ask it whether columns, units and responses are "
+    "those of the study. One that lies you revoke (`veilstream client revoke`); one that truly "
+    "differs needs a study of its own"
+)
+#: What names a site in an estimate: a digest, in which nothing moves a terminal.
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}\\Z")]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One site, as `listed` has it."""
+
+    site: Digest
+    share: float
+    distance: float
+    flag: bool
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What is read of an estimate's `details`; `misplaced` is there for scores alone."""
+
+    release: str
+    count: int
+    flagged: list[Digest]
+    sites: list[Row]
+    misplaced: list[Digest] = []
+
+
+def told(study: Study, details: Mapping[str, Any]) -> Sequence[str]:
+    """As `Method.told`: who is left out, why, and what to do; nothing where nobody is."""
+    said = _said_of(details)
+    if said is None or not said.flagged:
+        return ()
+    size = len(study.coefficient_names)
+    far = math.sqrt(guards.FLAGGED * guards.limit_of(size) / size)
+    rows = {row.site: row for row in said.sites}
+    named = [f"{name} ({_why(said, rows.get(name), name, far)})" for name in said.flagged[:NAMED]]
+    more = len(said.flagged) - len(named)
+    who = ", ".join(named) + (f" and {more} more" if more else "")
+    return (
+        f"flagged, and weighs nothing: {len(said.flagged)} of {said.count} sites: {who}",
+        DO,
+    )
+
+
+def of_clients(details: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """As `Method.of_clients`."""
+    said = _said_of(details)
+    return (
+        {}
+        if said is None
+        else {
+            row.site: {"share": row.share, "distance": row.distance, "flag": int(row.flag)}
+            for row in said.sites
+        }
+    )
+
+
+def _said_of(details: Mapping[str, Any]) -> Said | None:
+    """Return what an estimate says of its sites; None where it says nothing of the kind."""
+    try:
+        return msgspec.convert(dict(details), Said)
+    except msgspec.ValidationError:
+        return None
+
+
+def _why(said: Said, row: Row | None, name: str, far: float) -> str:
+    """Return why a site is left out, with its distance."""
+    if name in said.misplaced:
+        return "the points of its releases are no models of this study"
+    if row is None:
+        return "not among those that are listed"
+    distance = f"distance {row.distance:.1f}"
+    if row.distance > far:
+        return f"{distance}: honest sites are at about 1, and left out from {far:.1f} on"
+    what = "scatter" if said.release == "copies" else "curvature"
+    return f"{distance}; its {what} is unlike the others': features of another spread, or a lie"
 
 
 def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:

@@ -3,6 +3,8 @@
 import { byId, count, lasted, make, moment, number, percent, say } from "./words.js";
 
 const SPENT = "What all studies have spent on this client's source. Where each record enters one release, a study is charged once, with its first release: more of them cost no record more.";
+const WEIGHT = "How much of the estimate each site is. One that is left out says what no other site says: below the coefficients is why, and what to do.";
+const DISTANCE = "How far a site is from the others; about 1 where they are honest.";
 
 function pairs(box, entries) {
   if (box.children.length !== entries.length) {
@@ -74,6 +76,11 @@ export function drawAround(around) {
   }));
 }
 
+function weight(site) {
+  if (!site) return ["–", ""];
+  return site.flag ? ["0 % left out", "bad"] : [percent(site.share), ""];
+}
+
 function drawClients(clients, clock) {
   const more = clients.count > clients.rows.length ? `, the first ${clients.rows.length} of ${count(clients.count)}` : "";
   const waiting = `${count(clients.waiting)} releases not yet in an estimate${more}`;
@@ -82,8 +89,10 @@ function drawClients(clients, clock) {
   if (!clients.count) return;
   const budgets = clients.rows.some((row) => row.budget);
   const head = make("tr");
-  const names = ["client", "share", "releases", "lag", "last release", "dead letters", ...(budgets ? ["ε spent"] : [])];
-  head.append(...names.map((name) => make("th", name, name === "ε spent" ? { title: SPENT } : {})));
+  const sites = clients.rows.some((row) => row.site);
+  const names = ["client", "share", "releases", "lag", "last release", "dead letters", ...(budgets ? ["ε spent"] : []), ...(sites ? ["weight", "distance"] : [])];
+  const titles = { "ε spent": SPENT, weight: WEIGHT, distance: DISTANCE };
+  head.append(...names.map((name) => make("th", name, titles[name] ? { title: titles[name] } : {})));
   const body = clients.rows.map((row) => {
     const line = make("tr");
     const share = make("span");
@@ -96,10 +105,11 @@ function drawClients(clients, clock) {
     const { spent, limit } = row.budget ?? {};
     const cells = [
       [row.name, ""], [share, ""], [count(row.releases), ""], [count(row.lag), ""], [late(row, clock), ahead ? "late" : ""], [letters || "0", letters ? "bad" : ""],
-      [row.budget ? `${number(spent)} of ${limit === null ? "no limit" : number(limit)}` : "–", ""],
+      ...(budgets ? [[row.budget ? `${number(spent)} of ${limit === null ? "no limit" : number(limit)}` : "–", ""]] : []),
+      ...(sites ? [weight(row.site), [number(row.site?.distance), ""]] : []),
     ];
     // on a phone each cell has its name beside it
-    line.append(...cells.slice(0, names.length).map(([content, kind], at) => {
+    line.append(...cells.map(([content, kind], at) => {
       const cell = make("td", "", { class: kind, "data-name": names[at] });
       cell.append(content);
       return cell;
