@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from agents.authority import authenticator, begin_admitted
 from agents.history import History
 from pipeline.errors import OffsetGap, StateError
+from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, Reducer
 from pipeline.release.task import Task
@@ -15,6 +16,8 @@ from pipeline.settings import Settings
 
 #: Told how many of how many records have been folded.
 Report = Callable[[int, int], None]
+#: Given a partition and dead letters of it, in their order.
+SetAside = Callable[[int, Sequence[DeadLetter]], None]
 
 
 def log_ends(task: Task, settings: Settings) -> dict[int, int]:
@@ -35,6 +38,7 @@ def refold(
     accept_loss: bool = False,
     erased: frozenset[str] = frozenset(),
     report: Report = lambda _done, _of: None,
+    set_aside: SetAside = lambda _partition, _letters: None,
 ) -> Partition:
     """Fold one partition of the releases topic from its start.
 
@@ -43,6 +47,8 @@ def refold(
     until: Stop before this offset; None is the end of the log as it is now.
     accept_loss: Begin at the oldest record that is left, if the first ones are gone.
     erased: Clients whose releases are passed over.
+    set_aside: Given what could not be folded: whoever stores the state must see that it is kept, as
+        no worker reads again what is in it.
 
     Raises OffsetGap if the log no longer begins at 0 and the loss is not accepted; StateError if
     the log ends before `until`; BrokerError if Kafka fails.
@@ -67,7 +73,7 @@ def refold(
             begin_admitted(task, settings, trust, {partition: state})
         history.seek({partition: Span(extent.first, end)})
         while records := history.more(partition):
-            reducer.fold(state, records, allow_gaps=True)
+            set_aside(partition, reducer.fold(state, records, allow_gaps=True))
             report(state.head.next_offset, end)
     return state
 

@@ -1,14 +1,17 @@
 """The dead letters of a study: read, sent again, or noted as done with.
 
 The topic keeps every letter for ever. What became of one is a note behind it: a record without a
-value that names the place of the letter. A letter that is sent again goes to the releases topic as
-the bytes that it was, with its key, headers and time. It is then judged like any other release: its
-MAC and number say whose it is and whether it counts, so a second time changes nothing.
+value that names the place of the letter in the releases topic, and its own, as another record can
+have stood in that place before the releases topic was made anew. A letter that is sent again goes
+to the releases topic as the bytes that it was, with its key, headers and time. It is then judged
+like any other release: its MAC and number say whose it is and whether it counts, so a second time
+changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -28,13 +31,14 @@ from infra.connection import (
     record_producer,
 )
 from pipeline.messages.envelope import (
+    DeadLetter,
     dlq_headers,
     header,
     marks_of,
     milliseconds,
     without_marks,
 )
-from pipeline.messages.topics import Topics, partition_of
+from pipeline.messages.topics import MAX_LETTER_BYTES, Topics, partition_of
 from pipeline.settings import Settings
 from pipeline.study import Study
 
@@ -44,7 +48,7 @@ Done = Literal["replayed", "dropped"]
 
 
 class Place(NamedTuple):
-    """Where the record stood in the releases topic: it is the name of its letter."""
+    """Where a record stands in the releases topic."""
 
     partition: int
     offset: int
@@ -57,12 +61,14 @@ class Place(NamedTuple):
 class Letter:
     """A record that could not be folded.
 
+    number: Its own offset, in the topic of dead letters.
     key, value, headers: As they came.
     at: When it was set aside, milliseconds since 1970.
     done: What became of it; empty while nobody has cared.
     """
 
     place: Place
+    number: int
     reason: str
     detail: str
     key: bytes | None
@@ -87,28 +93,27 @@ class Letter:
 
 def read_letters(study: Study, settings: Settings) -> list[Letter]:
     """Return every letter once, in the order in which they were set aside; BrokerError."""
-    found: dict[Place, Letter] = {}
-    notes: list[tuple[Place, str]] = []
+    found: dict[Place, dict[bytes, Letter]] = {}
     for record in read_partition(settings, Topics.of(study).dead_letters.name, 0):
         marks = marks_of(record.headers, record.value)
         if marks is None:
             continue
         place = Place(marks.partition, marks.offset)
         if marks.done:
-            notes.append((place, marks.done))
+            for letter in found.get(place, {}).values():
+                if marks.letter in (None, letter.number):
+                    letter.done = marks.done
             continue
         # after a crash a worker repeats those of its last batch
-        found.setdefault(
-            place,
+        found.setdefault(place, {}).setdefault(
+            _digest(record.key, record.value),
             Letter(
-                place, marks.reason, marks.detail, record.key, record.value,
+                place, record.offset, marks.reason, marks.detail, record.key, record.value,
                 without_marks(record.headers), record.timestamp,
             ),
         )  # fmt: skip
-    for place, done in notes:
-        if place in found:
-            found[place].done = done
-    return list(found.values())
+    letters = [letter for here in found.values() for letter in here.values()]
+    return sorted(letters, key=lambda letter: letter.number)
 
 
 class Settled(NamedTuple):
@@ -171,8 +176,68 @@ def _again(producer: Any, topics: Topics, letter: Letter) -> Any:
 
 
 def _note(producer: Any, topics: Topics, letter: Letter, done: Done) -> None:
-    marks = {"done": done, "partition": letter.place.partition, "offset": letter.place.offset}
+    marks = {
+        "done": done, "partition": letter.place.partition, "offset": letter.place.offset,
+        "letter": letter.number,
+    }  # fmt: skip
     producer.send(
         topics.dead_letters.name, key=letter.key, value=None, headers=dlq_headers(marks),
         partition=partition_of(letter.key or b"", topics.dead_letters.partitions),
     ).get(timeout=PATIENCE_SECONDS)  # fmt: skip
+
+
+class Keeper:
+    """Sends letters of a fold that is no worker's, unless the topic of dead letters has them.
+
+    sent: How many it had not.
+    """
+
+    def __init__(self, study: Study, settings: Settings) -> None:
+        self._study, self._settings, self.sent = study, settings, 0
+        self._held: set[tuple[Place, bytes]] | None = None
+
+    def keep(self, partition: int, letters: Sequence[DeadLetter]) -> None:
+        """Send those of one partition, in their order.
+
+        BrokerError if Kafka fails; ConfigError if it does not permit it.
+        """
+        if not letters:
+            return
+        if self._held is None:
+            self._held = {
+                (letter.place, _digest(letter.key, letter.value))
+                for letter in read_letters(self._study, self._settings)
+            }
+        cut = [letter.cut(MAX_LETTER_BYTES) for letter in letters]
+        new = [
+            letter
+            for letter in cut
+            if (Place(partition, letter.offset), _digest(letter.key, letter.value))
+            not in self._held
+        ]
+        if new:
+            self._send(partition, new)
+            self.sent += len(new)
+
+    def _send(self, partition: int, letters: Sequence[DeadLetter]) -> None:
+        topics = Topics.of(self._study)
+        topic, log = topics.dead_letters.name, topics.releases.name
+        with asking(self._settings, f"topic {topic}", "Write"):
+            producer = record_producer(self._settings)
+            try:
+                sent = [
+                    producer.send(
+                        topic, key=letter.key, value=letter.value, partition=0,
+                        headers=letter.annotated(log, partition),
+                    )
+                    for letter in letters
+                ]  # fmt: skip
+                for one in sent:
+                    one.get(timeout=PATIENCE_SECONDS)
+            finally:
+                close_producer(producer)
+
+
+def _digest(key: bytes | None, value: bytes | None) -> bytes:
+    """Return what tells records apart that stood in the same place of two logs."""
+    return hashlib.blake2b((value or b"") + b"\0" + (key or b""), digest_size=16).digest()

@@ -20,7 +20,7 @@ ROLES: dict[Role, str] = {
     "client": "`veilstream produce`",
     "worker": "`veilstream worker`, also with --verify",
     "reader": "`veilstream watch`, `page`, `predict` and, with the study's key file, `replay`",
-    "operator": "`veilstream topics`, `state`, `study keys`, `client admit` and `revoke`",
+    "operator": "`veilstream topics`, `state`, `study keys`, `client admit` and `revoke`, `dlq`",
 }
 #: Commands of Redis, beside the keys of the study.
 REDIS: dict[Role, str] = {
@@ -72,6 +72,8 @@ def kafka_rights(study: Study, role: Role) -> list[Right]:
         read = (topics.releases, topics.estimates, topics.latest, topics.dead_letters)
         return [on(name, "Read") for name in (*(topic.name for topic in read), LEDGER, *told)]
     own = {topics.releases.name: ("Read",), topics.study.name: ("Read", "Write")}
+    # what nobody has set aside before a rebuild is set aside by it
+    own[topics.dead_letters.name] = ("Read", "Write")
     # whom it admits, it says in the log of releases, too
     own |= {name: ("Read", "Write") for name in (topics.releases.name, *told) if told}
     return [

@@ -61,7 +61,7 @@ def list_(study: Path, as_json: bool, **chosen: Any) -> None:
         )
         click.echo(f"  {letters[-1].detail}")
     if not found:
-        say("no dead letters")
+        say("no dead letters" + (" of these" if any(chosen.values()) else ""))
 
 
 @dlq.command()
@@ -107,10 +107,13 @@ def _settle(path: Path, chosen: Mapping[str, Any], done: Done) -> None:
     if not any(chosen.values()):
         raise ConfigError("say which letters: --reason, --client or --at; `veilstream dlq list`")
     study, settings, found = _found(path, **chosen)
-    now, refused = settle(study, settings, found, done)
     if not found:
-        say("no dead letter is of these; `veilstream dlq list` says which there are")
-    elif now:
+        raise ConfigError(
+            "no open dead letter is of these, and nothing was done; `veilstream dlq list` says "
+            "which there are, with --closed also those that were replayed or dropped"
+        )
+    now, refused = settle(study, settings, found, done)
+    if now:
         said = counted(len(now), "dead letter")
         say(f"{said} sent again, the last to {now[-1]}; what fails again is a new dead letter")
     elif not refused:

@@ -9,6 +9,7 @@ from agents.authority import authenticator
 from agents.refold import log_ends, refold
 from infra.admissions import announce_keys, retire, say_again, tell_again
 from infra.connection import read_partition
+from infra.dead_letters import Keeper
 from infra.keyring import read_study
 from infra.topics import ensure_topics
 from pipeline.cli.context import say
@@ -34,7 +35,11 @@ OPEN = (
     "sent as clients is in its state, and `veilstream state forget` takes a client out"
 )
 
-
+#: What clients have sent between the loss of a log and its recovery.
+AFTER_ALL = (
+    "`veilstream dlq list` names them; `veilstream dlq replay --reason not-admitted` has those "
+    "folded after all whose clients are admitted again"
+)
 #: Where releases that were numbered are gone.
 SHARES = (
     "WARNING: trust.largest_share: clients go on with their numbers, and count as large as ever "
@@ -76,10 +81,10 @@ def recovered(task: Task, settings: Settings) -> None:
 
 def _folded(task: Task, settings: Settings, store: RedisStore) -> dict[int, Partition]:
     """Fold the log again and store it; where its beginning is gone, what is stored stays."""
-    erased, states = store.erased(), {}
+    erased, states, keeper = store.erased(), {}, Keeper(task.study, settings)
     for number in range(task.study.stream.partitions):
         try:
-            states[number] = refold(task, settings, number, erased=erased)
+            states[number] = refold(task, settings, number, erased=erased, set_aside=keeper.keep)
         except OffsetGap:
             states[number] = store.load(number)
             say(f"partition {number}: the log has lost its beginning; its state stays as it is")
@@ -90,6 +95,8 @@ def _folded(task: Task, settings: Settings, store: RedisStore) -> dict[int, Part
                 say(SHARES)
         store.replace(number, states[number])
         say(f"partition {number}: folded again up to {states[number].head.next_offset}")
+    if keeper.sent:
+        say(f"{counted(keeper.sent, 'dead letter')} that no worker had set aside. {AFTER_ALL}")
     return states
 
 

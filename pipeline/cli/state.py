@@ -15,6 +15,7 @@ from agents.history import Interrupted
 from agents.refold import log_ends, refold
 from agents.shadow import Shadow
 from infra.addresses import connected
+from infra.dead_letters import Keeper
 from infra.waiting import Stopping
 from pipeline.cli.context import (
     ACCEPT_LOSS,
@@ -106,14 +107,17 @@ def verify(
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result."""
     task, settings, store = _opened(study)
-    erased = store.erased()
+    erased, keeper = store.erased(), Keeper(task.study, settings)
     with Bar("offsets folded") as bar:
         for number in range(task.study.stream.partitions):
             folded = refold(
-                task, settings, number, accept_loss=accept_loss, erased=erased, report=bar.report
-            )
+                task, settings, number,
+                accept_loss=accept_loss, erased=erased, report=bar.report, set_aside=keeper.keep,
+            )  # fmt: skip
             store.replace(number, folded)
             say(f"partition {number}: rebuilt up to {folded.head.next_offset}")
+    if keeper.sent:
+        say(f"{counted(keeper.sent, 'dead letter')} that no worker had set aside: `veilstream dlq`")
 
 
 def _opened(study: Path) -> tuple[Task, Settings, RedisStore]:

@@ -20,6 +20,7 @@ JSON = "application/json"
 DLQ = "veil_dlq_"
 #: What is left of a key that is too long for a dead letter.
 LONGEST_KEY = 200
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def headers(
@@ -117,6 +118,7 @@ class Marks(NamedTuple):
 
     partition, offset: Where the record stood in the releases topic.
     done: What became of it, if this is a note of that; else empty.
+    letter: Where in the topic of dead letters that one is, of a note; None if it does not say.
     """
 
     partition: int
@@ -124,6 +126,7 @@ class Marks(NamedTuple):
     reason: str
     detail: str
     done: str
+    letter: int | None = None
 
 
 def dlq_headers(marks: Mapping[str, object]) -> Headers:
@@ -146,12 +149,13 @@ def marks_of(items: Sequence[tuple[str, bytes | None]], value: bytes | None) -> 
         name.removeprefix(DLQ): _shown(content) for name, content in items if name.startswith(DLQ)
     }
     place = last.get("partition", ""), last.get("offset", "")
-    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in place):
+    if not all(map(_NUMBER.fullmatch, place)):
         return None
+    letter = last.get("letter", "")
     note = value is None and "reason" not in last
     return Marks(
         int(place[0]), int(place[1]), last.get("reason", ""), last.get("detail", ""),
-        last.get("done", "") if note else "",
+        last.get("done", "") if note else "", int(letter) if _NUMBER.fullmatch(letter) else None,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from kafka.admin import KafkaAdminClient
 
 from agents.publishing import LOOK_SECONDS
 from agents.refold import refold
+from infra.dead_letters import read_letters
 from pipeline.messages.topics import Topic
 from state import keys
 from tests.integration.test_admission import opened
@@ -25,6 +26,12 @@ SLOTS = 20
 @pytest.fixture
 def stage(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
     yield from lent(Stage(tmp_path, kafka, redis_url, study_text(partitions=1) + SHARE))
+
+
+@pytest.fixture
+def shared(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """A stage whose clients never wait for each other."""
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text(partitions=1) + TRUST))
 
 
 def anew(stage: Stage, topic: Topic) -> None:
@@ -184,3 +191,52 @@ def test_recovering_a_lost_log_says_again_whom_nobody_believes(stage: Stage) -> 
     send(stage.settings.kafka, kept.topic, [{"key": kept.key, "value": kept.value, "partition": 0}])
     found = refold(stage.task, stage.settings, 0).admissions
     assert (found.least, found.clients["evil"].key, len(found.clients)) == (2, b"", 3)
+
+
+@pytest.mark.takes("a worker and a client, twice each, and commands one after the other")
+def test_what_came_before_a_lost_log_was_recovered_is_folded_after_all(shared: Stage) -> None:
+    """Its budget is spent: only the dead letters still have it.
+
+    In the new log it stands where something else stood in the old one, of which there are letters.
+    """
+    stage = shared
+    stage.ensure_topics()
+    send(stage.settings.kafka, stage.topics.releases.name, [{"key": b"x", "value": b"nonsense"}])
+    opened(stage, "north")
+    stage.worker()
+    file = write_csv(stage.folder / "north.csv", 60)
+    stage.produce("north", file)
+    assert stage.code("north") == 0, stage.said("north")
+    stage.caught_up()
+    stage.kill("w0")
+    anew(stage, stage.topics.releases)
+    with file.open("a") as more:
+        more.write("".join(lines(60, 3)))
+    stage.produce("north", file)
+    assert stage.code("north") == 0, stage.said("north")
+    for _ in range(2):
+        # killed on its way it is repeated
+        done = stage.run("study", "recover", stage.study, "--yes")
+        assert done.returncode == 0, done.stderr
+    letters = read_letters(stage.task.study, stage.settings)
+    assert [(x.reason, x.client, str(x.place)) for x in letters] == [
+        ("undecodable", "x", "0/0"), *(("not-admitted", "north", f"0/{n}") for n in range(3)),
+    ]  # fmt: skip
+    assert stage.partitions()[0].head.dead_letters == 3
+    replayed = stage.run("dlq", "replay", stage.study, "--reason", "not-admitted")
+    assert (replayed.returncode, "3 dead letters sent again" in replayed.stderr) == (0, True)
+    letters = read_letters(stage.task.study, stage.settings)
+    assert [x.done for x in letters] == ["", "replayed", "replayed", "replayed"]
+    stage.worker()
+    assert stage.final_estimate().releases == 3
+    assert stage.verified()
+
+
+def test_a_rebuild_sets_aside_what_no_worker_has_seen(stage: Stage) -> None:
+    opened(stage, "north")
+    send(stage.settings.kafka, stage.topics.releases.name, [{"key": b"x", "value": b"nonsense"}])
+    for _ in range(2):
+        done = stage.run("state", "rebuild", stage.study, "--yes")
+        assert done.returncode == 0, done.stderr
+    letters = read_letters(stage.task.study, stage.settings)
+    assert [(x.reason, str(x.place)) for x in letters] == [("undecodable", "0/1")]
