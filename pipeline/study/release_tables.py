@@ -153,8 +153,8 @@ class Stream(Strict, frozen=True, kw_only=True):
     max_in_flight_windows: Annotated[
         int,
         key(
-            "windows that a client may release at one model before it waits for a newer one; "
-            "0: never wait",
+            "windows that a client may release at one model, in each of its runs, before it waits "
+            "for a newer one; 0: never wait",
             4,
             ge=0,
             le=10**6,

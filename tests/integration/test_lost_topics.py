@@ -34,6 +34,13 @@ def shared(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
     yield from lent(Stage(tmp_path, kafka, redis_url, study_text(partitions=1) + TRUST))
 
 
+@pytest.fixture
+def leading(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """A stage whose clients wait for a newer model after each two windows."""
+    text = study_text(partitions=1, releases=50, stream="max_in_flight_windows = 2")
+    yield from lent(Stage(tmp_path, kafka, redis_url, text))
+
+
 def anew(stage: Stage, topic: Topic) -> None:
     """Lose a topic, and make it again as whoever mends it would."""
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
@@ -240,3 +247,25 @@ def test_a_rebuild_sets_aside_what_no_worker_has_seen(stage: Stage) -> None:
         assert done.returncode == 0, done.stderr
     letters = read_letters(stage.task.study, stage.settings)
     assert [(x.reason, str(x.place)) for x in letters] == [("undecodable", "0/1")]
+
+
+@pytest.mark.takes("a client, three times, and a worker")
+def test_a_client_that_starts_again_waits_for_no_answer_to_what_may_be_lost(leading: Stage) -> None:
+    """Its windows in flight are those of this run: no model ever answers those that are gone."""
+    stage, file = leading, write_csv(leading.folder / "north.csv", 200)
+    stage.ensure_topics()
+    for windows in (2, 4):
+        stage.produce("north", file)
+        until(partial(_holds, stage, windows), f"{windows} windows at the start")
+        time.sleep(1.0)
+        assert len(stage.releases()) == windows
+        assert stage.stop("north") == 0, stage.said("north")
+    anew(stage, stage.topics.releases)
+    stage.worker()
+    stage.produce("north", file)
+    assert stage.code("north") == 0, stage.said("north")
+    assert stage.final_estimate().releases == 6
+
+
+def _holds(stage: Stage, windows: int) -> bool:
+    return len(stage.releases()) >= windows
