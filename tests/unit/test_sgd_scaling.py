@@ -137,14 +137,14 @@ def bend_at(text: str, more: str = "") -> np.ndarray:
 
 
 def test_many_coefficients_bend_no_expectile() -> None:
-    """Without what is taken off, the intercept is off by 1.4 of its deviations here."""
+    """Without what is taken off, the intercept is off by 1.2 of its deviations here."""
     design = design_of(Row("expectile", 10, 2), 50_000)
     run = Streams(design, 40, np.random.default_rng(6))
     while run.records < design.twice:
         run.fold()
     off = np.array([run.estimate(i).coefficients[0] for i in range(40)]) - design.target[0]
-    # 40 streams know it to 0.16 of a deviation
-    assert abs(off.mean()) < 0.75 * off.std(ddof=1)
+    # three Monte Carlo errors of the mean of 40 streams
+    assert abs(off.mean()) < 3 / np.sqrt(40) * off.std(ddof=1)
 
 
 @pytest.mark.slow
