@@ -33,6 +33,7 @@ from benchmarks.interval_runs import (
     windows,
 )
 from benchmarks.intervals import share_of
+from benchmarks.intervals import told as percent
 from pipeline.errors import DataError
 from pipeline.estimators.estimate import Estimate
 from pipeline.losses import Loss
@@ -101,8 +102,7 @@ def told(stream: Stream, loss: str, draws: int) -> str:
         at = given.any(axis=0)
         each = np.nanmean(np.array(held)[:, at], axis=0)
         over = np.nanmedian(np.array(lengths)[:, at], axis=0)
-        cells += [f"{100 * share:.1f} ({100 * error:.1f})"
-                  for share, error in (covered, share_of(counted) or covered)]  # fmt: skip
+        cells += [percent(share) for share in (covered, share_of(counted) or covered)]
         cells += [f"{100 * each.min():.0f}", f"{np.median(over):.2f}"]
     return f"| {' | '.join(cells)} |"
 

@@ -1,7 +1,7 @@
 """Who gets intervals, whether they cover, and how long they are: real streams and hard ones.
 
 `python -m benchmarks.intervals [--data FOLDER] [--full] [--streams TEXT] [--epsilon E] [--draws N]
-[--minutes M]`; `--show` prints the stored table and what all rows of a budget say together, with
+[--minutes M]`; `--show` prints the stored table and what all data sets say of a budget, with
 `--table` as Markdown. Every study says ranges, a norm bound and epsilon, and leaves ridge and width
 of the curvature to their defaults. Columns: the share of coefficients that have an interval at the
 end; how many of those hold the penalised fit, without noise, to the same released records, and of
@@ -74,10 +74,10 @@ def main() -> None:
     if options.show:
         if options.table:
             print(COLUMNS)
-        stored = json.loads(path.read_text())["rows"]
-        for row in stored:
+        shown = json.loads(path.read_text())["rows"]
+        for row in shown:
             print(markdown(row)) if options.table else show(row)
-        overall(stored)
+        overall(shown)
         return
     kept = {}
     if (options.streams or options.epsilon) and path.exists():
@@ -89,8 +89,8 @@ def main() -> None:
                 return
             row.draw(math.ceil(min(done + BLOCK, most) * DRAWS[row.setting.epsilon]))
             found = kept | {row.name: row.summary() for row in rows if row.seen}
-            told = {"seed": FRESH, "rows": list(found.values())}
-            path.write_text(json.dumps(told, indent=1) + "\n")
+            stored = {"seed": FRESH, "rows": list(found.values())}
+            path.write_text(json.dumps(stored, indent=1) + "\n")
             show(row.summary())
 
 
@@ -194,52 +194,72 @@ def population_fit(stream: Stream, task: RenewableTask) -> Vector:
     return pooled(task, (features, responses, None))
 
 
-def share_of(flags: list[Vector]) -> tuple[float, float] | None:
-    """Return the mean of the flags of all draws, NaN left out, and its Monte Carlo error."""
+def share_of(flags: list[Vector]) -> tuple[float, float | None] | None:
+    """Return the mean of the flags of all draws, NaN left out, and its Monte Carlo error.
+
+    Where one draw alone has any flag, nobody knows the error: it is None.
+    """
     each = [float(np.nanmean(draw)) for draw in flags if not np.isnan(draw).all()]
     if not each:
         return None
-    return float(np.nanmean(flags)), float(np.std(each) / np.sqrt(max(len(each) - 1, 1)))
+    error = float(np.std(each) / np.sqrt(len(each) - 1)) if len(each) > 1 else None
+    return float(np.nanmean(flags)), error
+
+
+def told(share: tuple[float, float | None]) -> str:
+    """Return a share in percent, with its Monte Carlo error."""
+    mean, error = share
+    return f"{100 * mean:.1f} ({'one draw' if error is None else f'{100 * error:.1f}'})"
 
 
 def show(row: Mapping[str, Any]) -> None:
     """Print a row."""
     private, fit = row["auc"]
-    told = "no interval"
+    cover = "no interval"
     if row["covered"] is not None:
         shares = [share for share in (row["covered"], row["population"]) if share]
-        held = [f"{100 * mean:.1f} ({100 * error:.1f})" for mean, error in shares]
-        told = (
-            f"covered {', population '.join(held)}  over floor {row['over_floor']:.2f}  "
+        cover = (
+            f"covered {', population '.join(map(told, shares))}  "
+            f"over floor {row['over_floor']:.2f}  "
             f"over spread {row['over_spread']:.2f}  "
             f"beyond zero {row['beyond_zero']}/{row['coefficients']}"
         )
     print(
         f"{row['stream']:24} {row['setting']:20} {row['draws']:3} draws  "
-        f"ridge {row['ridge']:<6.2g} width {row['width']:<3g} given {row['given']:4.0%}  {told}  "
+        f"ridge {row['ridge']:<6.2g} width {row['width']:<3g} given {row['given']:4.0%}  {cover}  "
         f"AUC {private:.3f} / {fit:.3f}",
         flush=True,
     )
 
 
 def overall(rows: list[dict[str, Any]]) -> None:
-    """Print how often intervals of each budget cover, over the draws of all rows."""
+    """Print how often intervals of each budget cover: the mean over data sets, and its error.
+
+    Rows of one data set share its records and what is hard about them, so that they say little more
+    than one: all their intervals are one share, and the error is from the spread between data sets.
+    Rows of which one draw alone has any interval are left out.
+    """
     names = ("covered", "population", "middle_covered", "middle_population")
     for budget, name in product(("epsilon 1", "epsilon 4"), names):
-        found = [
-            (row["draws"], *row[name]) for row in rows if budget in row["setting"] and row[name]
-        ]
-        draws, means, errors = np.array(found).T
-        mean, error = (draws @ means, np.linalg.norm(draws * errors)) / draws.sum()
-        print(f"{budget}, {name}: {100 * mean:.1f} ({100 * error:.1f}) of {len(found)} rows")
+        given = "middle_given" if "middle" in name else "given"
+        sets: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for row in rows:
+            if budget in row["setting"] and row[name] and row[name][1] is not None:
+                count = row["draws"] * row["coefficients"] * row[given]
+                # "insured, typical" has the records of "insured"
+                sets[row["stream"].split(",")[0]].append((count * row[name][0], count))
+        held, counts = np.array([np.sum(of, axis=0) for of in sets.values()]).T
+        error = float(np.std(held / counts) / np.sqrt(len(sets) - 1))
+        share = told((float(np.mean(held / counts)), error))
+        found = sum(len(of) for of in sets.values())
+        print(f"{budget}, {name}: {share} of {len(sets)} data sets, {found} rows")
 
 
 def markdown(row: Mapping[str, Any]) -> str:
     """Return a row of the table on the page of the method."""
 
     def share(name: str) -> str:
-        found = row[name]
-        return f"{100 * found[0]:.1f} ({100 * found[1]:.1f})" if found else ""
+        return told(row[name]) if row[name] else ""
 
     def ratio(name: str) -> str:
         return "" if row[name] is None else f"{row[name]:.2f}"
