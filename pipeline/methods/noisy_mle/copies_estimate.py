@@ -181,10 +181,10 @@ def settled(task: CopiesTask, sent: Sent) -> Fit:
     """Return the fit with all sites weighed by their distance."""
     copies, size = sent.copies, task.size
     kept = _plausible(copies)
-    found, weights = _middle(copies, kept), kept
+    found, weights, shares = _middle(copies, kept), kept, None
     differ = math.inf if len(kept) >= guards.LEAST_SITES else 0.0
     while found.rounds < ROUNDS:
-        squared, differ = _distances(sent, found, differ)
+        squared, differ = _distances(sent, found, shares, differ)
         weights = kept * guards.factors(squared, size)
         weights *= guards.capped(weights * copies.records, task.spec.largest_share)
         if not weights.any():
@@ -193,6 +193,9 @@ def settled(task: CopiesTask, sent: Sent) -> Fit:
         after = infembler.stretched(copies, found, after, weights)
         settled_too = np.abs(after.information - found.information).max()
         found = after
+        # theta is the mean of what sites say by their informations
+        shares = weights * copies.shares * copies.records
+        shares /= float(shares.sum())
         if found.step < CLOSE and settled_too < CLOSE * np.abs(found.information).max():
             break
     return Fit(found, weights, squared)
@@ -223,11 +226,15 @@ def _middle(copies: Copies, kept: Vector) -> Assembled:
     return Assembled(theta, information, np.eye(size), np.zeros_like(copies.scatters))
 
 
-def _distances(sent: Sent, found: Assembled, most: float) -> tuple[Vector, float]:
-    """Return the squared distance of each site's mean from what the others imply, shape (M,).
+def _distances(
+    sent: Sent, found: Assembled, shares: Vector | None, most: float
+) -> tuple[Vector, float]:
+    """Return the squared distance of each site's mean from what all imply, shape (M,).
 
-    And by what variance sites differ, in [0, most]. By what a mean varies where all sites have the
-    common information, and by what sites differ.
+    And by what variance sites differ, in [0, most]. By what a mean varies beside the middle where
+    all sites have the common information, and by what sites differ.
+
+    shares: Of the sites in the middle, with the sum 1; None: it is the median.
     """
     copies, size = sent.copies, len(found.theta)
     full = found.information + copies.ridge * np.eye(size)
@@ -238,7 +245,7 @@ def _distances(sent: Sent, found: Assembled, most: float) -> tuple[Vector, float
     own = (1 + copies.noise) * sent.squared / (sent.windows * copies.records)
 
     def squared(variance: float) -> Vector:
-        each: Vector = squares / (own + variance)
+        each: Vector = squares / guards.beside_middle(own + variance, shares)
         return each
 
     differ = guards.difference(squared, size, most)

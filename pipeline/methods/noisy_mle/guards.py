@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from pipeline.types import Vector
@@ -26,6 +27,9 @@ FLAGGED = 2.5
 FLAGGED_CURVATURE = 16.0
 #: Where the search for how much sites differ begins.
 TINY = 1e-24
+#: A site that is all of the middle varies about it by this share of its variance, and not by 0.
+ALONE = 1e-9
+Values = NDArray[np.float64]
 
 
 def limit_of(numbers: int) -> float:
@@ -55,6 +59,29 @@ def difference(squared: Callable[[float], Vector], numbers: int, most: float = m
         middle = math.sqrt(low * high)
         low, high = (middle, high) if differ(middle) else (low, middle)
     return min(high, most)
+
+
+def beside_middle(varied: Values, shares: Vector | None) -> Values:
+    """Return the variance of what each site says beside the middle of all, itself among them.
+
+    varied: That of what it says, > 0, shape (M,) or (M, k).
+    shares: Of a mean of sites, in [0, 1] with the sum 1, shape (M,); None: it is their median.
+
+    A median moves by sign(x) / (2 sum f) with each x, f its density there: of a normal number of
+    variance v, 1 / sqrt(2 pi v). None is denser than the median itself, or one exact site among
+    noisy ones would count as if they all stood where it does.
+    """
+    if shares is None:
+        count = len(varied)
+        own = math.pi / 2 * np.median(varied, axis=0) / count
+        density = 1 / np.sqrt(np.maximum(varied, own))
+        total = density.sum(axis=0)
+        found: Values = varied * (1 - 2 * density / total) + count * math.pi / 2 / total**2
+    else:
+        each = shares if varied.ndim == 1 else shares[:, None]
+        found = varied * (1 - 2 * each) + shares**2 @ varied
+    # a site that is all of the middle is at no distance from it
+    return np.maximum(found, ALONE * varied)
 
 
 def factors(squared: Vector, numbers: int) -> Vector:

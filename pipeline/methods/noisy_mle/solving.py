@@ -72,16 +72,17 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector, near.Mask]:
     kept = np.where(misplaced, 0.0, kept)
     guard, known = kept, _dispersion(task, sites, kept, coefficients)
     squared, differ = np.zeros(count), math.inf if count >= guards.LEAST_SITES else 0.0
+    weights: Vector | None = None
     for _ in range(ROUNDS):
         curvature = _mean_curvature(sites, guard) if guard.any() else half
         squared, differ = _distances(
-            sites, coefficients, task.penalty, known[1], curvature, least, differ
+            sites, coefficients, weights, task.penalty, known[1], curvature, least, differ
         )
         guard = kept * guards.factors(squared, size)
         guard *= guards.capped(guard * sites.records, task.spec.largest_share)
         known = _dispersion(task, sites, guard, coefficients)
         fit = _solve(task, sites, guard, known)
-        coefficients = fit.coefficients
+        coefficients, weights = fit.coefficients, fit.weights
     return fit, squared, misplaced
 
 
@@ -150,6 +151,7 @@ def _plausible_curvature(sites: Sites) -> Vector:
 def _distances(
     sites: Sites,
     coefficients: Vector,
+    weights: Vector | None,
     penalty: Vector,
     dispersion: Vector,
     curvature: Matrix,
@@ -161,8 +163,11 @@ def _distances(
     And by what variance sites differ, in [0, most].
 
     By the variance of its records, of its noise, and the one by which sites differ, which all but
-    the noise's part have the shape of the curvature.
+    the noise's part have the shape of the curvature; and by that of the middle, with which it goes
+    by its share of it. Where curvatures per record are alike, scores add up to zero there, so that
+    the middle of the scores per record is what is taken from each.
 
+    weights: Of the sites, with which the coefficients are the middle; None: they are the median.
     least: What its eigenvalues are raised to, > 0: noise alone may have made them negative.
     """
     size = len(coefficients)
@@ -173,10 +178,13 @@ def _distances(
     away = np.sum((sites.point - coefficients) ** 2, axis=1)
     noise = (sites.score_noise + sites.curvature_noise * away)[:, None]
     shape, records = np.maximum(values, least), sites.records[:, None] ** 2
-    own = noise + (dispersion * sites.squared)[:, None] * shape
+    own = (noise + (dispersion * sites.squared)[:, None] * shape) / records
+    squares /= records
+    shares = None if weights is None else weights * sites.records / float(weights @ sites.records)
 
     def squared(variance: float) -> Vector:
-        found: Vector = np.sum(squares / (own + variance * records * shape), axis=1)
+        beside = guards.beside_middle(own + variance * shape, shares)
+        found: Vector = np.sum(squares / beside, axis=1)
         return found
 
     differ = guards.difference(squared, size, most)
