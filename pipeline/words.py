@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def counted(number: int, noun: str, several: str | None = None) -> str:
@@ -11,6 +11,12 @@ def counted(number: int, noun: str, several: str | None = None) -> str:
     several: The noun of several, where it is not the first with an s.
     """
     return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"
+
+
+def listed(names: Sequence[str], noun: str) -> str:
+    """Return how many there are, and the first of them by name."""
+    first = ", ".join(sorted(names)[:10])
+    return f"{counted(len(names), noun)}: {first}{', ...' if len(names) > 10 else ''}"
 
 
 def clipped_line(clipped: Mapping[str, int]) -> str:

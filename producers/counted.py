@@ -138,11 +138,13 @@ def counted(
             for entry in membership.said_before(partition, first) if membership else ():
                 found.admissions.enter(client, entry.serial, entry.key)
         found.take(record)
-    known = found.admissions.clients.get(client)
+    standing = None if membership is None else _standing(client, membership, found.admissions)
     return {
         "study": study,
         "client": client,
-        "admitted": None if membership is None else bool(known and known.key == membership.key),
+        "has_run": database.exists(),
+        "admitted": None if membership is None else standing == "admitted",
+        "standing": standing,
         "releases": {
             "made": numbered,
             "acknowledged": numbered - unsent,
@@ -154,8 +156,27 @@ def counted(
     }
 
 
+def _standing(client: str, membership: Membership, admissions: Admissions) -> str:
+    """Return how a client stands at the end of the log.
+
+    "admitted"; "revoked"; "other key": admitted under another one than this folder's; "lost": the
+    operator has admitted it, and the log does not say so; "unknown": nobody has.
+    """
+    known = admissions.clients.get(client)
+    if known is None and membership.said == membership.key:
+        return "lost"
+    key = membership.said if known is None else known.key
+    if key is None:
+        return "unknown"
+    if not key:
+        return "revoked"
+    return "admitted" if key == membership.key else "other key"
+
+
 def _own(database: Path, study: str) -> tuple[str, int, int]:
     """Return a client's ledger, how many releases of a study it has made, and how many wait."""
+    if not database.exists():
+        return "", 0, 0
     with reading(database) as db:
         # a client that came no further than to make its database has no ledger
         (ledger,) = db.execute("SELECT ledger FROM identity").fetchone() or ("",)

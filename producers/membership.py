@@ -46,6 +46,15 @@ class Membership:
         return self._pair.public
 
     @property
+    def said(self) -> bytes | None:
+        """The key under which the operator has admitted this client; empty if it was revoked.
+
+        None: nothing was said of it.
+        """
+        known = self._roll.clients.get(self._client)
+        return None if known is None else bytes.fromhex(known.key)
+
+    @property
     def has_all_keys(self) -> bool:
         """Whether this folder has all keys under which the study has ever admitted this client."""
         entries = self._roll.standing(self._client).entries

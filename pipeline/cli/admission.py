@@ -9,10 +9,11 @@ from typing import BinaryIO
 import click
 import msgspec
 
+from agents.refold import log_ends
 from infra.addresses import connected
 from infra.admissions import admit_new, announce_keys, tell
 from infra.keyring import client_path, enrolled, read_study, set_aside
-from infra.roll import read_roll
+from infra.roll import Roll, read_roll
 from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys
@@ -20,8 +21,10 @@ from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import Enrolment, read_enrolment, write_signed
 from pipeline.messages.form import identity
 from pipeline.messages.topics import Topics
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import Study
+from pipeline.words import listed
 from producers.client_id import check_id, shown, vault_path
 
 
@@ -88,8 +91,9 @@ def revoke(study: Path, name: str) -> None:
     standing = tell(found, settings, held, name, None)
     at = standing.entries[-1]
     say(
-        f"{shown(name)} is revoked from offset {at.offset} of partition {at.partition} on; "
-        "`veilstream state forget` takes out what came before"
+        f"{shown(name)} is revoked from {at.partition}/{at.offset} of the releases topic on "
+        "(partition/offset); what came before goes on to count, and `veilstream state forget` "
+        "takes it out"
     )
 
 
@@ -97,12 +101,15 @@ def revoke(study: Path, name: str) -> None:
 @STUDY
 @AS_JSON
 def roll(study: Path, as_json: bool) -> None:
-    """Print the clients of STUDY, and since which offset of which partition each is admitted.
+    """Print the clients of STUDY, and since where in the releases topic each is admitted.
+
+    This is what the operator has said: 1/17 is offset 17 of partition 1. What counts of a client,
+    and whether the log has its admission, says `client status`.
 
     At the end of a line is the digest of the id, by which estimates of many sites name a client.
     """
-    found, settings = _study(study, "`veilstream client list`")
-    read = read_roll(found, settings, say)
+    task, settings = _task(study, "`veilstream client list`")
+    found, read = task.study, read_roll(task.study, settings, say)
     if as_json:
         put(
             {
@@ -115,13 +122,33 @@ def roll(study: Path, as_json: bool) -> None:
         at = read.clients[name].entries[-1]
         is_so = "admitted" if at.key else "revoked"
         click.echo(
-            f"{shown(name)}  {is_so} at {at.partition}:{at.offset}  {at.key[:16]}  "
+            f"{shown(name)}  {is_so} at {at.partition}/{at.offset}  {at.key[:16]}  "
             f"digest {_digest(name)}"
         )
     if read.refused:
         say(
             f"WARNING: {read.refused} records of {Topics.of(found).clients.name} are not signed by "
             f"this study: {read.cause}"
+        )
+    if read.keys is not None:
+        last = read.keys.chain[-1]
+        say(f"clients know the study's keys up to generation {last.generation}, {last.key[:16]}")
+    _warn_of_lost(task, settings, read)
+
+
+def _warn_of_lost(task: Task, settings: Settings, read: Roll) -> None:
+    """Say it where the log ends before what it should say of clients."""
+    try:
+        ends = log_ends(task, settings)
+    except ConfigError as error:
+        say(f"WARNING: {error}")
+        return
+    newest = {name: said.entries[-1] for name, said in read.clients.items()}
+    if lost := [name for name, at in newest.items() if at.offset >= ends.get(at.partition, 0)]:
+        say(
+            "WARNING: the releases topic was made anew, and does not say this of "
+            f"{listed(lost, 'client')}: nothing that they send counts until the operator has "
+            "stopped the workers and run `veilstream study recover`"
         )
 
 
@@ -156,10 +183,15 @@ def _digest(client: str) -> str:
 
 
 def _study(path: Path, doing: str) -> tuple[Study, Settings]:
-    study = live_task_of(path, doing).study
-    if not study.authenticated:
+    task, settings = _task(path, doing)
+    return task.study, settings
+
+
+def _task(path: Path, doing: str) -> tuple[Task, Settings]:
+    task = live_task_of(path, doing)
+    if not task.study.authenticated:
         raise ConfigError(
             'trust.releases: this study is "open", and admits nobody; a new study is authenticated '
             "with the table [trust] of `veilstream study init`"
         )
-    return study, connected(Settings.read())
+    return task, connected(Settings.read())

@@ -10,10 +10,28 @@ from infra.addresses import connected
 from pipeline.cli.admission import admit, enrol, revoke, roll
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.settings import Settings
-from producers.client_id import known_vault
+from producers.client_id import known_vault, vault_path
 from producers.counted import counted
 from producers.membership import Membership
 from producers.report import report
+
+#: What `client status` says of a client, by its standing.
+STANDINGS = {
+    "admitted": "admitted",
+    "revoked": (
+        "revoked: what it sends from then on does not count. What counted before goes on to count, "
+        "until the operator takes it out (`veilstream state forget`)"
+    ),
+    "other key": (
+        "NOT admitted under the key of this folder, but under another one: what it sends does not "
+        "count"
+    ),
+    "lost": (
+        "admitted, but the log does not say so: the releases topic was made anew, or emptied. What "
+        "it sends does not count until the operator has run `veilstream study recover`"
+    ),
+    "unknown": "NOT admitted: what it sends does not count",
+}
 
 
 @click.group(cls=Group)
@@ -61,18 +79,19 @@ def status(study: Path, name: str, as_json: bool) -> None:
     whoever runs Kafka, or is older than the log.
     """
     task, settings = live_task_of(study, "`veilstream client status`"), Settings.read()
-    path = known_vault(settings.home, name)
-    settings = connected(settings)
     trusted = task.study.authenticated
+    # one that is admitted has a key, and need not have run
+    path = (vault_path if trusted else known_vault)(settings.home, name)
+    settings = connected(settings)
     member = Membership(task.study, settings, name, say, looking=True) if trusted else None
     found = counted(task, settings, name, path, member)
     if as_json:
         put(found)
         return
     if trusted:
-        click.echo(
-            "admitted" if found["admitted"] else "NOT admitted: what it sends is not counted"
-        )
+        click.echo(STANDINGS[found["standing"]])
+    if not found["has_run"]:
+        click.echo("it has not run from this folder yet")
     for key, value in found["releases"].items():
         click.echo(f"{key.replace('_', ' ')}: {value}")
     for reason, number in found["not_counted"].items():

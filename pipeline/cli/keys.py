@@ -95,7 +95,9 @@ def _rotated(study: Study, settings: Settings, held: StudyPairs, *, stolen: bool
     if not stolen:
         say(
             f"{path} has a key of generation {number}: copy it to every worker before any other "
-            "command, then start one of them again, which tells the clients. Older keys stay good"
+            "command, then start one of them again, which tells the clients. Older keys stay "
+            "good, and trust.key in study files may stay: the new key follows from it. It is done "
+            f"when `veilstream client list` says that clients know generation {number}"
         )
         return after
     # of what the thief may say of newer keys, nothing is believed here

@@ -170,7 +170,7 @@ def _lines(client: str, source: str, facts: dict[str, Any]) -> Iterator[str]:
     else:
         yield (
             f"  spent epsilon {_number(spent['epsilon'])} of {limit['epsilon']:g} at delta "
-            f"{limit['delta']:g}; {_number(facts['remaining']['epsilon'])} remains"
+            f"{limit['delta']:g}; {_remains(spent['epsilon'], limit['epsilon'])}"
         )
     for study in facts["studies"]:
         lost = f", {study['releases_lost']} of them lost" if study["releases_lost"] else ""
@@ -199,10 +199,16 @@ def _second(moment: str | None) -> str:
     return "" if moment is None else f"{moment[:19]}Z"
 
 
+def _remains(spent: float | None, limit: float) -> str:
+    """Say what is left of a limit; what rounding leaves over is nothing."""
+    if spent is None or spent > limit * (1 + 1e-9):
+        return "that is more than is allowed"
+    left = limit - spent
+    return f"{left:.6g} remains" if left > 1e-9 * limit else "that is all that is allowed"
+
+
 def _number(value: float | None) -> str:
-    if value is None:
-        return "without end"
-    return "nothing" if value < 1e-9 else f"{value:.6g}"
+    return "without end" if value is None else f"{value:.6g}"
 
 
 def export_account(home: Path, client: str | None, path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from agents.authority import authenticator
 from agents.refold import log_ends, refold
@@ -22,7 +22,7 @@ from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, expansion_of, model_after, slots_seen, start_is_over
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.words import counted
+from pipeline.words import counted, listed
 from state import RedisStore
 from state.connection import redis_client
 
@@ -49,12 +49,6 @@ SHARES = (
 )
 
 
-def named(clients: Sequence[str]) -> str:
-    """Return how many clients there are, and the first of them by name."""
-    first = ", ".join(sorted(clients)[:10])
-    return f"{counted(len(clients), 'client')}: {first}{', ...' if len(clients) > 10 else ''}"
-
-
 def recovered(task: Task, settings: Settings) -> None:
     """Bring a study back; VeilstreamError if Kafka, Redis or the study's keys are not usable."""
     topics, store = Topics.of(task.study), RedisStore(redis_client(settings), task)
@@ -72,9 +66,9 @@ def recovered(task: Task, settings: Settings) -> None:
             )
         admitted = {n: state.admissions.clients for n, state in states.items()}
         if lost := tell_again(task.study, settings, held, admitted):
-            say(f"the log had lost who may release, and has it again: {named(lost)}")
+            say(f"the log had lost who may release, and has it again: {listed(lost, 'client')}")
         if found := say_again(task.study, settings, held, admitted):
-            say(f"the clients topic says anew who may release: {named(found)}")
+            say(f"the clients topic says anew who may release: {listed(found, 'client')}")
     _publish(task, store, states, trust, _highest(task, settings, store))
     say(CLOSED if trust is not None else OPEN)
 

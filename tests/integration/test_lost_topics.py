@@ -221,6 +221,9 @@ def test_what_came_before_a_lost_log_was_recovered_is_folded_after_all(shared: S
         more.write("".join(lines(60, 3)))
     stage.produce("north", file)
     assert stage.code("north") == 0, stage.said("north")
+    assert "study recover" in stage.run("client", "status", stage.study, "north").stdout
+    anew_said = stage.run("client", "list", stage.study).stderr
+    assert "made anew" in anew_said or stage.ends()[0] > 2
     for _ in range(2):
         # killed on its way it is repeated
         done = stage.run("study", "recover", stage.study, "--yes")

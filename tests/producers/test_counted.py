@@ -23,7 +23,7 @@ class Member:
 
     def __init__(self, world: World, client: str) -> None:
         self._world, self._client = world, client
-        self.key = world.client(client).public
+        self.key = self.said = world.client(client).public
         self.word = world.authority.word
 
     def maker(self, payload: bytes, _offset: int) -> bytes | None:
@@ -72,6 +72,18 @@ def test_a_client_counts_as_the_worker_does(world: World, monkeypatch: pytest.Mo
     assert found["releases"]["not_in_the_log"] == 0
     assert sum(found["not_counted"].values()) == len(letters) == 3
     assert found["admitted"] is True
+
+
+def test_a_client_sees_how_it_stands(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(world, monkeypatch, 0)["standing"] == "admitted"
+    world.say("north", None)
+    assert told(world, monkeypatch, 0)["standing"] == "revoked"
+    world.say("north", world.client("south"))
+    assert told(world, monkeypatch, 0)["standing"] == "other key"
+    # the operator has said it, and the log was made anew
+    world.log.clear()
+    found = told(world, monkeypatch, 0)
+    assert (found["standing"], found["admitted"]) == ("lost", False)
 
 
 def test_a_client_sees_what_was_above_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
