@@ -95,6 +95,7 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.sites
 	@$(BIN)/python -m benchmarks.replay
 	@$(BIN)/python -m benchmarks.latency
+	@$(BIN)/python -m benchmarks.latency --kind noisy-mle
 	@$(BIN)/python -m benchmarks.backtest
 
 BEFORE ?= ../before

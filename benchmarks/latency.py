@@ -1,9 +1,13 @@
 """Latency at a steady rate: from a client's publish to the committed fold, and to the estimate.
 
-`python -m benchmarks.latency [--rate 1000] [--seconds 20]`. A real worker on a real Kafka and
-Redis; the sender keeps the rate open-loop, so a slow worker cannot slow it down. Commit times are
-read from Redis, estimates from their topic; all clocks are this machine's. Writes
+`python -m benchmarks.latency [--kind renewable] [--rate 1000] [--seconds 20]`. A real worker on a
+real Kafka and Redis; the sender keeps the rate open-loop, so a slow worker cannot slow it down.
+Commit times are read from Redis, estimates from their topic; all clocks are this machine's. Writes
 `benchmarks/results/latency.json`.
+
+`python -m benchmarks.latency --kind noisy-mle`: 1,000 sites at p = 8 that have all sent one release
+before the clock starts, then one at a time, by default 10 a second, and an estimate of all sites
+after each. Writes `benchmarks/results/latency_sites.json`.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiokafka
@@ -29,11 +34,84 @@ from infra.topics import ensure_topics
 from pipeline.messages.estimate import read_estimate
 from pipeline.messages.release import seal
 from pipeline.messages.topics import Topics
+from pipeline.methods import task_of as make_task
+from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Arrays
+from pipeline.release.privatise import Answer, privatise
+from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.study import parse_study
 from state import keys
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "latency"
+SITES, SIZE = 1000, 8
+FEATURES = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(SIZE))
+#: Of sums at 0: no site waits for a model, and all estimates have intervals.
+STUDY = f"""
+[study]
+name = "{NAME}"
+[data]
+response = {{ name = "y", kind = "number", min = -1, max = 1 }}
+[data.features]
+{FEATURES}
+[estimator]
+kind = "noisy-mle"
+loss = "linear"
+ridge = 0.001
+norm_bound = "typical"
+method = {{ release = "sufficient", sites = {SITES} }}
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 4.0
+delta = 1e-5
+[window]
+records = 1000
+[stream]
+partitions = 1
+publish = {{ releases = 1, seconds = 0.05, pause = 0.0 }}
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent.
+
+    made: Windows, of which payloads are made. first: Releases that are there before the clock
+    starts. targets: Milliseconds at the 99 % point, to the fold and to the estimate.
+    """
+
+    text: str
+    task: Task
+    made: list[Answer]
+    clients: int
+    first: int
+    rate: int
+    targets: tuple[int, int]
+    result: str
+
+    def payload(self, number: int) -> tuple[bytes, bytes]:
+        """Return the key and the value of a release."""
+        client, seq = f"client-{number % self.clients}", number // self.clients
+        answer = self.made[number % len(self.made)]
+        return client.encode(), seal(self.task, answer, client=client, ledger="bench", seq=seq)
+
+
+def load_of(kind: str) -> Load:
+    """Return the load of a kind of estimator."""
+    if kind == "renewable":
+        task = task_of(NAME)
+        made = summaries(task, 50)
+        return Load(study_text(NAME), task, made, CLIENTS, 0, 1000, (100, 400), "latency.json")
+    task, rng, noise = make_task(parse_study(STUDY)), np.random.default_rng(20), SecureStream()
+    made = []
+    for _ in range(50):
+        features = rng.uniform(-1, 1, (task.slots, SIZE))
+        responses = np.clip(0.3 * features[:, 0] + 0.15 * rng.normal(size=task.slots), -1, 1)
+        made.append(
+            privatise(task, task.query(Arrays(features, responses), task.first_model), noise)
+        )
+    return Load(STUDY, task, made, SITES, SITES, 10, (50, 50), "latency_sites.json")
 
 
 class CommitWatch(threading.Thread):
@@ -56,38 +134,45 @@ class CommitWatch(threading.Thread):
             time.sleep(0.001)
 
 
-async def send(settings: Settings, rate: int, count: int) -> np.ndarray:
-    """Send at a steady rate; return the time at which each release was handed to Kafka."""
-    task = task_of(NAME)
-    made = summaries(task, 50)
-    payloads = [
-        seal(task, made[i % 50], client=f"client-{i % CLIENTS}", ledger="bench", seq=i // CLIENTS)
-        for i in range(count)
-    ]
+async def send(
+    settings: Settings, load: Load, rate: int, count: int, found: list[tuple[float, int]]
+) -> np.ndarray:
+    """Send at a steady rate; return the time at which each release was handed to Kafka.
+
+    found: Estimates as they come: the clock starts when one stands for the first releases.
+    """
+    releases = [load.payload(number) for number in range(load.first + count)]
+    topic = Topics.of(load.task.study).releases.name
     producer = aiokafka.AIOKafkaProducer(
         bootstrap_servers=settings.kafka, enable_idempotence=True, linger_ms=1
     )
     await producer.start()
     times = np.empty(count)
     try:
+        for key, payload in releases[: load.first]:
+            await producer.send(topic, payload, key=key)
+        await producer.flush()
+        while load.first and not (found and found[-1][1] >= load.first):
+            await asyncio.sleep(0.1)
         began = time.time()
-        for i, payload in enumerate(payloads):
+        for i, (key, payload) in enumerate(releases[load.first :]):
             ahead = began + i / rate - time.time()
             if ahead > 0.001:
                 await asyncio.sleep(ahead)
             times[i] = time.time()
-            key = f"client-{i % CLIENTS}".encode()
-            await producer.send(Topics.of(task.study).releases.name, payload, key=key)
+            await producer.send(topic, payload, key=key)
         await producer.flush()
     finally:
         await producer.stop()
     return times
 
 
-async def estimates(settings: Settings, count: int, found: list[tuple[float, int]]) -> None:
+async def estimates(
+    settings: Settings, load: Load, count: int, found: list[tuple[float, int]]
+) -> None:
     """Note when each estimate came and how much of the log it stands for."""
     consumer = aiokafka.AIOKafkaConsumer(
-        Topics.of(task_of(NAME).study).estimates.name,
+        Topics.of(load.task.study).estimates.name,
         bootstrap_servers=settings.kafka,
         auto_offset_reset="earliest",
     )
@@ -102,38 +187,46 @@ async def estimates(settings: Settings, count: int, found: list[tuple[float, int
         await consumer.stop()
 
 
-def waits(sent: np.ndarray, seen: list[tuple[float, int]]) -> np.ndarray:
-    """Return for each release how long it took until something that holds it was seen."""
+def waits(sent: np.ndarray, seen: list[tuple[float, int]], before: int) -> np.ndarray:
+    """Return for each release how long it took until something that holds it was seen.
+
+    before: Releases that were sent before them.
+    """
     marks = np.array([mark for _, mark in seen])
     times = np.array([at for at, _ in seen])
-    first = np.searchsorted(marks, np.arange(1, len(sent) + 1))
+    first = np.searchsorted(marks, before + np.arange(1, len(sent) + 1))
     return times[np.minimum(first, len(times) - 1)] - sent
 
 
-async def measure(settings: Settings, rate: int, seconds: float) -> tuple[np.ndarray, np.ndarray]:
+async def measure(
+    settings: Settings, load: Load, rate: int, seconds: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Return both latencies of every release, in seconds."""
     count = int(rate * seconds)
     found: list[tuple[float, int]] = []
     watch = CommitWatch(settings.redis)
     watch.start()
-    follower = asyncio.create_task(estimates(settings, count, found))
-    sent = await send(settings, rate, count)
+    follower = asyncio.create_task(estimates(settings, load, load.first + count, found))
+    sent = await send(settings, load, rate, count, found)
     await asyncio.wait_for(follower, timeout=60)
     watch.done = True
-    return waits(sent, watch.seen), waits(sent, found)
+    return waits(sent, watch.seen, load.first), waits(sent, found, load.first)
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--kind", choices=["renewable", "noisy-mle"], default="renewable")
+    parser.add_argument("--rate", type=int, help="releases a second")
     parser.add_argument("--seconds", type=float, default=20)
     options = parser.parse_args()
+    load = load_of(options.kind)
+    rate = options.rate or load.rate
     with tempfile.TemporaryDirectory() as name, LocalRuntime(Path(name)) as addresses:
         settings = Settings(kafka=addresses.kafka, redis=addresses.redis, folder=name)
-        ensure_topics(settings, Topics.of(task_of(NAME).study).all())
+        ensure_topics(settings, Topics.of(load.task.study).all())
         study = Path(name) / "latency.toml"
-        study.write_text(study_text(NAME))
+        study.write_text(load.text)
         env = {
             **os.environ,
             "VEILSTREAM_KAFKA": settings.kafka,
@@ -144,21 +237,22 @@ def main() -> None:
         worker = subprocess.Popen(command, env=env)
         try:
             time.sleep(6)
-            commit, estimate = asyncio.run(measure(settings, options.rate, options.seconds))
+            commit, estimate = asyncio.run(measure(settings, load, rate, options.seconds))
         finally:
             worker.terminate()
             worker.wait()
-    result = {"rate": options.rate, "releases": len(commit)}
-    print(f"{len(commit)} releases at {options.rate} a second; milliseconds from publish to ...")
+    result = {"rate": rate, "releases": len(commit)}
+    print(f"{len(commit)} releases at {rate} a second; milliseconds from publish to ...")
     print("                          p50     p90     p99     max   target (p99)")
     for label, values, target in (
-        ("the committed fold", commit, 100), ("the estimate's topic", estimate, 400),
+        ("the committed fold", commit, load.targets[0]),
+        ("the estimate's topic", estimate, load.targets[1]),
     ):  # fmt: skip
         shown = [float(np.quantile(values, q)) * 1000 for q in (0.5, 0.9, 0.99, 1.0)]
         result[label] = shown
         print(f"  {label:20s} " + " ".join(f"{v:7.1f}" for v in shown) + f"   < {target}")
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "latency.json").write_text(json.dumps(result, indent=1) + "\n")
+    (RESULTS / load.result).write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
