@@ -13,6 +13,7 @@ from pipeline.reducer import Partition, Reducer
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
+from state.stored import RECOVER
 
 #: Told how many of how many records have been folded.
 Report = Callable[[int, int], None]
@@ -61,7 +62,7 @@ def refold(
         if end > extent.after:
             raise StateError(
                 f"{log}: the state stands at {end} and the log ends at {extent.after}: the topic "
-                "was made anew"
+                f"was made anew; {RECOVER}"
             )
         if extent.first > 0:
             if not accept_loss:

@@ -21,6 +21,7 @@ from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
+from state.stored import RECOVER
 
 
 class Compared(NamedTuple):
@@ -60,7 +61,7 @@ class Shadow:
         if end > extent.after:
             raise StateError(
                 f"{history.topic}[{number}]: the state stands at {end} and the log ends at "
-                f"{extent.after}: the topic was made anew"
+                f"{extent.after}: the topic was made anew; {RECOVER}"
             )
         since, state = self._states.get(number, (0, None))
         if (

@@ -43,7 +43,7 @@ from pipeline.trust.keys import can_agree
 #: Why a client may be admitted and its releases may not count.
 LOST = (
     "if its releases are dead letters all the same, the releases topic was made anew: stop the "
-    "workers and run `veilstream study recover`"
+    "workers and run `veilstream study recover` (docs/guides/lost-log.md)"
 )
 
 

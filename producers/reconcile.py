@@ -242,7 +242,8 @@ class Search:
         else:
             self._say(
                 "WARNING: the releases topic does not hold this client's last release where it was "
-                "put: the topic was made anew; nobody can tell whether this database is its newest"
+                "put: the topic was made anew; nobody can tell whether this database is its "
+                "newest. The operator must run `veilstream study recover` (docs/guides/lost-log.md)"
             )
         self._scan(first, end)
         return self._found

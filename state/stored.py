@@ -21,6 +21,8 @@ WATERMARK = "next_offset"
 #: Field of a snapshot that is not what the log folds to: why nobody may go on with it.
 DOUBT = "doubt"
 REBUILD = "stop the workers and run `veilstream state rebuild`"
+#: What to do where the log is another than was folded.
+RECOVER = "stop the workers and run `veilstream study recover` (docs/guides/lost-log.md)"
 
 
 class Packed(NamedTuple):

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from agents.refold import log_ends
+from agents.refold import history_of
 from infra.addresses import connected
 from infra.admissions import admit_new, announce_keys, tell
 from infra.keyring import client_path, enrolled, read_study, set_aside
@@ -18,10 +18,11 @@ from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.messages.admission import Enrolment, read_enrolment, write_signed
+from pipeline.messages.admission import Enrolment, Entry, read_enrolment, write_signed
 from pipeline.messages.form import identity
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
+from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
 from pipeline.study import Study
 from pipeline.words import listed
@@ -137,18 +138,35 @@ def roll(study: Path, as_json: bool) -> None:
 
 
 def _warn_of_lost(task: Task, settings: Settings, read: Roll) -> None:
-    """Say it where the log ends before what it should say of clients."""
+    """Say it where the log has something else, or nothing, where it should admit clients."""
+    oldest: dict[int, tuple[str, Entry]] = {}
+    for name, said in read.clients.items():
+        at = said.entries[-1]
+        # all of a log are lost together, and those that were said first before any other
+        if at.serial < oldest.get(at.partition, (name, at))[1].serial or at.partition not in oldest:
+            oldest[at.partition] = name, at
     try:
-        ends = log_ends(task, settings)
+        with history_of(task, settings) as history:
+            extents, lost = history.extents(), list[str]()
+            for number, (name, at) in oldest.items():
+                extent = extents[number]
+                # what retention has taken, nobody can tell
+                if at.offset < extent.first:
+                    continue
+                history.seek({number: Span(at.offset, min(at.offset + 1, extent.after))})
+                found = [(r.key, (r.value or b"")[:1]) for r in history.more(number)]
+                # a word is JSON, and a release is not
+                if found != [(name.encode(), b"{")]:
+                    lost.append(name)
     except ConfigError as error:
         say(f"WARNING: {error}")
         return
-    newest = {name: said.entries[-1] for name, said in read.clients.items()}
-    if lost := [name for name, at in newest.items() if at.offset >= ends.get(at.partition, 0)]:
+    if lost:
         say(
             "WARNING: the releases topic was made anew, and does not say this of "
-            f"{listed(lost, 'client')}: nothing that they send counts until the operator has "
-            "stopped the workers and run `veilstream study recover`"
+            f"{listed(lost, 'client')}, nor of any that was admitted before: nothing that they "
+            "send counts until the operator has stopped the workers and run `veilstream study "
+            "recover`"
         )
 
 

@@ -45,11 +45,12 @@ def keys(study: Path, rotate: bool, stolen: bool) -> None:
 @STUDY
 @confirmed("All workers of this study must be stopped. Recover it from its log?")
 def recover(study: Path) -> None:
-    """Bring STUDY back after somebody else has written to its topics or to Redis.
+    """Bring STUDY back after its releases topic was lost, or somebody else has written.
 
-    Folds the log again, as the study's keys believe it, and stores the result; says anew who is
-    admitted; and makes a model of that state, above every version that anybody can hold. It may be
-    repeated.
+    After a releases topic that is gone or was made anew, see docs/guides/lost-log.md; after
+    strangers, docs/admission.md. Folds the log again, as the study's keys believe it, and stores
+    the result; says anew who is admitted; and makes a model of that state, above every version that
+    anybody can hold. It may be repeated.
     """
     from infra.addresses import connected  # noqa: PLC0415  as below
     from pipeline.cli.recovery import recovered  # noqa: PLC0415

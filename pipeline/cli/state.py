@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from pipeline.settings import Settings
 from pipeline.words import counted
 from state import RedisStore
 from state.connection import redis_client
-from state.stored import REBUILD
+from state.stored import REBUILD, RECOVER
 
 DOING = "`veilstream state`"
 
@@ -80,12 +80,12 @@ def verify(
     if every is not None:
         _keep_verifying(task, settings, seconds_of(every, "--every"), as_json, parent)
         return
-    rows, ends = [], log_ends(task, settings)
+    rows, ends, names = [], log_ends(task, settings), list[str]()
     with Bar("offsets folded") as bar:
         for number, end, found in _compared(
             task, settings, accept_loss=accept_loss, report=bar.report
         ):
-            ahead = max(0, ends[number] - end)
+            ahead, names = max(0, ends[number] - end), names + found
             rows.append(
                 {"partition": number, "next_offset": end, "unfolded": ahead, "differences": found}
             )
@@ -96,7 +96,7 @@ def verify(
         for row in rows:
             click.echo(f"partition {row['partition']} up to {row['next_offset']}: {_verdict(row)}")
     if not verified:
-        say("the stored state is not what the log folds to; `veilstream state rebuild` mends it")
+        say(_advice(names))
         sys.exit(40)
 
 
@@ -147,11 +147,21 @@ def _keep_verifying(
                     verdict = _verdict({"unfolded": 0, **row})
                     say(f"partition {row['partition']} up to {row['next_offset']}: {verdict}")
             if not verified:
-                say(f"the stored state is not what the log folds to; {REBUILD}")
+                say(_advice(name for row in rows for name in row["differences"]))
                 sys.exit(40)
             due = time.monotonic() + every
             while not stopped() and time.monotonic() < due:
                 time.sleep(min(0.2, every))
+
+
+def _advice(names: Iterable[str]) -> str:
+    """Say what to do about fields of these names that differ."""
+    if any(name.startswith("client.") for name in names):
+        return (
+            "the log has other releases of clients, or other admissions, than were folded: the "
+            f"releases topic was made anew, or somebody else has written to Redis; {RECOVER}"
+        )
+    return f"the stored state is not what the log folds to; {REBUILD}"
 
 
 def verified(task: Task, settings: Settings) -> bool:

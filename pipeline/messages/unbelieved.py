@@ -6,7 +6,7 @@ from pipeline.errors import PayloadError
 
 _FAULTS = {
     "not-admitted": "no admission of this client is in the log before it; the operator runs "
-    "`veilstream client admit`",
+    "`veilstream client admit`, or `veilstream study recover` where this topic was made anew",
     "revoked": "this client was revoked before it; `veilstream client admit` takes it back",
     "old-key": "made under a key of the study that this worker has not, or that is retired: start "
     "the client again, or give the worker the newest key file",

@@ -216,14 +216,19 @@ def test_what_came_before_a_lost_log_was_recovered_is_folded_after_all(shared: S
     assert stage.code("north") == 0, stage.said("north")
     stage.caught_up()
     stage.kill("w0")
+    assert "WARNING" not in stage.run("client", "list", stage.study).stderr
     anew(stage, stage.topics.releases)
+    assert "study recover" in stage.run("client", "list", stage.study).stderr
     with file.open("a") as more:
         more.write("".join(lines(60, 3)))
     stage.produce("north", file)
     assert stage.code("north") == 0, stage.said("north")
-    assert "study recover" in stage.run("client", "status", stage.study, "north").stdout
-    anew_said = stage.run("client", "list", stage.study).stderr
-    assert "made anew" in anew_said or stage.ends()[0] > 2
+    verified = stage.run("state", "verify", stage.study)
+    assert (verified.returncode, "study recover" in verified.stderr) == (40, True), verified.stderr
+    # also where the log has come as far as the admission was
+    for words in ("status", stage.study, "north"), ("list", stage.study):
+        said = stage.run("client", *words)
+        assert "study recover" in said.stdout + said.stderr, words
     for _ in range(2):
         # killed on its way it is repeated
         done = stage.run("study", "recover", stage.study, "--yes")
@@ -233,6 +238,7 @@ def test_what_came_before_a_lost_log_was_recovered_is_folded_after_all(shared: S
         ("undecodable", "x", "0/0"), *(("not-admitted", "north", f"0/{n}") for n in range(3)),
     ]  # fmt: skip
     assert stage.partitions()[0].head.dead_letters == 3
+    assert "WARNING" not in stage.run("client", "list", stage.study).stderr
     replayed = stage.run("dlq", "replay", stage.study, "--reason", "not-admitted")
     assert (replayed.returncode, "3 dead letters sent again" in replayed.stderr) == (0, True)
     letters = read_letters(stage.task.study, stage.settings)
@@ -272,3 +278,23 @@ def test_a_client_that_starts_again_waits_for_no_answer_to_what_may_be_lost(lead
 
 def _holds(stage: Stage, windows: int) -> bool:
     return len(stage.releases()) >= windows
+
+
+def test_a_verification_of_a_log_that_has_grown_again_asks_for_a_recovery(shared: Stage) -> None:
+    """A rebuild would leave clients with models that nothing explains, and admit nobody."""
+    stage, file = shared, write_csv(shared.folder / "north.csv", 40)
+    opened(stage, "north")
+    stage.worker()
+    stage.produce("north", file)
+    assert stage.code("north") == 0, stage.said("north")
+    stage.caught_up()
+    stage.kill("w0")
+    anew(stage, stage.topics.releases)
+    with file.open("a") as more:
+        more.write("".join(lines(200, 3)))
+    stage.produce("north", file)
+    until(partial(_holds, stage, 4), "as many records as before")
+    verified = stage.run("state", "verify", stage.study)
+    assert verified.returncode == 40, verified.stderr
+    assert "study recover" in verified.stderr
+    assert "rebuild" not in verified.stderr
