@@ -71,8 +71,24 @@ def _as_it_is(_: Any, record: Any) -> Any:
     return record
 
 
+class BatchThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc]
+    """The thread in which a consumer speaks to Kafka."""
+
+    async def _commit(self, offsets: Mapping[Any, int]) -> bool:
+        """Commit, and return whether that was done.
+
+        It is asked for in another thread: where all partitions have been taken away since, nothing
+        is left to commit, which aiokafka would call a fault, and Faust a crash of the worker.
+        """
+        mine = self.assignment()
+        return any(tp in mine for tp in offsets) and await super()._commit(offsets)
+
+
 class BatchConsumer(driver.Consumer):  # type: ignore[misc]
     """A consumer whose messages are fetch batches."""
+
+    def _new_consumer_thread(self) -> BatchThread:
+        return BatchThread(self, loop=self.loop, beacon=self.beacon)
 
     async def perform_seek(self) -> None:
         """Seek every assigned partition to its watermark; called after each assignment."""

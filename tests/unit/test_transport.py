@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiokafka import ConsumerRecord, TopicPartition
@@ -11,9 +12,11 @@ from aiokafka.consumer.fetcher import FetchResult, PartitionRecords
 from aiokafka.errors import IllegalStateError, KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.util import commit_structure_validate
+from faust.types.tuples import TP
 
 from agents import transport
-from agents.transport import BatchConsumer, PlainRecords
+from agents.transport import BatchConsumer, BatchThread, PlainRecords
 
 
 class Places:
@@ -87,3 +90,31 @@ def test_records_are_handed_out_as_they_were_parsed() -> None:
     assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in records] == [
         (i, 7, b"a", b"%d" % i, [("h", b"x")]) for i in range(3)
     ]
+
+
+class Taken(BatchThread):  # type: ignore[misc]
+    """The thread of a consumer, as aiokafka's own check of what is to be committed sees it."""
+
+    def __init__(self, mine: set[TP]) -> None:
+        self._mine, self.tp_last_committed_at = mine, {}
+        self.committed: list[Any] = []
+        self.crashes: list[BaseException] = []
+
+    def assignment(self) -> set[TP]:
+        return self._mine
+
+    def _ensure_consumer(self) -> Any:
+        async def commit(offsets: Any) -> None:
+            self.committed.append(commit_structure_validate(offsets))
+
+        return SimpleNamespace(commit=commit)
+
+    async def crash(self, reason: BaseException) -> None:
+        self.crashes.append(reason)
+
+
+@pytest.mark.parametrize("mine", [set(), {TP("releases", 0)}])
+def test_a_commit_whose_partitions_are_taken_away_on_its_way_is_no_crash(mine: set[TP]) -> None:
+    thread = Taken(mine)
+    done = asyncio.run(thread._commit({TP("releases", 0): 7, TP("releases", 1): 3}))
+    assert (done, len(thread.committed), thread.crashes) == (bool(mine), len(mine), [])
