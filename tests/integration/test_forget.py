@@ -26,7 +26,7 @@ def text_of(privacy: str, forgetting: bool) -> str:
 @pytest.fixture(
     params=[
         "private",
-        "again",
+        pytest.param("again", marks=pytest.mark.slow),
         # its sums are those of "again" before anything is sent anew
         pytest.param("open", marks=pytest.mark.slow),
         pytest.param("forgetting", marks=pytest.mark.slow),

@@ -66,7 +66,7 @@ def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
         assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < 0.2
 
 
-@pytest.mark.parametrize("several", ["shared", "pooled"])
+@pytest.mark.parametrize("several", ["shared", pytest.param("pooled", marks=pytest.mark.slow)])
 def test_two_workers_and_a_kill_leave_what_each_log_gives(
     several: str, tmp_path: Path, kafka: str, redis_url: str
 ) -> None:

@@ -39,7 +39,7 @@ publish = {{ releases = 4, seconds = 0.2, pause = 0.05 }}
 """
 
 
-@pytest.fixture(params=["score", "copies"])
+@pytest.fixture(params=["score", pytest.param("copies", marks=pytest.mark.slow)])
 def stage(
     request: pytest.FixtureRequest, tmp_path: Path, kafka: str, redis_url: str
 ) -> Iterator[Stage]:

@@ -150,7 +150,7 @@ def found(runs: Runs, seed: int) -> bool:
 
 @pytest.mark.kafka
 @pytest.mark.redis
-@pytest.mark.parametrize("seed", [0, 3, 8])
+@pytest.mark.parametrize("seed", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 8))])
 def test_real_servers_end_where_the_stand_ins_do(
     seed: int, alike: Runs, tmp_path: Path, kafka: str, redis_url: str
 ) -> None:

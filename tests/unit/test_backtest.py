@@ -187,7 +187,7 @@ TIMED = Options(
     "options",
     [
         TIMED,
-        dataclasses.replace(TIMED, label_delay="77 records"),
+        pytest.param(dataclasses.replace(TIMED, label_delay="77 records"), marks=pytest.mark.slow),
         Options(client_column="who", delay="60 records", label_delay="100 records", bins=10),
     ],
 )

@@ -338,7 +338,8 @@ def test_a_lie_about_squares_alone_does_no_more_than_to_stay_away(factor: int) -
     assert np.all(longer < 1.02 * math.sqrt(8 / 7))
 
 
-@pytest.mark.parametrize("wide", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("wide", [1, 3])
 @pytest.mark.takes("a share of intervals needs many streams")
 def test_intervals_cover_where_residuals_of_some_sites_are_wider(wide: int) -> None:
     held = []

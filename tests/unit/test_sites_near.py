@@ -54,7 +54,7 @@ def task_of_copies(text: str, records: int) -> CopiesTask:
     return task
 
 
-@pytest.mark.takes("a mean error is known from some streams of large windows")
+@pytest.mark.slow
 def test_intervals_of_steep_slopes_are_not_off_while_models_still_move() -> None:
     told = [stream(STEEP, seed) for seed in range(STREAMS)]
     for number in range(2, STEEP.rounds):
