@@ -81,6 +81,25 @@ def test_copies_of_few_coefficients_have_the_limit_of_four(share: float) -> None
     assert coverage(2.0, 0.1, 0.0, protected=True) < 0.7
 
 
+@pytest.mark.parametrize(
+    ("share", "shown", "least", "most"),
+    [
+        (0.3, 0.1, 0.95, 0.975),
+        (0.3, 0.02, 0.9, 0.96),
+        (0.0, 0.1, 0.89, 0.94),
+        (0.0, 0.02, 0.64, 0.83),
+    ],
+)
+def test_limits_of_copies_of_four_coefficients_are_nearer_than_those_of_scores(
+    share: float, shown: float, least: float, most: float
+) -> None:
+    """As the page says of them: short where degrees are many and few streams are shown."""
+    # the share is limit / root of the degrees, and its noise (1 - share) sqrt(2 / degrees)
+    deviations = of_copies.limit(4) / math.sqrt(2) / (1 - share)
+    found = [coverage(deviations, shown, own, protected=True) for own in (0.0, 0.5, 1.0)]
+    assert least <= min(found) <= max(found) <= most
+
+
 def test_far_above_its_limit_a_number_makes_nothing_longer() -> None:
     assert longer_of(20.0, 4.0, 1.0, 0.5) == 1.0
     assert longer_of(0.1, 4.0, 1.0, 0.5) > longer_of(1.0, 4.0, 1.0, 0.5) > 1.2

@@ -223,9 +223,11 @@ def _dispersion(
 
 
 def _beyond(sites: Sites, guard: Vector, left: Vector) -> Vector:
-    """Return what sites say of their squared residuals beyond the limit, shape (M,).
+    """Return by how much sites beyond the limit differ in their squared residuals, shape (M,).
 
-    A site could make all intervals as short or as long as it likes by its squares alone.
+    A site could make all intervals as short or as long as it likes by its squares alone. Of those
+    beyond nothing counts for the others: were it cut to the limit, three of eight with wider
+    residuals would make all intervals longer.
     """
     some, slots = guard > 0, sites.curvature[:, 0, 0]
     if np.count_nonzero(some) < guards.LEAST_SITES:
@@ -239,6 +241,4 @@ def _beyond(sites: Sites, guard: Vector, left: Vector) -> Vector:
         return found
 
     varied = own + guards.difference(squared, 1) * sites.records**2
-    most = np.sqrt(guards.limit_of(1) * varied)
-    found: Vector = apart - np.clip(apart, -most, most)
-    return found
+    return np.where(apart**2 > guards.limit_of(1) * varied, apart, 0.0)
