@@ -53,8 +53,10 @@ class Clients:
         #: By partition, places that no estimate stands for yet.
         self._waiting: dict[int, deque[tuple[int, str]]] = {}
         self._folded: dict[int, int] = {}
-        #: By the place of the record: whose letter, and why; None for one that is done with.
-        self._letters: dict[tuple[int, int], tuple[str, str] | None] = {}
+        #: By the place of the record: whose letter, and why.
+        self._letters: dict[tuple[int, int], tuple[str, str]] = {}
+        #: Places of those that are done with.
+        self._settled: set[tuple[int, int]] = set()
         self._budget: dict[str, dict[str, float | None]] = {}
         #: Ids that are admitted; None where a study admits nobody by name.
         self._admitted: Collection[str] | None = None
@@ -79,20 +81,25 @@ class Clients:
     def letter(self, place: tuple[int, int], key: bytes | None, reason: str) -> None:
         """Take note of a dead letter; one that a worker repeated after a crash counts once.
 
-        place: Partition and offset of the record that it was.
+        place: Partition and offset of the record that it was. Another record had it, where the
+            releases topic was made anew since.
         """
-        if place in self._letters or len(self._letters) >= REMEMBERED:
-            return
         name = self._name(key)
+        before = self._letters.get(place)
+        if before == (name, reason) or len(self._letters) >= REMEMBERED:
+            return
+        if before is None and place in self._settled:
+            return
         self._letters[place] = name, reason
+        self._settled.discard(place)
         self._clients.setdefault(name, Client()).letters[reason] += 1
         self.reasons[reason] += 1
 
     def settled(self, place: tuple[int, int]) -> None:
         """Take note that a dead letter was sent again, or dropped: nobody has to look at it."""
-        letter = self._letters.get(place)
-        self._letters[place] = None
-        if letter is not None:
+        letter, again = self._letters.get(place), place in self._settled
+        self._settled.add(place)
+        if letter is not None and not again:
             name, reason = letter
             self._clients[name if name in self._clients else STRANGERS].letters[reason] -= 1
             self.reasons[reason] -= 1
@@ -123,7 +130,7 @@ class Clients:
             for partition, places in self._waiting.items()
             for offset, name in places
             # what was set aside waits for nothing, and alone it leads to no estimate
-            if (partition, offset) not in self._letters
+            if (partition, offset) not in self._letters and (partition, offset) not in self._settled
         )
 
     def by_digest(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from agents.refold import refold
 from infra.dead_letters import read_letters
 from pipeline.messages.topics import Topic
 from state import keys
-from tests.integration.test_admission import opened
+from tests.integration.test_admission import admitted, opened
 from tests.stage import Stage, lent, lines, send, study_text, until, write_csv
 from tests.trusted import TRUST
 
@@ -298,3 +298,25 @@ def test_a_verification_of_a_log_that_has_grown_again_asks_for_a_recovery(shared
     assert verified.returncode == 40, verified.stderr
     assert "study recover" in verified.stderr
     assert "rebuild" not in verified.stderr
+
+
+def test_who_is_admitted_is_asked_again_where_both_topics_that_say_it_are_lost(
+    shared: Stage,
+) -> None:
+    stage, file = shared, write_csv(shared.folder / "north.csv", 40)
+    opened(stage, "north")
+    stage.worker()
+    stage.produce("north", file)
+    assert stage.code("north") == 0, stage.said("north")
+    stage.caught_up()
+    stage.kill("w0")
+    anew(stage, stage.topics.releases)
+    anew(stage, stage.topics.clients)
+    assert stage.run("study", "recover", stage.study, "--yes").returncode == 0
+    stage.worker()
+    assert admitted(stage, "north").returncode == 0
+    with file.open("a") as more:
+        more.write("".join(lines(40, 3)))
+    stage.produce("north", file)
+    assert stage.code("north") == 0, stage.said("north")
+    assert stage.final_estimate().releases == 2

@@ -175,6 +175,18 @@ def test_a_dead_letter_that_was_repeated_counts_once():
     assert table["rows"][0]["letters"] == {"gap": 1, "forged": 1}
 
 
+def test_a_letter_of_a_log_that_was_made_anew_is_another_in_the_same_place():
+    old = letter(b"a", 7, "revoked")
+    marks = dlq_headers({"done": "dropped", "partition": 0, "offset": 7})
+    note = record(b"a", value=None, headers=marks)
+    new = letter(b"a", 7, "not-admitted")
+    clients = taken([], [old, note, old, new, new])
+    table = clients.table({})
+    assert table["rows"][0]["letters"] == {"not-admitted": 1}
+    taken([], [note, note], clients)
+    assert clients.table({})["rows"][0]["letters"] == {}
+
+
 def test_a_dead_letter_that_is_done_with_counts_no_more():
     clients = taken([], [letter(b"a", 7, "revoked"), letter(b"a", 8, "revoked")])
     marks = dlq_headers({"done": "replayed", "partition": 0, "offset": 7})
