@@ -51,6 +51,8 @@ DRAWS = {1.0: 1.0, 4.0: 0.5, None: 0.25}
 POPULATION = 25
 #: Seeds that no rule was chosen on.
 FRESH = 20261122
+#: What rows are to be within: percent that hold the fit, length over the floor, share given.
+LEAST, MOST, LONG, GIVEN = 92.5, 98.5, 1.5, 0.8
 #: Of the table on the page of the method.
 COLUMNS = """\
 | stream | setting | draws | ridge, width | given | covered: fit | population | in mid-stream \
@@ -233,7 +235,7 @@ def show(row: Mapping[str, Any]) -> None:
 
 
 def overall(rows: list[dict[str, Any]]) -> None:
-    """Print how often intervals of each budget cover: the mean over data sets, and its error.
+    """Print how often intervals of each budget cover, the mean over data sets, and which rows do.
 
     Rows of one data set share its records and what is hard about them, so that they say little more
     than one: all their intervals are one share, and the error is from the spread between data sets.
@@ -253,6 +255,15 @@ def overall(rows: list[dict[str, Any]]) -> None:
         share = told((float(np.mean(held / counts)), error))
         found = sum(len(of) for of in sets.values())
         print(f"{budget}, {name}: {share} of {len(sets)} data sets, {found} rows")
+    for budget in ("epsilon 1", "epsilon 4"):
+        known = [row for row in rows if budget in row["setting"] and row["covered"]]
+        covered = np.array([100 * row["covered"][0] for row in known])
+        print(
+            f"{budget}: {len(known)} rows with intervals; {np.sum(covered < LEAST)} hold the fit "
+            f"in less than {LEAST} %, {np.sum(covered > MOST)} in more than {MOST} %; "
+            f"{sum(row['over_floor'] > LONG for row in known)} are longer than {LONG} floors, "
+            f"{sum(row['given'] < GIVEN for row in known)} given to less than {GIVEN:.0%}"
+        )
 
 
 def markdown(row: Mapping[str, Any]) -> str:

@@ -19,7 +19,8 @@ def row(stream: str, share: float, error: float | None, draws: int = 100) -> dic
     covered = (share, error)
     return {
         "stream": stream, "setting": "gdwd 1, epsilon 1", "draws": draws, "coefficients": 5,
-        "given": 1.0, "middle_given": 1.0, "covered": covered, "population": covered,
+        "given": 1.0, "middle_given": 1.0, "over_floor": 1.6,
+        "covered": covered, "population": covered,
         "middle_covered": covered, "middle_population": covered,
     }  # fmt: skip
 
@@ -34,4 +35,9 @@ def test_rows_of_a_data_set_count_as_one_and_one_draw_as_none(
     overall(rows + [one | {"setting": "gdwd 1, epsilon 4"} for one in rows])
     # a: a quarter of .9 and three of 1; both sets are .025 from their mean
     wanted = "epsilon 1, covered: 95.0 (2.5) of 2 data sets, 3 rows"
-    assert capsys.readouterr().out.splitlines()[0] == wanted
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == wanted
+    assert said[-1] == (
+        "epsilon 4: 4 rows with intervals; 2 hold the fit in less than 92.5 %, 1 in more than "
+        "98.5 %; 4 are longer than 1.5 floors, 0 given to less than 80%"
+    )
