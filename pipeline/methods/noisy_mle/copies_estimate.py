@@ -244,8 +244,10 @@ def _distances(
     squares = np.einsum("mi,mi->m", away @ full, away)
     own = (1 + copies.noise) * sent.squared / (sent.windows * copies.records)
 
+    beside = guards.beside_middle(own, 1.0, shares)
+
     def squared(variance: float) -> Vector:
-        each: Vector = squares / guards.beside_middle(own + variance, shares)
+        each: Vector = squares / beside(variance)
         return each
 
     differ = guards.difference(squared, size, most)

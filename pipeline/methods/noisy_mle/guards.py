@@ -61,26 +61,45 @@ def difference(squared: Callable[[float], Vector], numbers: int, most: float = m
     return min(high, most)
 
 
-def beside_middle(varied: Values, shares: Vector | None) -> Values:
+def beside_middle(
+    own: Values, shape: Vector | float, shares: Vector | None
+) -> Callable[[float], Values]:
     """Return the variance of what each site says beside the middle of all, itself among them.
 
-    varied: That of what it says, > 0, shape (M,) or (M, k).
-    shares: Of a mean of sites, in [0, 1] with the sum 1, shape (M,); None: it is their median.
+    As a function of the variance by which sites differ, times their shape.
 
-    A median moves by sign(x) / (2 sum f) with each x, f its density there: of a normal number of
-    variance v, 1 / sqrt(2 pi v). None is denser than the median itself, or one exact site among
-    noisy ones would count as if they all stood where it does.
+    own: That of what it says where they do not, > 0, shape (M,) or (M, k).
+    shares: Of a mean of sites, in [0, 1] with the sum 1, shape (M,); None: it is their median.
     """
-    if shares is None:
-        count = len(varied)
-        own = math.pi / 2 * np.median(varied, axis=0) / count
-        density = 1 / np.sqrt(np.maximum(varied, own))
-        total = density.sum(axis=0)
-        found: Values = varied * (1 - 2 * density / total) + count * math.pi / 2 / total**2
-    else:
-        each = shares if varied.ndim == 1 else shares[:, None]
-        found = varied * (1 - 2 * each) + shares**2 @ varied
+    if shares is not None:
+        # linear in what varies, so that a search for the variance adds two numbers of each
+        alike = _beside_mean(own, shares)
+        apart = _beside_mean(np.broadcast_to(shape, own.shape), shares)
+        return lambda variance: alike + variance * apart
+    usual = np.median(own, axis=0)
+    return lambda variance: _beside_median(own + variance * shape, usual + variance * shape)
+
+
+def _beside_mean(varied: Values, shares: Vector) -> Values:
+    each = shares if varied.ndim == 1 else shares[:, None]
+    found: Values = varied * (1 - 2 * each) + shares**2 @ varied
     # a site that is all of the middle is at no distance from it
+    return np.maximum(found, ALONE * varied)
+
+
+def _beside_median(varied: Values, usual: Values) -> Values:
+    """Return that of a median.
+
+    It moves by sign(x) / (2 sum f) with each x, f its density there: of a normal number of variance
+    v, 1 / sqrt(2 pi v). None is denser than the median itself, or one exact site among noisy ones
+    would count as if they all stood where it does.
+
+    usual: The median of what varies.
+    """
+    count = len(varied)
+    density = 1 / np.sqrt(np.maximum(varied, math.pi / 2 * usual / count))
+    total = density.sum(axis=0)
+    found: Values = varied * (1 - 2 * density / total) + count * math.pi / 2 / total**2
     return np.maximum(found, ALONE * varied)
 
 

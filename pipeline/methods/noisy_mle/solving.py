@@ -182,9 +182,10 @@ def _distances(
     squares /= records
     shares = None if weights is None else weights * sites.records / float(weights @ sites.records)
 
+    beside = guards.beside_middle(own, shape, shares)
+
     def squared(variance: float) -> Vector:
-        beside = guards.beside_middle(own + variance * shape, shares)
-        found: Vector = np.sum(squares / beside, axis=1)
+        found: Vector = np.sum(squares / beside(variance), axis=1)
         return found
 
     differ = guards.difference(squared, size, most)
