@@ -258,8 +258,7 @@ def _set_aside(before: Head, after: Head) -> int:
 def check_log(topic: str, partition: int, watermark: int, first: int, after: int) -> None:
     """Refuse to continue where the log does not.
 
-    Raises OffsetGap if retention has passed the watermark; StateError if the log ends before it:
-    the topic was made anew.
+    Raises OffsetGap if retention has passed the watermark; StateError as `check_end`.
     """
     if watermark < first:
         raise OffsetGap(
@@ -267,9 +266,15 @@ def check_log(topic: str, partition: int, watermark: int, first: int, after: int
             "before they were folded; `veilstream state rebuild --accept-loss` starts from what "
             "is left"
         )
+    check_end(topic, partition, watermark, after)
+
+
+def check_end(topic: str, partition: int, watermark: int, after: int) -> None:
+    """Raise StateError if a log ends before a watermark: the topic was made anew."""
     if watermark > after:
         raise StateError(
             f"{topic}[{partition}]: the state stands at {watermark} and the log ends at {after}; "
             "the topic was made anew: give the study a new name; or stop all workers and run "
-            "`veilstream study recover`, which goes on without what is lost"
+            "`veilstream study recover`, which goes on without what is lost "
+            "(docs/guides/lost-log.md)"
         )

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import aiokafka
-from aiokafka.errors import IllegalStateError, KafkaError
+from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError
 
 from agents.header_names import read_any_name
 from infra.connection import kafka_options, told
@@ -98,6 +98,17 @@ def _ending(consumer: Any) -> Iterator[None]:
     except RuntimeError:
         if not consumer.should_stop:
             raise
+
+
+async def _started(consumer: Any) -> None:
+    """Start a consumer; a broker that starts again is waited for, until cancelled."""
+    while True:
+        try:
+            await consumer.start()
+        except KafkaConnectionError:
+            await asyncio.sleep(1.0)
+        else:
+            return
 
 
 class Link:
@@ -233,7 +244,7 @@ class Link:
         )
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await consumer.start()
+                await _started(consumer)
                 yield consumer
         except (KafkaError, TimeoutError) as error:
             raise await self._told(error, fault, f"topic {topic}", operation) from error
