@@ -257,6 +257,8 @@ class Link:
     ) -> VeilstreamError:
         kind = "" if error is None else f" ({type(error).__name__})"
         otherwise = f"Kafka at {self._settings.kafka} {fault}{kind}; start this worker again"
+        if ".releases." in what:
+            otherwise += ", or, if that topic is gone, see docs/guides/lost-log.md"
         return await asyncio.to_thread(
             told, self._settings, error, otherwise, what=what, operation=operation
         )

@@ -30,6 +30,15 @@ def log_ends(task: Task, settings: Settings) -> dict[int, int]:
         return {number: extent.after for number, extent in history.extents().items()}
 
 
+def check_end(topic: str, partition: int, watermark: int, after: int) -> None:
+    """Refuse a log that ends before what was folded: StateError, which says how to go on."""
+    if watermark > after:
+        raise StateError(
+            f"{topic}[{partition}]: the state stands at {watermark} and the log ends at {after}: "
+            f"the topic was made anew; {RECOVER}"
+        )
+
+
 def refold(
     task: Task,
     settings: Settings,
@@ -59,11 +68,7 @@ def refold(
     with history_of(task, settings) as history:
         log, extent = f"{history.topic}[{partition}]", history.extents()[partition]
         end = extent.after if until is None else until
-        if end > extent.after:
-            raise StateError(
-                f"{log}: the state stands at {end} and the log ends at {extent.after}: the topic "
-                f"was made anew; {RECOVER}"
-            )
+        check_end(history.topic, partition, end, extent.after)
         if extent.first > 0:
             if not accept_loss:
                 raise OffsetGap(

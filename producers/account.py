@@ -90,8 +90,8 @@ def closing(
     )
     if not failed and not any(done[key] for key in _COUNTS):
         yield (
-            "the source had nothing new: what this client has released of it stands, and more "
-            "records go on behind that"
+            "the source had nothing new: no record of it is released twice, and more records go "
+            "on behind what this client has released"
             if done["in_all"]["releases"]
             else "WARNING: nothing is released: the source had no records, or too few for a window "
             "(window.records); the data owner must look whether it is the right one"

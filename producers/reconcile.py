@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka import KafkaConsumer, TopicPartition
 
@@ -59,12 +59,14 @@ class Lost:
 
 @dataclass(slots=True)
 class Found:
-    """What the log has under a client's key."""
+    """What the log has under a client's key; `anew`: it is not the one that was sent to."""
 
     newest: Header | None = None
     offset: int = -1
     others: bool = False
     first: int | None = None
+    anew: bool = False
+    numbers: set[int] = field(default_factory=set)
 
     def take(self, release: Header, offset: int, ledger: str) -> None:
         """Take the next release of the log."""
@@ -72,6 +74,7 @@ class Found:
             self.others = True
             return
         self.first = offset if self.first is None else self.first
+        self.numbers.add(release.seq)
         if self.newest is None or release.seq >= self.newest.seq:
             self.newest, self.offset = release, offset
 
@@ -109,6 +112,13 @@ def lost_releases(
         known = membership if first_lost or (membership and membership.has_all_keys) else None
         search = Search(consumer, topic_partition, store, say, stopped, known)
         found = search.run(stream.sent)
+    sent = first_lost - store.waiting(study)
+    gone = sent - sum(seq < first_lost for seq in found.numbers)
+    if found.anew and gone > 0:
+        say(
+            f"WARNING: {gone} of this client's {counted(sent, 'release')} are no longer in it and "
+            "count nowhere any more; their privacy budget stays spent"
+        )
     if found.others:
         rekeyed = membership is not None and known is None
         raise LedgerBehind(
@@ -240,6 +250,7 @@ class Search:
                     "release; nobody can tell whether this database is its newest"
                 )
         else:
+            self._found.anew = True
             self._say(
                 "WARNING: the releases topic does not hold this client's last release where it was "
                 "put: the topic was made anew; nobody can tell whether this database is its "

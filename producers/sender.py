@@ -101,7 +101,10 @@ class Sender:
         return payload if self._membership is None else self._membership.stamp(payload)
 
     def _refused(self, error: BaseException | None) -> VeilstreamError:
-        otherwise = f"Kafka does not take releases ({type(error).__name__})"
+        otherwise = (
+            f"Kafka does not take releases ({type(error).__name__}); if {self._topic} is gone, the "
+            "operator must see to it (docs/guides/lost-log.md)"
+        )
         what = f"topic {self._topic}"
         fault = told(self._settings, error, otherwise, what=what, operation="Write")
         return type(fault)(

@@ -58,20 +58,26 @@ def confirmed(question: str) -> Callable[[Command], Command]:
     """Have a command ask before it begins, unless it is called with --yes."""
 
     def ask(context: click.Context, _: click.Parameter, yes: bool) -> None:
-        try:
-            # a shell that completes words runs nothing
-            agreed = yes or context.resilient_parsing or click.confirm(question)
-        except click.Abort:
-            if sys.stdin.isatty():
-                raise
-            raise click.UsageError(
-                "nobody answered, and nothing was done: where there is no terminal to ask at, "
-                "--yes says that you are sure"
-            ) from None
-        if not agreed:
-            context.abort()
+        # a shell that completes words runs nothing
+        if not (yes or context.resilient_parsing):
+            agree(question)
 
     return click.option("--yes", is_flag=True, expose_value=False, callback=ask, help="Do not ask.")
+
+
+def agree(question: str) -> None:
+    """Ask, and end the command unless the answer is yes."""
+    try:
+        agreed = click.confirm(question)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError(
+            "nobody answered, and nothing was done: where there is no terminal to ask at, "
+            "--yes says that you are sure"
+        ) from None
+    if not agreed:
+        raise click.Abort
 
 
 class Group(click.Group):

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from infra.keyring import StudyPairs, made_study, pin, pinned, study_path, write_study
-from pipeline.cli.context import STUDY, confirmed, live_task_of, say, task_of
+from pipeline.cli.context import STUDY, agree, live_task_of, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -43,20 +43,27 @@ def keys(study: Path, rotate: bool, stolen: bool) -> None:
 
 @click.command()
 @STUDY
-@confirmed("All workers of this study must be stopped. Recover it from its log?")
-def recover(study: Path) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def recover(study: Path, yes: bool) -> None:
     """Bring STUDY back after its releases topic was lost, or somebody else has written.
 
     After a releases topic that is gone or was made anew, see docs/guides/lost-log.md; after
     strangers, docs/admission.md. Folds the log again, as the study's keys believe it, and stores
     the result; says anew who is admitted; and makes a model of that state, above every version that
     anybody can hold. It may be repeated.
+
+    Where the state stands beyond the log's end it first says how many releases and record slots the
+    state holds: those that the log has not are lost, and their privacy budget stays spent.
     """
     from infra.addresses import connected  # noqa: PLC0415  as below
-    from pipeline.cli.recovery import recovered  # noqa: PLC0415
+    from pipeline.cli.recovery import recovered, tell_losses  # noqa: PLC0415
 
     task = live_task_of(study, "`veilstream study recover`")
-    recovered(task, connected(Settings.read(), redis=True))
+    settings = connected(Settings.read(), redis=True)
+    tell_losses(task, settings)
+    if not yes:
+        agree("All workers of this study must be stopped. Recover it from its log?")
+    recovered(task, settings)
 
 
 def study_keys(study: Study, settings: Settings) -> StudyPairs:

@@ -11,7 +11,7 @@ from infra.admissions import announce_keys, retire, say_again, tell_again
 from infra.connection import read_partition
 from infra.dead_letters import Keeper
 from infra.keyring import read_study
-from infra.topics import ensure_topics
+from infra.topics import ensure_topics, partitions_of
 from pipeline.cli.context import say
 from pipeline.errors import NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
@@ -47,6 +47,30 @@ SHARES = (
     "ever. If that is so, make a study of a new name that `follows` this one (`veilstream study "
     "change` looks at it): each client goes on behind what it has released, with numbers from 0"
 )
+
+
+def tell_losses(task: Task, settings: Settings) -> None:
+    """Say what is lost where the state stands beyond the log's end; errors as `recovered`.
+
+    Changes nothing: whoever is asked whether to recover must know it.
+    """
+    store, name = RedisStore(redis_client(settings), task), Topics.of(task.study).releases.name
+    ends = log_ends(task, settings) if partitions_of(settings, name) else {}
+    for number in range(task.study.stream.partitions):
+        try:
+            state = store.load(number, doubted=True)
+        except StateError:
+            continue
+        head, end = state.head, ends.get(number, 0)
+        if head.next_offset <= end:
+            continue
+        releases = sum(p.highest + 1 - p.missing for p in state.clients.values())
+        held = f"{counted(releases, 'release')} ({counted(head.slots, 'record slot')})"
+        say(
+            f"partition {number}: the state stands at {head.next_offset} and the log ends at "
+            f"{end}, so of {held} in the state those are lost that the log has no longer: the "
+            "estimate begins again with what it has, and their privacy budget stays spent"
+        )
 
 
 def recovered(task: Task, settings: Settings) -> None:
@@ -129,7 +153,11 @@ def _publish(
     """Put a model of the state in place of the one in Redis; a worker sends it when it starts."""
     store.remove_model()
     if not start_is_over(task, states.values()):
-        say("no model: clients begin at the public start")
+        say(
+            f"no model yet: the log has too few releases for one; versions go on above {floor}"
+            if floor
+            else "no model: clients begin at the public start"
+        )
         return
     now, watermark = time.time(), slots_seen(states.values())
     try:

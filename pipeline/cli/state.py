@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from agents.history import Interrupted
-from agents.refold import log_ends, refold
+from agents.refold import check_end, log_ends, refold
 from agents.shadow import Shadow
 from infra.addresses import connected
 from infra.dead_letters import Keeper
@@ -30,6 +30,7 @@ from pipeline.cli.context import (
 )
 from pipeline.cli.progress import Bar
 from pipeline.errors import OffsetGap, StateError
+from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, differences, holds_releases
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -105,8 +106,18 @@ def verify(
 @ACCEPT_LOSS
 @confirmed("All workers of this study must be stopped. Overwrite its state?")
 def rebuild(study: Path, accept_loss: bool) -> None:
-    """Fold the log of STUDY from its start and store the result."""
+    """Fold the log of STUDY from its start and store the result.
+
+    Exits with 40 where the state stands beyond the log's end: that is for `study recover`.
+    """
     task, settings, store = _opened(study)
+    for number, end in log_ends(task, settings).items():
+        try:
+            watermark = store.watermark(number)
+        except StateError:
+            # what cannot be read is what a rebuild is for
+            continue
+        check_end(Topics.of(task.study).releases.name, number, watermark, end)
     erased, keeper = store.erased(), Keeper(task.study, settings)
     with Bar("offsets folded") as bar:
         for number in range(task.study.stream.partitions):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -320,3 +321,43 @@ def test_who_is_admitted_is_asked_again_where_both_topics_that_say_it_are_lost(
     stage.produce("north", file)
     assert stage.code("north") == 0, stage.said("north")
     assert stage.final_estimate().releases == 2
+
+
+@pytest.mark.takes("a worker, and commands one after the other")
+def test_a_rebuild_refuses_a_log_that_ends_before_what_was_folded(shared: Stage) -> None:
+    """It would overwrite what only the state has, and leave clients with models of the old log."""
+    stage, file = shared, write_csv(shared.folder / "north.csv", 200)
+    opened(stage, "north")
+    stage.worker()
+    stage.produce("north", file)
+    assert stage.code("north") == 0, stage.said("north")
+    stage.caught_up()
+    until(lambda: stage.read(stage.topics.models.name), "a model")
+    stage.kill("w0")
+    stands = stage.partitions()[0].head.next_offset
+    anew(stage, stage.topics.releases)
+    refused = stage.run("state", "rebuild", stage.study, "--yes")
+    assert refused.returncode == 40, refused.stderr
+    assert f"stands at {stands} and the log ends at 0" in refused.stderr
+    assert "study recover" in refused.stderr
+    assert "lost-log.md" in refused.stderr
+    assert stage.partitions()[0].head.next_offset == stands
+    # the client has nothing new to send, and what it sent is gone
+    stage.produce("north", file)
+    assert stage.code("north") == 0, stage.said("north")
+    assert "10 of this client's 10 releases are no longer in it" in stage.said("north")
+    assert "stands" not in stage.said("north").splitlines()[-1]
+    done = stage.run("study", "recover", stage.study, stdin=subprocess.DEVNULL)
+    assert (done.returncode, "nobody answered" in done.stderr) == (2, True), done.stderr
+    assert stage.partitions()[0].head.next_offset == stands
+    again = stage.run("study", "recover", stage.study, "--yes")
+    assert again.returncode == 0, again.stderr
+    for said in (done.stderr, again.stderr):
+        assert f"the state stands at {stands} and the log ends at 0" in said
+        assert "of 10 releases (200 record slots)" in said
+        assert "budget stays spent" in said
+    assert "versions go on above" in again.stderr
+    assert "public start" not in again.stderr
+    repeated = stage.run("study", "recover", stage.study, "--yes")
+    assert "stays spent" not in repeated.stderr
+    assert stage.run("state", "rebuild", stage.study, "--yes").returncode == 0
