@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 import msgspec
 
+from agents.history import History
 from agents.refold import history_of
 from infra.addresses import connected
 from infra.admissions import admit_new, announce_keys, tell
@@ -18,7 +20,14 @@ from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.messages.admission import Enrolment, Entry, read_enrolment, write_signed
+from pipeline.messages.admission import (
+    Admission,
+    Enrolment,
+    Entry,
+    read_enrolment,
+    read_word,
+    write_signed,
+)
 from pipeline.messages.form import identity
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
@@ -153,10 +162,10 @@ def _warn_of_lost(task: Task, settings: Settings, read: Roll) -> None:
                 # what retention has taken, nobody can tell
                 if at.offset < extent.first:
                     continue
-                history.seek({number: Span(at.offset, min(at.offset + 1, extent.after))})
-                found = [(r.key, (r.value or b"")[:1]) for r in history.more(number)]
-                # a word is JSON, and a release is not
-                if found != [(name.encode(), b"{")]:
+                # it is there, as a rule; what was said again from the log alone can be anywhere
+                middle = min(at.offset, extent.after)
+                spans = Span(middle, extent.after), Span(extent.first, middle)
+                if not any(_says(history, number, s, name, at.serial, read) for s in spans):
                     lost.append(name)
     except ConfigError as error:
         say(f"WARNING: {error}")
@@ -164,10 +173,26 @@ def _warn_of_lost(task: Task, settings: Settings, read: Roll) -> None:
     if lost:
         say(
             "WARNING: the releases topic was made anew, and does not say this of "
-            f"{listed(lost, 'client')}, nor of any that was admitted before: nothing that they "
-            "send counts until the operator has stopped the workers and run `veilstream study "
-            "recover`"
+            f"{listed([*map(shown, lost)], 'client')}, nor of any that was admitted before: "
+            "nothing that they send counts until the operator has stopped the workers and run "
+            "`veilstream study recover`"
         )
+
+
+def _says(history: History, number: int, span: Span, client: str, serial: int, roll: Roll) -> bool:
+    """Whether part of the log has this word about a client, under any key of the study."""
+    keys = roll.keys
+    publics = [bytes.fromhex(link.key) for link in keys.chain] if keys is not None else []
+    history.seek({number: span})
+    for record in history.records(number):
+        value = record.value or b""
+        # a word is JSON, and a release is not
+        if record.key == client.encode() and value[:1] == b"{" and keys is not None:
+            with suppress(PayloadError):
+                word = read_word(value, keys.study, publics)
+                if isinstance(word, Admission) and word.serial == serial:
+                    return True
+    return False
 
 
 def admit_one(study: Study, settings: Settings, client: str, public: bytes) -> bool:

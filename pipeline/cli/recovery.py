@@ -23,6 +23,7 @@ from pipeline.reducer import Partition, expansion_of, model_after, slots_seen, s
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.words import counted, listed
+from producers.client_id import shown
 from state import RedisStore
 from state.connection import redis_client
 
@@ -90,9 +91,11 @@ def recovered(task: Task, settings: Settings) -> None:
             )
         admitted = {n: state.admissions.clients for n, state in states.items()}
         if lost := tell_again(task.study, settings, held, admitted):
-            say(f"the log had lost who may release, and has it again: {listed(lost, 'client')}")
+            names = listed([*map(shown, lost)], "client")
+            say(f"the log had lost who may release, and has it again: {names}")
         if found := say_again(task.study, settings, held, admitted):
-            say(f"the clients topic says anew who may release: {listed(found, 'client')}")
+            names = listed([*map(shown, found)], "client")
+            say(f"the clients topic says anew who may release: {names}")
     _publish(task, store, states, trust, _highest(task, settings, store))
     say(CLOSED if trust is not None else OPEN)
 
