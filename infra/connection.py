@@ -192,6 +192,13 @@ def read_partition(
             yield from records
 
 
+def first_offset(settings: Settings, topic: str, partition: int) -> int:
+    """Return where a partition begins, also where retention has left nothing; as `asking`."""
+    place = TopicPartition(topic, partition)
+    with asking(settings, f"topic {topic}", "Read"), log_reader(settings, wait_ms=100) as consumer:
+        return int(consumer.beginning_offsets([place])[place])
+
+
 def no_topic(settings: Settings, name: str) -> ConfigError:
     """Return the error of a topic that is to be read and is not there."""
     return ConfigError(

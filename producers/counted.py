@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from infra.connection import read_partition
+from infra.connection import first_offset, read_partition
 from pipeline.errors import PayloadError
 from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
@@ -131,12 +132,15 @@ def counted(
     ledger, numbered, unsent = _own(database, study)
     rate = task.study.trust.rate if task.study.trust is not None else None
     found = Counted(client, identity(ledger.encode()).hex(), membership, rate, task.study)
-    first = -1
-    for record in read_partition(settings, topic.name, partition):
-        if first < 0:
-            first = record.offset
-            for entry in membership.said_before(partition, first) if membership else ():
-                found.admissions.enter(client, entry.serial, entry.key)
+    records = iter(read_partition(settings, topic.name, partition))
+    oldest = next(records, None)
+    first = -1 if oldest is None else oldest.offset
+    if oldest is None:
+        # retention takes the whole partition of clients that have nothing to send
+        first = first_offset(settings, topic.name, partition)
+    for entry in membership.said_before(partition, first) if membership else ():
+        found.admissions.enter(client, entry.serial, entry.key)
+    for record in chain(() if oldest is None else (oldest,), records):
         found.take(record)
     standing = None if membership is None else _standing(client, membership, found.admissions)
     return {
@@ -152,7 +156,7 @@ def counted(
             "not_in_the_log": max(0, numbered - unsent - len(found.seen)),
         },
         "not_counted": dict(sorted(found.others.items())),
-        "log_begins_at": max(0, first),
+        "log_begins_at": first,
     }
 
 
@@ -163,9 +167,10 @@ def _standing(client: str, membership: Membership, admissions: Admissions) -> st
     operator has admitted it, and the log does not say so; "unknown": nobody has.
     """
     known = admissions.clients.get(client)
-    if known is None and membership.said == membership.key:
-        return "lost"
+    newer = known is None or known.serial < membership.serial
     key = membership.said if known is None else known.key
+    if newer and membership.said == membership.key and (known is None or key != membership.key):
+        return "lost"
     if key is None:
         return "unknown"
     if not key:

@@ -55,6 +55,11 @@ class Membership:
         return None if known is None else bytes.fromhex(known.key)
 
     @property
+    def serial(self) -> int:
+        """Of the newest word of the operator about this client; 0 if there is none."""
+        return self._roll.standing(self._client).serial
+
+    @property
     def has_all_keys(self) -> bool:
         """Whether this folder has all keys under which the study has ever admitted this client."""
         entries = self._roll.standing(self._client).entries

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.messages.admission import Entry
 from pipeline.messages.form import identity
 from pipeline.methods import task_of
 from pipeline.study import parse_study
@@ -24,13 +25,14 @@ class Member:
     def __init__(self, world: World, client: str) -> None:
         self._world, self._client = world, client
         self.key = self.said = world.client(client).public
+        self.serial, self.before = 1, list[Entry]()
         self.word = world.authority.word
 
     def maker(self, payload: bytes, _offset: int) -> bytes | None:
         return self.key if self._world.stamp(self._client).fits(payload) else None
 
-    def said_before(self, _partition: int, _offset: int) -> list[Any]:
-        return []
+    def said_before(self, _partition: int, offset: int) -> list[Entry]:
+        return [entry for entry in self.before if entry.offset < offset]
 
 
 @pytest.fixture
@@ -40,10 +42,15 @@ def world() -> World:
     return made
 
 
-def told(world: World, monkeypatch: pytest.MonkeyPatch, made: int, unsent: int = 0) -> Any:
+def told(
+    world: World, monkeypatch: pytest.MonkeyPatch, made: int, unsent: int = 0,
+    member: Member | None = None, first: int = 0,
+) -> Any:  # fmt: skip
     monkeypatch.setattr(counted, "read_partition", lambda *_: iter(world.log))
+    monkeypatch.setattr(counted, "first_offset", lambda *_: first)
     monkeypatch.setattr(counted, "_own", lambda *_: ("l-north", made, unsent))
-    return counted.counted(world.task, None, "north", Path(), Member(world, "north"))
+    member = member or Member(world, "north")
+    return counted.counted(world.task, None, "north", Path(), member)  # type: ignore[arg-type]
 
 
 def test_a_client_sees_what_was_withheld(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +91,28 @@ def test_a_client_sees_how_it_stands(world: World, monkeypatch: pytest.MonkeyPat
     world.log.clear()
     found = told(world, monkeypatch, 0)
     assert (found["standing"], found["admitted"]) == ("lost", False)
+
+
+def test_a_client_of_whom_retention_has_left_nothing_is_admitted_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = Member(world, "north")
+    member.before = [Entry(1, member.key.hex(), 0, 0)]
+    world.log.clear()
+    found = told(world, monkeypatch, 3, member=member, first=500)
+    assert (found["standing"], found["log_begins_at"]) == ("admitted", 500)
+    # one that was made anew begins at 0
+    assert told(world, monkeypatch, 3, member=member)["standing"] == "lost"
+
+
+@pytest.mark.parametrize("other", [None, "south"])
+def test_a_newer_admission_that_the_log_lacks_is_lost_whatever_was_before(
+    world: World, monkeypatch: pytest.MonkeyPatch, other: str | None
+) -> None:
+    world.say("north", None if other is None else world.client(other))
+    member = Member(world, "north")
+    member.serial = world.serial + 1
+    assert told(world, monkeypatch, 0, member=member)["standing"] == "lost"
 
 
 def test_a_client_sees_what_was_above_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
