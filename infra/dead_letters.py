@@ -92,8 +92,12 @@ class Letter:
 
 
 def read_letters(study: Study, settings: Settings) -> list[Letter]:
-    """Return every letter once, in the order in which they were set aside; BrokerError."""
+    """Return every letter once, in the order in which they were set aside; BrokerError.
+
+    Behind a note that it is done with, the same is a new one: it has failed again.
+    """
     found: dict[Place, dict[bytes, Letter]] = {}
+    letters = list[Letter]()
     for record in read_partition(settings, Topics.of(study).dead_letters.name, 0):
         marks = marks_of(record.headers, record.value)
         if marks is None:
@@ -105,15 +109,16 @@ def read_letters(study: Study, settings: Settings) -> list[Letter]:
                     letter.done = marks.done
             continue
         # after a crash a worker repeats those of its last batch
-        found.setdefault(place, {}).setdefault(
-            _digest(record.key, record.value),
-            Letter(
-                place, record.offset, marks.reason, marks.detail, record.key, record.value,
-                without_marks(record.headers), record.timestamp,
-            ),
+        here, digest = found.setdefault(place, {}), _digest(record.key, record.value)
+        before = here.get(digest)
+        if before is not None and not before.done:
+            continue
+        here[digest] = Letter(
+            place, record.offset, marks.reason, marks.detail, record.key, record.value,
+            without_marks(record.headers), record.timestamp,
         )  # fmt: skip
-    letters = [letter for here in found.values() for letter in here.values()]
-    return sorted(letters, key=lambda letter: letter.number)
+        letters.append(here[digest])
+    return letters
 
 
 class Settled(NamedTuple):

@@ -53,10 +53,10 @@ class Clients:
         #: By partition, places that no estimate stands for yet.
         self._waiting: dict[int, deque[tuple[int, str]]] = {}
         self._folded: dict[int, int] = {}
-        #: By the place of the record: whose letter, and why.
-        self._letters: dict[tuple[int, int], tuple[str, str]] = {}
-        #: Places of those that are done with.
-        self._settled: set[tuple[int, int]] = set()
+        #: By the place of the record: whose letters are open there, why, and where each stands.
+        self._letters: dict[tuple[int, int], dict[tuple[str, str], int]] = {}
+        #: How many were remembered, by now open or not.
+        self._remembered = 0
         self._budget: dict[str, dict[str, float | None]] = {}
         #: Ids that are admitted; None where a study admits nobody by name.
         self._admitted: Collection[str] | None = None
@@ -78,29 +78,29 @@ class Clients:
         if offset >= self._folded.get(partition, 0):
             self._waiting.setdefault(partition, deque()).append((offset, name))
 
-    def letter(self, place: tuple[int, int], key: bytes | None, reason: str) -> None:
+    def letter(self, place: tuple[int, int], key: bytes | None, reason: str, number: int) -> None:
         """Take note of a dead letter; one that a worker repeated after a crash counts once.
 
         place: Partition and offset of the record that it was. Another record had it, where the
             releases topic was made anew since.
+        number: Its own offset, in the topic of dead letters.
         """
         name = self._name(key)
-        before = self._letters.get(place)
-        if before == (name, reason) or len(self._letters) >= REMEMBERED:
+        if (name, reason) in self._letters.get(place, {}) or self._remembered >= REMEMBERED:
             return
-        if before is None and place in self._settled:
-            return
-        self._letters[place] = name, reason
-        self._settled.discard(place)
+        self._letters.setdefault(place, {})[name, reason] = number
+        self._remembered += 1
         self._clients.setdefault(name, Client()).letters[reason] += 1
         self.reasons[reason] += 1
 
-    def settled(self, place: tuple[int, int]) -> None:
-        """Take note that a dead letter was sent again, or dropped: nobody has to look at it."""
-        letter, again = self._letters.get(place), place in self._settled
-        self._settled.add(place)
-        if letter is not None and not again:
-            name, reason = letter
+    def settled(self, place: tuple[int, int], number: int | None) -> None:
+        """Take note that a dead letter was sent again, or dropped: nobody has to look at it.
+
+        number: Its own offset; None, of an older note: all letters of the place are meant.
+        """
+        here = self._letters.setdefault(place, {})
+        for name, reason in [who for who, own in here.items() if number in (None, own)]:
+            del here[name, reason]
             self._clients[name if name in self._clients else STRANGERS].letters[reason] -= 1
             self.reasons[reason] -= 1
 
@@ -130,7 +130,7 @@ class Clients:
             for partition, places in self._waiting.items()
             for offset, name in places
             # what was set aside waits for nothing, and alone it leads to no estimate
-            if (partition, offset) not in self._letters and (partition, offset) not in self._settled
+            if (partition, offset) not in self._letters
         )
 
     def by_digest(self) -> dict[str, str]:

@@ -174,9 +174,9 @@ def take(clients: Clients, topics: Topics, batches: dict[TopicPartition, list[An
                 if marks is None:
                     continue
                 if marks.done:
-                    clients.settled(marks[:2])
+                    clients.settled(marks[:2], marks.letter)
                 else:
-                    clients.letter(marks[:2], record.key, marks.reason)
+                    clients.letter(marks[:2], record.key, marks.reason, record.offset)
             elif (record.value or b"").startswith(RELEASE):
                 clients.release(place.partition, record.offset, record.key, record.timestamp)
 

@@ -134,10 +134,10 @@ def record(key, offset=0, value=RELEASE + b"...", headers=()):
     )
 
 
-def letter(key, offset, reason):
+def letter(key, offset, reason, number=99):
     marks = {"reason": reason, "partition": "0", "offset": str(offset)}
     return record(
-        key, 99, headers=[(f"veil_dlq_{name}", text.encode()) for name, text in marks.items()]
+        key, number, headers=[(f"veil_dlq_{name}", text.encode()) for name, text in marks.items()]
     )
 
 
@@ -180,11 +180,23 @@ def test_a_letter_of_a_log_that_was_made_anew_is_another_in_the_same_place():
     marks = dlq_headers({"done": "dropped", "partition": 0, "offset": 7})
     note = record(b"a", value=None, headers=marks)
     new = letter(b"a", 7, "not-admitted")
-    clients = taken([], [old, note, old, new, new])
+    clients = taken([], [old, note, new, new])
     table = clients.table({})
     assert table["rows"][0]["letters"] == {"not-admitted": 1}
+    # once more in the new log, for the same reason as in the old one
+    taken([], [old], clients)
+    assert clients.table({})["rows"][0]["letters"] == {"revoked": 1, "not-admitted": 1}
+    # a note without a number is of all that have the place
     taken([], [note, note], clients)
     assert clients.table({})["rows"][0]["letters"] == {}
+
+
+def test_a_note_settles_the_letter_that_it_numbers():
+    clients = taken([], [letter(b"a", 7, "revoked", 3), letter(b"b", 7, "revoked", 5)])
+    for number, left in ((3, {"revoked": 1}), (3, {"revoked": 1}), (5, {})):
+        marks = {"done": "dropped", "partition": 0, "offset": 7, "letter": number}
+        taken([], [record(b"a", value=None, headers=dlq_headers(marks))], clients)
+        assert clients.table({})["reasons"] == left
 
 
 def test_a_dead_letter_that_is_done_with_counts_no_more():
@@ -193,7 +205,7 @@ def test_a_dead_letter_that_is_done_with_counts_no_more():
     note, forged = record(b"a", value=None, headers=marks), letter(b"a", 8, "revoked")
     forged.headers[:0] = marks
     taken([], [forged], clients)
-    taken([], [note, note, letter(b"a", 7, "revoked")], clients)
+    taken([], [note, note], clients)
     table = clients.table({})
     assert table["reasons"] == {"revoked": 1}
     assert table["rows"][0]["letters"] == {"revoked": 1}

@@ -159,7 +159,7 @@ def test_a_phone_shows_all_that_is_said_of_a_client(page, watched):
     name = b"hospital-of-the-far-north"
     watched.seen(lambda clients: clients.release(0, 10_000, name, 1000))
     for place in range(3):
-        watched.seen(lambda c, at=place: c.letter((0, at), name, "unpublished-model"))
+        watched.seen(lambda c, at=place: c.letter((0, at), name, "unpublished-model", at))
     page.set_viewport_size({"width": 390, "height": 844})
     with served(watched) as port:
         page.goto(f"http://127.0.0.1:{port}/")
