@@ -340,26 +340,31 @@ def test_a_lie_about_squares_alone_does_no_more_than_to_stay_away(factor: int) -
     assert np.all(longer < 1.02 * math.sqrt(8 / 7))
 
 
+def with_wide_sites(wide: int, seed: int) -> Estimate:
+    # with one draw of the noise in all streams they would all be off by it
+    text = study_text(p=3, loss="linear", records=1000, epsilon=8.0, ridge=1e-3, releases=8,
+                      mechanism="insecure-simulation", seed=seed, norm_bound="typical")  # fmt: skip
+    stream, rng = OfflineRun(task_of(text)), np.random.default_rng(seed)
+    for site in range(16):
+        spread = 0.36 if site % 8 < wide else 0.12
+        stream.add(f"site-{site % 8}", window("linear", 1000, rng, spread=spread))
+    return stream.publish()
+
+
+def test_wider_residuals_of_some_sites_count_nothing_for_those_of_most() -> None:
+    spreads = [with_wide_sites(3, seed).dispersion for seed in range(6)]
+    # 1.06 of many streams, 1.4 were wide ones cut to the limit; Monte Carlo errors are 0.03
+    assert np.mean(spreads) < 1.15 * 0.12**2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wide", [1, 3])
 @pytest.mark.takes("a share of intervals needs many streams")
 def test_intervals_cover_where_residuals_of_some_sites_are_wider(wide: int) -> None:
-    held, spreads = [], []
-    for seed in range(50):
-        # with one draw of the noise in all streams they would all be off by it
-        text = study_text(p=3, loss="linear", records=1000, epsilon=8.0, ridge=1e-3, releases=8,
-                          mechanism="insecure-simulation", seed=seed,
-                          norm_bound="typical")  # fmt: skip
-        stream, rng = OfflineRun(task_of(text)), np.random.default_rng(seed)
-        for site in range(16):
-            spread = 0.36 if site % 8 < wide else 0.12
-            some = window("linear", 1000, rng, spread=spread)
-            stream.add(f"site-{site % 8}", some)
-        found = stream.publish()
-        held.append(truth_in(found, TRUTH["linear"]))
-        spreads.append(found.dispersion)
+    streams = [with_wide_sites(wide, seed) for seed in range(50)]
     # that of most: were wide ones cut to the limit, 1.4 times it of three
-    assert np.mean(spreads) < 1.15 * 0.12**2
+    assert np.mean([found.dispersion for found in streams]) < 1.15 * 0.12**2
+    held = [truth_in(found, TRUTH["linear"]) for found in streams]
     # 200 intervals, not quite independent; were the wide ones cut as if they lied, 0.75 of three
     assert np.mean(held) > 0.95 - 0.05
 
