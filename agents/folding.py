@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
+from agents.log_extent import check_log
 from agents.meters import Meters
 from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
@@ -253,28 +254,3 @@ def _set_aside(before: Head, after: Head) -> int:
         getattr(after, name) - getattr(before, name)
         for name in ("duplicates", "dead_letters", "erased", "words")
     )
-
-
-def check_log(topic: str, partition: int, watermark: int, first: int, after: int) -> None:
-    """Refuse to continue where the log does not.
-
-    Raises OffsetGap if retention has passed the watermark; StateError as `check_end`.
-    """
-    if watermark < first:
-        raise OffsetGap(
-            f"{topic}[{partition}]: offsets {watermark} to {first - 1} are gone from the log "
-            "before they were folded; `veilstream state rebuild --accept-loss` starts from what "
-            "is left"
-        )
-    check_end(topic, partition, watermark, after)
-
-
-def check_end(topic: str, partition: int, watermark: int, after: int) -> None:
-    """Raise StateError if a log ends before a watermark: the topic was made anew."""
-    if watermark > after:
-        raise StateError(
-            f"{topic}[{partition}]: the state stands at {watermark} and the log ends at {after}; "
-            "the topic was made anew: give the study a new name; or stop all workers and run "
-            "`veilstream study recover`, which goes on without what is lost "
-            "(docs/guides/lost-log.md)"
-        )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from agents.folding import check_end
+from agents.log_extent import check_end
 from pipeline.errors import StoreError
 from pipeline.messages.topics import Topics
 from state import RedisStore

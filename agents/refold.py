@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from agents.authority import authenticator, begin_admitted
 from agents.history import History
-from pipeline.errors import OffsetGap, StateError
+from agents.log_extent import check_end
+from pipeline.errors import OffsetGap
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, Reducer
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
-from state.stored import RECOVER
 
 #: Told how many of how many records have been folded.
 Report = Callable[[int, int], None]
@@ -28,15 +28,6 @@ def log_ends(task: Task, settings: Settings) -> dict[int, int]:
     """
     with history_of(task, settings) as history:
         return {number: extent.after for number, extent in history.extents().items()}
-
-
-def check_end(topic: str, partition: int, watermark: int, after: int) -> None:
-    """Refuse a log that ends before what was folded: StateError, which says how to go on."""
-    if watermark > after:
-        raise StateError(
-            f"{topic}[{partition}]: the state stands at {watermark} and the log ends at {after}: "
-            f"the topic was made anew; {RECOVER}"
-        )
 
 
 def refold(

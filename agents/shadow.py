@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from agents.authority import authenticator, begin_admitted
 from agents.history import History
+from agents.log_extent import check_end
 from agents.refold import history_of
-from pipeline.errors import OffsetGap, StateError
+from pipeline.errors import OffsetGap
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
-from state.stored import RECOVER
 
 
 class Compared(NamedTuple):
@@ -58,11 +58,7 @@ class Shadow:
     def _compare(self, history: History, number: int) -> Compared:
         stored, extent = self._store.load(number), history.extents()[number]
         end = stored.head.next_offset
-        if end > extent.after:
-            raise StateError(
-                f"{history.topic}[{number}]: the state stands at {end} and the log ends at "
-                f"{extent.after}: the topic was made anew; {RECOVER}"
-            )
+        check_end(history.topic, number, end, extent.after)
         since, state = self._states.get(number, (0, None))
         if (
             state is None

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from agents.history import Interrupted
-from agents.refold import check_end, log_ends, refold
+from agents.log_extent import check_end
+from agents.refold import log_ends, refold
 from agents.shadow import Shadow
 from infra.addresses import connected
 from infra.dead_letters import Keeper
