@@ -23,22 +23,19 @@ from pipeline.estimators.forgetting import (
 )
 from pipeline.learning import StreamClassifier
 from pipeline.library.table import information_line, line
-from pipeline.linalg import pack_upper, unpack_upper
+from pipeline.linalg import pack_upper
 from pipeline.methods.renewable import open_estimate, private_estimate, solution
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.private_state import (
-    PrivateBatch,
     PrivateState,
     Shape,
-    epochs_by_version,
 )
 from pipeline.methods.renewable.summarise import summarise
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, combine, differences, estimate_of
 from pipeline.release.model import Model
-from pipeline.release.task import Task
 from pipeline.study import parse_study
 from pipeline.study.model import Forgetting
 from tests.builders import (
@@ -53,7 +50,8 @@ from tests.builders import (
     study_text,
     task_of,
 )
-from tests.unit.test_private_estimate import batch_of, least_error
+from tests.by_formula import by_formula
+from tests.unit.test_private_estimate import batch_of
 
 RECORDS = Forgetting(half_life=800.0, of="records")
 SECONDS = Forgetting(half_life=80.0, of="seconds")
@@ -120,75 +118,6 @@ def test_the_effective_number_is_the_number_where_all_weigh_the_same() -> None:
 # --- formulas, release by release ------------------------------------------------------------
 
 
-def private_by_formula(
-    task: Task, batches: list[tuple[float, PrivateBatch]]
-) -> dict[str, np.ndarray]:
-    """The weighted estimate from as many of the newest epochs as make the error smaller."""
-    return least_error([weighed_over_last(task, batches, number) for number in range(1, 9)])
-
-
-def weighed_over_last(
-    task: Task, batches: list[tuple[float, PrivateBatch]], number: int
-) -> dict[str, np.ndarray]:
-    """The weighted estimate over some last epochs, release by release, in float64."""
-    d, n = task.size, task.slots
-    part = task.update_channels.curvature
-    assert part is not None
-    w = np.concatenate([np.full(len(b.versions), weight) for weight, b in batches])
-    versions = np.concatenate([b.versions for _, b in batches])
-    packed = np.concatenate([b.curvature for _, b in batches]) * part.unit
-    epochs = epochs_by_version(versions)
-    chosen = np.isin(epochs, sorted(set(epochs))[-number:])
-    w = w[chosen]
-    total = unpack_upper(w @ packed[chosen], d) / (w.sum() * n)
-    s = math.sqrt(d * np.sum(w**2)) * part.standard_deviation / (w.sum() * n)
-    g = (
-        np.concatenate([b.gradient for _, b in batches])[chosen]
-        * task.update_channels.gradient.unit
-    )
-    t = np.concatenate([b.expansion for _, b in batches])[chosen] / 4096
-    penalty = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (d - 1))
-    mean, score = w @ t / w.sum(), w @ g / (w.sum() * n)
-    values, vectors = np.linalg.eigh(total)
-    curvature = (vectors * np.maximum(values, 0)) @ vectors.T
-    values, vectors = np.linalg.eigh(curvature + penalty)
-    bread = (vectors * np.maximum(values, s / 2)) @ vectors.T
-    own, off = np.array([unpack_upper(row, d) / n for row in packed[chosen]]), t - mean
-    unlike = np.array([h @ o for h, o in zip(own, off, strict=True)]).T @ w / w.sum() / 2
-
-    def noisy(spread: np.ndarray) -> np.ndarray:
-        return s**2 / d / 2 * (np.trace(spread) * np.eye(d) + spread)
-
-    # the noise of the curvature, which turns the step and half of each model's distance
-    chance = noisy((off.T * w**2) @ off / np.sum(w**2) / 4)
-    shift = np.linalg.solve(bread, unlike)
-    by_chance = np.linalg.solve(bread, np.linalg.solve(bread, chance).T)
-    moved = shift @ curvature @ shift
-    beyond = max(moved - np.trace(by_chance @ curvature), 0.0)
-    known = beyond / moved
-    step = np.linalg.solve(bread, score + penalty @ mean - known * unlike)
-    theta = mean - step
-    turned = (noisy(np.outer(step, step)) + known * chance) * (w.sum() * n) ** 2
-    residual = g - n * (score - curvature @ mean + t @ curvature)
-    count = w.sum() ** 2 / np.sum(w**2)
-    meat = (residual.T * w**2) @ residual * count / max(count - d, 1)
-    inverse = np.linalg.inv(w.sum() * n * bread)
-    deviation = task.update_channels.gradient.standard_deviation
-    return {
-        "theta": theta,
-        "covariance": inverse @ (meat + turned) @ inverse,
-        "privacy": inverse @ (np.sum(w**2) * deviation**2 * np.eye(d) + turned) @ inverse,
-        "meat": meat,
-        "squares": np.sum(w**2),
-        "turned": turned,
-        "inverse": inverse,
-        "curvature": curvature,
-        "mixed": math.sqrt(beyond / curvature[0, 0]),
-        "bent": step @ curvature @ step / curvature[0, 0] / 2,
-        "records": np.array(n * count),
-    }
-
-
 @pytest.mark.parametrize("top", [30, 70, 130])
 def test_the_private_estimate_weighs_means_by_w_and_variances_by_its_square(top: int) -> None:
     task = task_of(p=3, epsilon=8.0, records=200)
@@ -203,7 +132,7 @@ def test_the_private_estimate_weighs_means_by_w_and_variances_by_its_square(top:
         state = PrivateState(Shape.of(task))
         state.fold(batch)
         states.append((weight, state))
-    found, wanted = estimate_private(task, states), private_by_formula(task, batches)
+    found, wanted = estimate_private(task, states), by_formula(task, batches)
     assert found.status == "ready"
     assert_allclose(found.coefficients, wanted["theta"], rtol=1e-8)
     assert_allclose(found.covariance, wanted["covariance"], rtol=1e-6, atol=1e-14)

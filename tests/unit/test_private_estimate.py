@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pipeline.linalg import pack_upper, unpack_upper
+from pipeline.linalg import pack_upper
 from pipeline.methods.renewable import private_estimate, solution
 from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.private_state import (
@@ -27,6 +27,7 @@ from tests.builders import (
     task_of,
     whole_stream,
 )
+from tests.by_formula import by_formula
 
 
 @pytest.fixture(autouse=True)
@@ -74,85 +75,11 @@ def state_of(task: Task, *batches: PrivateBatch) -> PrivateState:
     return state
 
 
-def by_formula(task: Task, batch: PrivateBatch) -> dict[str, np.ndarray]:
-    """The estimate from as many of the newest epochs as make the error smaller."""
-    return least_error([over_last(task, batch, number) for number in range(1, 9)])
-
-
-def least_error(found: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Of estimates over ever more epochs, the last before one with a larger error."""
-    spread, errors = found[2]["meat"] / found[2]["squares"], []
-    for one in found:
-        meat, curvature = one["squares"] * spread + one["turned"], one["curvature"]
-        chance = np.trace(one["inverse"] @ meat @ one["inverse"] @ curvature) / curvature[0, 0]
-        errors.append(chance + 4 * (one["bent"] + one["mixed"]) ** 2)
-    worse = (number for number in range(1, len(found)) if errors[number] >= errors[number - 1])
-    return found[next(worse) - 1]
-
-
-def over_last(task: Task, batch: PrivateBatch, number: int) -> dict[str, np.ndarray]:
-    """The estimate over some last epochs, release by release, in float64."""
-    d, n = task.size, task.slots
-    part = task.update_channels.curvature
-    assert part is not None
-    epochs = epochs_by_version(batch.versions)
-    last = sorted(set(epochs))[-number:]
-    chosen = np.isin(epochs, last)
-    g = batch.gradient[chosen] * task.update_channels.gradient.unit
-    t = batch.expansion[chosen] / 4096
-    count = int(chosen.sum())
-    slots = count * n
-    penalty = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (d - 1))
-    s = math.sqrt(d / count) * part.standard_deviation / n
-    total = unpack_upper(batch.curvature[chosen].sum(axis=0) * part.unit, d) / slots
-    values, vectors = np.linalg.eigh(total)
-    curvature = (vectors * np.maximum(values, 0)) @ vectors.T
-    values, vectors = np.linalg.eigh(curvature + penalty)
-    bread = (vectors * np.maximum(values, s / 2)) @ vectors.T
-    mean = t.mean(axis=0)
-    # the curvature that a score follows is halfway between that of its release and the mean one
-    own = np.array([unpack_upper(row * part.unit, d) / n for row in batch.curvature[chosen]])
-    off = t - mean
-    unlike = np.mean([h @ o for h, o in zip(own, off, strict=True)], axis=0) / 2
-
-    def noisy(x: np.ndarray) -> np.ndarray:
-        """The variance of E x: the noise E has s^2 / d on its diagonal, and half of it beside."""
-        return s**2 / d / 2 * (np.outer(x, x) + x @ x * np.eye(d))
-
-    # of what half of C moves, the share that is not noise is taken off
-    chance = np.mean([noisy(o) for o in off], axis=0) / 4
-    shift = np.linalg.solve(bread, unlike)
-    by_chance = np.linalg.solve(bread, np.linalg.solve(bread, chance).T)
-    moved = shift @ curvature @ shift
-    beyond = max(moved - np.trace(by_chance @ curvature), 0.0)
-    known = beyond / moved
-    step = np.linalg.solve(bread, g.sum(axis=0) / slots + penalty @ mean - known * unlike)
-    centre = g.sum(axis=0) / slots - curvature @ mean
-    residual = g - n * (centre + t @ curvature)
-    meat = residual.T @ residual * count / max(count - d, 1)
-
-    turned = (noisy(step) + known * chance) * slots**2
-    inverse = np.linalg.inv(slots * bread)
-    noise = count * task.update_channels.gradient.standard_deviation**2 * np.eye(d)
-    return {
-        "theta": mean - step,
-        "covariance": inverse @ (meat + turned) @ inverse,
-        "privacy": inverse @ (noise + turned) @ inverse,
-        "meat": meat,
-        "squares": np.array(count),
-        "turned": turned,
-        "inverse": inverse,
-        "curvature": curvature,
-        "mixed": math.sqrt(beyond / curvature[0, 0]),
-        "bent": step @ curvature @ step / curvature[0, 0] / 2,
-    }
-
-
 @pytest.mark.parametrize("top", [44, 80, 150])
 def test_the_estimate_is_that_of_the_spec(top: int) -> None:
     task = task_of(p=3, epsilon=8.0, records=200)
     batch = batch_of(task, top, [v for v in range(1, top) for _ in range(2)], start=4)
-    found, wanted = estimate_private(task, state_of(task, batch)), by_formula(task, batch)
+    found, wanted = estimate_private(task, state_of(task, batch)), by_formula(task, [(1.0, batch)])
     assert_allclose(found.coefficients, wanted["theta"], rtol=1e-8)
     assert found.status == "ready"
     assert_allclose(found.covariance, wanted["covariance"], rtol=1e-6, atol=1e-14)
@@ -164,7 +91,7 @@ def test_standard_errors_are_those_of_the_formula_and_no_total_is_below_its_priv
     batch = batch_of(task, 1, [v for v in range(1, 40) for _ in range(3)])
     errors = estimate_private(task, state_of(task, batch)).standard_errors()
     assert errors is not None
-    wanted = by_formula(task, batch)
+    wanted = by_formula(task, [(1.0, batch)])
     assert_allclose(errors[2], np.sqrt(np.diag(wanted["privacy"])), rtol=1e-8)
     assert np.all(errors[0] >= errors[2])
     assert_allclose(errors[0] ** 2, errors[1] ** 2 + errors[2] ** 2)

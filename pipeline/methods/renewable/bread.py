@@ -1,9 +1,9 @@
 """The bread of the sandwich: the noisy mean curvature and the ridge, as far as they are known.
 
-M = Abar, its negative eigenvalues set to 0, + ridge R. The ridge belongs to the target, so what
-matters is whether their sum is known beside the noise of Abar, whose spectral size s is public. Of
-a direction the ridge is certain, and of Abar what is beyond s. An eigenvalue of M below s / 2 is
-raised to it.
+M = Abar, its eigenvalues shrunk and negative ones set to 0, + ridge R. The ridge belongs to the
+target, so what matters is whether their sum is known beside the noise of Abar, whose spectral size
+s is public. Of a direction the ridge is certain, and of Abar what is beyond s. An eigenvalue of M
+below s / 2 is raised to it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from pipeline.methods.renewable.precision import FLOOR, READY, Noise
@@ -26,8 +27,8 @@ class Bread:
     """M, and what is known of it.
 
     matrix: M with its floor, shape (d, d).
-    curvature: The positive part of Abar, shape (d, d).
-    certain: What is certain of M in the direction of each of its eigenvectors, shape (d,).
+    curvature: The positive part of Abar with its eigenvalues shrunk, shape (d, d).
+    certain: Eigenvalues of what is certain of M, shape (d,).
     loadings: The share of each coefficient's variance that can lie in directions that are not
         known, in [0, 1], shape (d,). A direction counts by what is certain of it: one that is
         spread evenly over all coefficients can rule the variance of each.
@@ -61,21 +62,45 @@ def bread_of(mean: Matrix, releases: float, penalty: Vector, noise: Noise) -> Br
     """
     size = noise.of_curvature(releases)
     values, vectors = np.linalg.eigh(mean)
+    values, ridge = shrunk(values, size), np.diag(penalty)
     curvature = _assembled(vectors, np.maximum(values, 0.0))
-    values, vectors = np.linalg.eigh(curvature + np.diag(penalty))
-    held = penalty @ vectors**2
-    certain = held + np.maximum(values - held - size, 0.0)
+    least = _assembled(vectors, np.maximum(values - size, 0.0))
+    certain, axes = np.linalg.eigh(least + ridge)
     hidden = certain < READY * size
     # noise goes through the inverse of M; what is not certain at all counts as 1e-6 of the rest
-    shares = vectors**2 / np.maximum(certain, 1e-6 * max(float(certain.max()), size)) ** 2
+    shares = axes**2 / np.maximum(certain, 1e-6 * max(float(certain.max()), size)) ** 2
+    values, vectors = np.linalg.eigh(curvature + ridge)
     return Bread(
         matrix=_assembled(vectors, np.maximum(values, FLOOR * size)),
         curvature=curvature,
         certain=certain,
         loadings=shares[:, hidden].sum(axis=1) / shares.sum(axis=1),
-        turned=(vectors[:, hidden] ** 2).sum(axis=1),
+        turned=(axes[:, hidden] ** 2).sum(axis=1),
         noise=size,
     )
+
+
+def shrunk(values: Vector, size: float) -> Vector:
+    """Return the eigenvalues of a noisy symmetric matrix without what its noise does to them.
+
+    Noise drives eigenvalues apart and turns their vectors. For the vectors that there are, the
+    values with the least mean square error are to first order
+
+        value_i - s^2 / d  sum_j (value_i - value_j) / ((value_i - value_j)^2 + s^2 / d)
+
+    (Bun, Allez, Bouchaud and Potters 2016, for Gaussian noise; s^2 / d, the variance of an entry on
+    the diagonal, keeps values that are near each other finite). Those that would change places are
+    one value. Their sum is as before.
+
+    values: In ascending order, shape (d,).
+    size: s, the spectral size of the noise, >= 0.
+    """
+    apart, variance = values[:, None] - values, size**2 / len(values)
+    if variance == 0:
+        return values
+    pushed = variance * np.sum(apart / (apart**2 + variance), axis=1)
+    kept: Vector = scipy.optimize.isotonic_regression(values - pushed).x
+    return kept
 
 
 def _assembled(vectors: Matrix, values: Vector) -> Matrix:

@@ -73,18 +73,46 @@ class Curvature:
     releases: float
 
 
-def sums_of_newest(parts: Weighed) -> Iterator[Sums]:
-    """Yield the sums of the newest epoch, of the two newest, and so on, of all parts."""
-    held: list[BigIntegers | None] = [None] * len(parts)
-    for epoch in reversed(epochs_of(parts)):
-        for place, (_, state) in enumerate(parts):
-            found, before = state.epochs.get(epoch), held[place]
-            if found is not None:
-                held[place] = found if before is None else before + found
-        yield [
-            (w, np.zeros(state.epoch_length) if total is None else exact.as_floats(total))
-            for (w, state), total in zip(parts, held, strict=True)
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """Some of the newest epochs of all parts.
+
+    newer, oldest: For each part the sums of the epochs behind the oldest one, and of that; None
+        where a part has none.
+    """
+
+    parts: Weighed
+    newer: Sequence[BigIntegers | None]
+    oldest: Sequence[BigIntegers | None]
+
+    def sums(self, share: float = 1.0) -> Sums:
+        """Return the sums with the oldest epoch weighed by `share`, in (0, 1]."""
+        if share == 1.0:
+            return self._as_floats(self.whole, 1.0)
+        return [*self._as_floats(self.newer, 1.0), *self._as_floats(self.oldest, share)]
+
+    @property
+    def whole(self) -> list[BigIntegers | None]:
+        """The sums of all these epochs."""
+        return [
+            new if old is None else old if new is None else new + old
+            for new, old in zip(self.newer, self.oldest, strict=True)
         ]
+
+    def _as_floats(self, sums: Sequence[BigIntegers | None], share: float) -> Sums:
+        return [
+            (w * share, np.zeros(state.epoch_length) if held is None else exact.as_floats(held))
+            for (w, state), held in zip(self.parts, sums, strict=True)
+        ]
+
+
+def newest_epochs(parts: Weighed) -> Iterator[Newest]:
+    """Yield the newest epoch, the two newest, and so on."""
+    newer: list[BigIntegers | None] = [None] * len(parts)
+    for epoch in reversed(epochs_of(parts)):
+        found = Newest(parts, newer, [state.epochs.get(epoch) for _, state in parts])
+        yield found
+        newer = found.whole
 
 
 def moments_of(task: RenewableTask, shape: Shape, sums: Sums) -> Moments:

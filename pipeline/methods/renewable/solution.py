@@ -5,15 +5,14 @@ a score between t and theta follows the mean of the curvatures at both ends, and
 that at theta; k is the share of C that is not noise. It has two errors: chance in G, which falls
 with the releases, and what is left out, which grows with the square of the distance of their
 models. The first models of a stream are far off. So older epochs enter as long as both errors
-together become smaller.
+together become smaller, the oldest of them with a part of its weight if that is best.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 
@@ -28,8 +27,8 @@ from pipeline.methods.renewable.private_sums import (
     between_releases,
     curvature_of,
     moments_of,
+    newest_epochs,
     spread_about,
-    sums_of_newest,
 )
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
@@ -47,6 +46,9 @@ TRAPEZOID = 0.5
 MOVING = 5.0
 #: So many of the newest epochs say how much releases differ by chance: most of all releases.
 SPREAD = 3
+#: Weights of the oldest epoch that are tried. With half of it chance falls by three quarters or
+#: more of what it falls by with the whole, and the mean model is at most two thirds as far away.
+SHARES = (1.0, 0.5, 0.25, 0.125)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +106,25 @@ class Solution:
 
 def solve(task: RenewableTask, parts: Weighed) -> Solution:
     """Return the coefficients from as many of the newest epochs as make the error smaller."""
-    solutions = _solutions(task, parts)
-    solved = list(islice(solutions, SPREAD))
-    most, best, error, moves = solved[-1], None, math.inf, True
-    for found in chain(solved, solutions):
-        variance = found.variance(most.spread)
-        own, moving = found.error(variance), found.is_moving(np.diag(variance))
-        if best is not None and (own >= error or (moving and not moves)):
+    shape, newest = parts[0][1].shape, list(newest_epochs(parts))
+    whole = [_solved(task, shape, epochs.sums()) for epochs in newest[:SPREAD]]
+    spread = whole[-1].spread
+    best, error, moves = whole[0], math.inf, True
+    for place, epochs in enumerate(newest):
+        before = best.moments.releases
+        for share in SHARES:
+            known = share == 1.0 and place < len(whole)
+            found = whole[place] if known else _solved(task, shape, epochs.sums(share))
+            variance = found.variance(spread)
+            own, moving = found.error(variance), found.is_moving(np.diag(variance))
+            # older releases weigh no more than newer ones, unless one of them was forged
+            if own < error and (moves or not moving) and found.moments.releases >= before:
+                best, error, moves = found, own, moving
+                if share == 1.0:
+                    break
+        else:
             break
-        # older releases weigh no more than newer ones, unless one of them was forged
-        if best is not None and found.moments.releases < best.moments.releases:
-            break
-        best, error, moves = found, own, moving
-    return best or most
+    return best
 
 
 def shortened(task: RenewableTask, step: Vector) -> Vector:
@@ -127,13 +135,8 @@ def shortened(task: RenewableTask, step: Vector) -> Vector:
 
 def solve_over(task: RenewableTask, parts: Weighed, epochs: int) -> Solution:
     """Return the coefficients from the releases of so many of the newest epochs, >= 1."""
-    *_, found = islice(_solutions(task, parts), epochs)
-    return found
-
-
-def _solutions(task: RenewableTask, parts: Weighed) -> Iterator[Solution]:
-    """Yield what the newest epoch says, the two newest, and so on."""
-    return (_solved(task, parts[0][1].shape, sums) for sums in sums_of_newest(parts))
+    *_, found = islice(newest_epochs(parts), epochs)
+    return _solved(task, parts[0][1].shape, found.sums())
 
 
 def _solved(task: RenewableTask, shape: Shape, sums: Sums) -> Solution:
