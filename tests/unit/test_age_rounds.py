@@ -283,7 +283,7 @@ def test_without_age_credit_every_release_has_the_noise_of_a_fresh_one() -> None
     before, slow = groups.split("[estimator.method.groups.slow]")
     slow = slow.replace("states = [0, 60, 120, 180]", "states = [0, 180]")
     task = ages.task_of(ages.study_text(groups=f"{before}[estimator.method.groups.slow]{slow}"))
-    said = [words for words in method_of(task.study).warnings(task) if "no noise to" in words]
+    said = [words for words in method_of(task.study).warnings(task) if "no noise in" in words]
     assert [word for words in said for word in words.split() if "'" in word] == ["'slow':"]
 
 
