@@ -383,7 +383,7 @@ def test_a_published_estimate_that_the_log_does_not_give_is_found(
     assert (found["offsets_impossible"], found["offsets_different"]) == ([1, 3], [7])
     assert not found["equal"]
     assert "first difference, at state version" in said.err
-    assert "2 stand for log positions that there are none of, at offsets 1, 3 of" in said.err
+    assert "2 refer to log positions that do not exist, at offsets 1, 3 of" in said.err
     assert "privacy spent: 0" in said.err
 
 

@@ -179,7 +179,7 @@ def test_two_hundred_features_can_be_planned() -> None:
 
 
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
-    assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes other")
+    assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes except")
     assert when(Outlook(500, 400, None, None)).startswith("after about 400 records, if features")
     assert "after 500 at the latest for slopes" in when(Outlook(500, 400, None, None))
     assert "no number of records guarantees" in when(Outlook(None, 400, None, None))

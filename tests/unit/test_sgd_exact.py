@@ -87,7 +87,7 @@ def test_plan_and_check_say_it_before_there_are_records(tmp_path: Path) -> None:
     said = check_study(study)["intervals"]
     assert isinstance(said, dict)
     assert "(half a logit) after about" in said["exact"]
-    assert "and classes are as even as supposed" in said["exact"]
+    assert "and classes are as even as assumed" in said["exact"]
     assert "16 times" in said["but"]
     # a sample in which one feature uses a tenth of its range
     rng = np.random.default_rng(2)
