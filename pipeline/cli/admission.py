@@ -71,8 +71,8 @@ def admit(study: Path, enrolment: BinaryIO) -> None:
         given = read_enrolment(enrolment.read(10_000))
     except PayloadError as error:
         raise ConfigError(
-            "this is no enrolment, or it was cut or changed on its way: give all that `veilstream "
-            "client enrol` printed"
+            "this is not an enrolment, or it was cut or changed on its way: give all that "
+            "`veilstream client enrol` printed"
         ) from error
     found, settings = _study(study, "`veilstream client admit`")
     check_id(given.client, Path("-"), say)

@@ -255,8 +255,8 @@ def import_account(home: Path, client: str | None, path: Path) -> None:
         raise ConfigError(f"--import: {path}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"--import: {path} is no account of a client ({error}); give a file that `veilstream "
-            "privacy ledger --export` wrote, unchanged"
+            f"--import: {path} is not an account of a client ({error}); give a file that "
+            "`veilstream privacy ledger --export` wrote, unchanged"
         ) from None
     name = client or message.client
     database = vault_path(home, name)
