@@ -30,13 +30,13 @@ CLIENTS = click.option(
 )  # fmt: skip
 COLUMNS = ("epsilon", "window", "ridge", "typical", "sure", "+- typical", "+- at most", "finds")
 LEGEND = (
-    "Each row has a design of its own. typical, sure: records after which intervals come, if "
-    "features are independent and their values spread over the whole range, about `typical` "
-    "where it is given, and for all slopes that do not go with the intercept (-: not within these "
-    "records); +- typical, +- at most: half the interval of a slope at the end, likewise; finds: "
-    f"the smallest slope that {POWER:.0%} of such studies tell from zero. Values that use a part "
-    "of their range need more records: `veilstream study check STUDY --sample FILE` holds old "
-    "records against the ranges."
+    "Each row has its own design. typical: records after which intervals appear, if features are "
+    "independent and their values spread over the whole range (around `typical`, where it is "
+    "given). sure: records after which they appear for all slopes that do not go with the "
+    "intercept (-: not within these records). +- typical, +- at most: half the interval of a "
+    f"slope at the end, in these two cases. finds: the smallest slope that {POWER:.0%} of such "
+    "studies tell from zero. Values that use only a part of their range need more records: "
+    "`veilstream study check STUDY --sample FILE` compares old records with the ranges."
 )
 
 
