@@ -262,7 +262,7 @@ def test_a_pace_takes_as_long_as_the_log_did(
     [
         (["--from", "2030-01-01T00:00:00Z"], NumericError, "there is no release in this range"),
         (["--to", "2020-01-01T00:00:00Z"], NumericError, "holds offsets 0 to"),
-        (["--from", "noon"], ConfigError, "--from: 'noon' is no bound"),
+        (["--from", "noon"], ConfigError, "--from: 'noon' is not a time or offset"),
         (["--from", "-1h", "--to", "-2h"], ConfigError, "is not before --to"),
         (["--from", "0:0,1:999999"], ConfigError, "--from: partition 1 ends at offset"),
         (["--every", "often"], ConfigError, "--every"),

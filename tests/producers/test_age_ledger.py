@@ -93,7 +93,7 @@ def test_what_does_not_change_is_over_when_the_promise_is_reached(tmp_path: Path
     with ClientStore(tmp_path / "b.db", "b") as store:
         store.open_stream(task, SOURCE, Limit())
         release(store, task, 0, 1, 2)
-        with pytest.raises(BudgetExceeded, match="it is over for this client"):
+        with pytest.raises(BudgetExceeded, match="the study is over for this client"):
             release(store, task, 3)
 
 

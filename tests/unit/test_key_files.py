@@ -74,7 +74,7 @@ def test_a_known_public_key_that_is_cut_anywhere_is_refused(settings: Settings) 
     assert pinned(settings, "blocks") == public
     for length in range(len(whole)):
         path.write_text(whole[:length])
-        with pytest.raises(ConfigError, match=f"{path} is no whole key"):
+        with pytest.raises(ConfigError, match=f"{path} is not a complete key"):
             pinned(settings, "blocks")
 
 
