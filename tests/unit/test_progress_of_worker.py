@@ -231,4 +231,4 @@ def test_that_a_worker_does_not_get_on_is_said_once_for_each_time() -> None:
         quick.setattr("agents.app.asyncio.sleep", at_once)
         with pytest.raises(RuntimeError, match="StopIteration"):
             asyncio.run(told)
-    assert said == ["WARNING: this worker does not get on: it hangs"] * 2
+    assert said == ["WARNING: this worker makes no progress: it hangs"] * 2
