@@ -46,8 +46,9 @@ def _say_admissions(
     admitted = {number: state.admissions.clients for number, state in states.items()}
     if said := say_again(task.study, settings, held, admitted):
         say(
-            f"WARNING: the clients topic did not end with the newest word about {len(said)} "
-            "clients, and does so again; if this repeats, somebody else writes to it"
+            f"WARNING: the newest word about {len(said)} clients was not at the end of the "
+            "clients topic, and has been written again; if this repeats, somebody else writes to "
+            "the topic"
         )
 
 
@@ -96,8 +97,8 @@ class Announcing:
         ]
         if lost:
             self._say(
-                f"WARNING: {' and '.join(lost)} was made anew or emptied: what the study says of "
-                "itself there is said again"
+                f"WARNING: {' and '.join(lost)} was made anew or emptied: what the study had "
+                "written there is written again"
             )
             await asyncio.to_thread(self._again, say_all)
         elif ends != before and self._clients in found:

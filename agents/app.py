@@ -41,7 +41,7 @@ async def tell_of_waits(
     while True:
         await asyncio.sleep(1.0)
         if (found := faults()) and not stalled:
-            say(f"WARNING: this worker does not get on: {'; '.join(found)}")
+            say(f"WARNING: this worker makes no progress: {'; '.join(found)}")
         stalled = bool(found)
         if folding.releases != before:
             before = folding.releases

@@ -144,7 +144,7 @@ def check(
                     continue
                 positions = {known.partition: known.next_offset for known in live.watermark}
                 if any(at < starts[n] for n, at in positions.items()):
-                    found.apart["from before what retention has left"] += 1
+                    found.apart["from before the part that retention has left"] += 1
                     continue
                 if follower.behind(positions):
                     again.append(record.offset)
@@ -162,9 +162,9 @@ def _starts(history: History, *, accept_loss: bool) -> dict[int, int]:
     gone = [f"0 to {at - 1} of partition {n}" for n, at in starts.items() if at]
     if gone and not accept_loss:
         raise OffsetGap(
-            f"{history.topic}: retention took offsets {', '.join(gone)}: estimates that rest on "
-            "them cannot be checked; --accept-loss checks those of a state that was rebuilt "
-            "without them"
+            f"{history.topic}: retention has removed offsets {', '.join(gone)}, so estimates "
+            "that need them cannot be checked; --accept-loss checks those of a state that was "
+            "rebuilt without them"
         )
     return starts
 

@@ -47,11 +47,11 @@ class Exposition(Collector):
         heads = {str(n): p.head for n, p in sorted(self._folding.partitions.items())}
         of = "partition"
         yield _gauge(
-            "state_watermark_offset", "How far the log is folded and stored.", of,
+            "state_watermark_offset", "Offset up to which the log is folded and stored.", of,
             ((n, head.next_offset) for n, head in heads.items()),
         )  # fmt: skip
         yield _gauge(
-            "lag_records", "Records in the log that are not folded, at a look every 5 s.", of,
+            "lag_records", "Records in the log that are not yet folded, checked every 5 s.", of,
             ((str(n), left) for n, left in sorted(self._progress.left.items())),
         )  # fmt: skip
         yield _counter(
@@ -82,7 +82,7 @@ class Exposition(Collector):
         age = None
         if message is not None:
             age = max(0.0, time.time() - datetime.fromisoformat(message.published_at).timestamp())
-        yield _gauge("estimate_age_seconds", "Since the last estimate that came out.", value=age)
+        yield _gauge("estimate_age_seconds", "Time since the last successful estimate.", value=age)
         yield _gauge(
             "estimate_status", "1 for the status of the last estimate, 0 for the others.",
             "status",
@@ -118,7 +118,7 @@ class Exposition(Collector):
         at = None if beside is None else beside.verified_at
         ranges = {} if beside is None else beside.ranges
         yield _gauge(
-            "verified_age_seconds", "Since a second fold of the log was equal bit by bit.",
+            "verified_age_seconds", "Time since a second fold of the log was equal bit by bit.",
             value=None if at is None else max(0.0, time.time() - at),
         )  # fmt: skip
         yield _gauge(

@@ -147,14 +147,14 @@ class Folding:
                 if held < (stood := self._stored[partition]):
                     raise StaleSnapshot(
                         f"{self.topic}[{partition}]: Redis stands at {held} and has stood at "
-                        f"{stood}: it has lost what came last. This worker stops, and the next one "
-                        "folds it again from the log"
+                        f"{stood}, so it has lost its newest part. This worker stops, and the "
+                        "next one folds that part again from the log"
                     )
                 if doubt:
                     raise StateError(
                         f"{self.topic}[{partition}]: a verification has found that the stored "
-                        f"state is not what the log folds to ({doubt}). Nothing is published any "
-                        "more: stop all workers and run `veilstream state rebuild`"
+                        f"state differs from what the log folds to ({doubt}). Nothing more is "
+                        "published: stop all workers and run `veilstream state rebuild`"
                     )
             with suppress(StoreError):
                 if self.partitions:
@@ -187,8 +187,8 @@ class Folding:
         elif found.damaged or found.strange:
             said = [*found.damaged, *(doubt_of(name) for name in found.strange)][:5]
             log.warning(
-                "%s[%d]: Redis held something else than was stored there (%s), and has all of this "
-                "partition again from this worker: see to the memory and the disk of Redis, and to "
+                "%s[%d]: Redis held something else than was stored there (%s). This worker has "
+                "stored all of this partition again: check the memory and the disk of Redis, and "
                 "who else may write there",
                 self.topic, partition, ", ".join(said),
             )  # fmt: skip

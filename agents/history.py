@@ -190,8 +190,8 @@ class History:
             return self._loop.run_until_complete(waiting)
         except OffsetOutOfRangeError as error:
             raise OffsetGap(
-                f"{self.topic}: retention has passed the offset that was being read; read again, "
-                "with --accept-loss if what is left is enough"
+                f"{self.topic}: retention has removed the offset that was being read; run the "
+                "command again, with --accept-loss if what is left is enough"
             ) from error
         except (KafkaError, TimeoutError) as error:
             otherwise = (

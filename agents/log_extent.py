@@ -13,7 +13,7 @@ def check_log(topic: str, partition: int, watermark: int, first: int, after: int
     """
     if watermark < first:
         raise OffsetGap(
-            f"{topic}[{partition}]: offsets {watermark} to {first - 1} are gone from the log "
+            f"{topic}[{partition}]: offsets {watermark} to {first - 1} were removed from the log "
             "before they were folded; `veilstream state rebuild --accept-loss` starts from what "
             "is left"
         )

@@ -99,9 +99,9 @@ class NewestModel:
         if held is not None and not is_possible(held[0], time.time()):
             raise StateError(
                 f"Redis holds a model of study {self._task.study.name!r} with version {held[0]}, "
-                "which no worker can have come to: somebody else wrote it. The operator must see "
-                f"to who may, remove the key {model_key(self._task.study.name)!r} and start the "
-                "worker again"
+                "which no worker can have reached: somebody else wrote it. The operator must "
+                "check who may write to Redis, remove the key "
+                f"{model_key(self._task.study.name)!r} and start the worker again"
             )
         if held is not None and self._trust is not None:
             self._check_held(held[1])
@@ -136,8 +136,8 @@ class NewestModel:
                 newest = model.version, payload or b""
             elif outcome == "refused":
                 log.warning(
-                    "%s has a model of version %d, which no worker can have come to: somebody else "
-                    "writes to the topic; the operator must see to who may",
+                    "%s has a model of version %d, which no worker can have reached: somebody "
+                    "else writes to the topic; the operator must check who may",
                     self._topics.models.name, model.version,
                 )  # fmt: skip
         return newest if believed.explained or not known else None
@@ -158,9 +158,9 @@ class NewestModel:
         except PayloadError as error:
             if error.reason in {"unsigned", "forged"}:
                 raise StateError(
-                    f"Redis holds a model of study {self._task.study.name!r} that its key has not "
-                    "signed: somebody else wrote it. The operator must see to who may write to "
-                    "Redis, and run `veilstream study recover` with all workers stopped"
+                    f"Redis holds a model of study {self._task.study.name!r} that its key has "
+                    "not signed: somebody else wrote it. The operator must check who may write "
+                    "to Redis, and run `veilstream study recover` with all workers stopped"
                 ) from error
 
     async def send(self, now: float) -> None:

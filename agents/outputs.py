@@ -72,8 +72,8 @@ class File(Output):
         self._lines = path.with_name(path.name + PARTIAL) if is_regular(path) else path
         if written and not self._lines.exists():
             raise ConfigError(
-                f"{self._lines} is gone, which the interrupted replay has left: if {path} is "
-                "there, the replay was done; remove the file of the replay (OUT.replay, --resume)"
+                f"{self._lines}, which the interrupted replay had written, is gone. If {path} is "
+                "there, the replay was done: remove the file of the replay (OUT.replay, --resume)"
             )
         with file_faults(str(path)):
             self._file: BinaryIO = self._lines.open("r+b" if written else "wb")
@@ -81,8 +81,8 @@ class File(Output):
             if written:
                 if os.fstat(self._file.fileno()).st_size < written:
                     raise ConfigError(
-                        f"{self._lines} is shorter than the interrupted replay has left it: remove "
-                        "it with the file of the replay, and start again"
+                        f"{self._lines} is shorter than when the replay was interrupted: remove "
+                        "it together with the file of the replay, and start again"
                     )
                 self._file.truncate(written)
                 self._file.seek(written)
@@ -135,7 +135,8 @@ class TopicOf(Output):
     def __init__(self, name: str, study: Study, settings: Settings, revision: str) -> None:
         if is_of_a_study(name):
             raise ConfigError(
-                f"--topic: {name} belongs to a study; replayed estimates need a topic of their own"
+                f"--topic: {name} belongs to a study; replayed estimates need a topic that "
+                "belongs to none"
             )
         self._name, self._study, self._revision = name, study, revision
         kept = Topics.of(study).estimates.config
@@ -180,7 +181,7 @@ def file_faults(name: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise LocalStoreError(
-            f"{name} cannot be written ({error.strerror}): see to the disk and the folder, then "
+            f"{name} cannot be written ({error.strerror}): check the disk and the folder, then "
             "run the command again"
         ) from error
 

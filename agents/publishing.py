@@ -86,7 +86,7 @@ class Publishing:
         if not self.owner:
             return []
         if self._begun is not None and now - self._begun >= STALLED_SECONDS:
-            return [f"an estimate has been on its way for {now - self._begun:.0f} s"]
+            return [f"an estimate has taken {now - self._begun:.0f} s so far"]
         if self._failing is not None and now - self._failing[0] >= STALLED_SECONDS:
             since, why = self._failing
             return [f"there has been no estimate for {now - since:.0f} s: {why}"]

@@ -64,7 +64,7 @@ def refold(
             if not accept_loss:
                 raise OffsetGap(
                     f"{log}: offsets 0 to {extent.first - 1} are gone from the log; a state from "
-                    "the rest is another state (--accept-loss takes it)"
+                    "the rest is a different state (--accept-loss takes it)"
                 )
             state = state.starting_at(extent.first)
             begin_admitted(task, settings, trust, {partition: state})

@@ -209,7 +209,7 @@ def _spans(history: History, job: Job) -> dict[int, Span]:
     spans, lost = resolve(job.start, job.stop, extents, history.at)
     if lost and not job.accept_loss:
         raise OffsetGap(
-            f"{history.topic}: retention took what the replay asks for: {'; '.join(lost)}. "
+            f"{history.topic}: retention has removed part of the range: {'; '.join(lost)}. "
             "--accept-loss replays what is left"
         )
     if all(span.start >= span.stop for span in spans.values()):

@@ -104,12 +104,14 @@ def _topic(
         return "is not there yet; the first start makes it"
     if code in (_UNKNOWN, _NOT_SEEN):
         raise ConfigError(
-            "is not there, or may not be seen, and this user may make none; the operator must run "
-            "`veilstream topics STUDY`, and give the rights that `veilstream study acls` prints"
+            "is not there, or may not be seen, and this user may not make it; the operator must "
+            "run `veilstream topics STUDY`, and give the rights that `veilstream study acls` "
+            "prints"
         )
     if code:
         raise BrokerError(
-            f"Kafka cannot describe it now (its error {code}); the operator of Kafka must see to it"
+            f"Kafka cannot describe it now (its error {code}); the operator of Kafka must look "
+            "into it"
         )
     allowed = _operations(found)
     missing = sorted(one for one in operations if _kafka_name(one) not in allowed)
@@ -162,7 +164,8 @@ def _clock(settings: Settings) -> str:
     if abs(apart) > APART:
         raise ConfigError(
             f"this machine's clock is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} "
-            "that of Redis: the operator must set both by a time server; releases carry this time"
+            "that of Redis: the operator must set both by a time server, because releases carry "
+            "this time"
         )
     return f"within {max(abs(apart), 0.1):.1f} s of that of Redis"
 

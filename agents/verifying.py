@@ -60,9 +60,10 @@ class Verifying:
             code = await self._watch()
             if code == StateError.exit_code:
                 raise StateError(
-                    "the verification beside this worker has found that the stored state is not "
-                    "what the log folds to, or cannot be used; it said above what. Nothing is "
-                    "published any more: stop all workers and run `veilstream state rebuild`"
+                    "the verification beside this worker has found that the stored state differs "
+                    "from what the log folds to, or cannot be used; see its message above. "
+                    "Nothing more is published: stop all workers and run `veilstream state "
+                    "rebuild`"
                 )
             if self._owner():
                 self._say(f"verification ended with {code}; again in {AGAIN_SECONDS:.0f} s")

@@ -32,8 +32,9 @@ from state.connection import redis_client
 
 #: Of a study whose releases are open.
 OPEN = (
-    'WARNING: trust.releases is "open" or not given: whoever can write to this study\'s topics can '
-    "move its estimate, as any client. New studies are authenticated; docs/admission.md says how"
+    'WARNING: trust.releases is "open" or not given: whoever can write to this study\'s topics '
+    "can move its estimate in the name of any client. New studies are authenticated; "
+    "docs/admission.md says how"
 )
 
 
@@ -139,7 +140,7 @@ def alone(study: str, instance: str, folder: Path) -> Iterator[None]:
             ) from None
         except OSError as error:
             raise LocalStoreError(
-                f"{folder} cannot be written ({error.strerror}): see to the disk and the folder, "
+                f"{folder} cannot be written ({error.strerror}): check the disk and the folder, "
                 "or name another folder in VEILSTREAM_FOLDER"
             ) from error
         yield
@@ -155,7 +156,7 @@ def begin(worker: mode.Worker, settings: Settings) -> None:
         worker.execute_from_commandline()
     except SystemExit as end:
         if isinstance(error := end.__context__, KafkaError):
-            otherwise = f"Kafka at {settings.kafka} is out of reach ({type(error).__name__})"
+            otherwise = f"Kafka at {settings.kafka} cannot be reached ({type(error).__name__})"
             stop(told(settings, error, otherwise, what="the cluster", operation="Describe"))
         raise
 

@@ -134,7 +134,7 @@ def pinned(settings: Settings, study: str) -> bytes | None:
         except PermissionError as error:
             raise ConfigError(f"{path}: the user that runs this must be able to read it") from error
         if not _PUBLIC.fullmatch(held):
-            raise ConfigError(f"{path} is no whole key: remove it to pin the study anew")
+            raise ConfigError(f"{path} is not a complete key: remove it to pin the study anew")
         return bytes.fromhex(held.decode())
     return None
 
@@ -165,7 +165,8 @@ def _read(path: Path, kind: type[Held], way_out: str) -> Held:
         raise ConfigError(f"cannot read the key file {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path} is no whole key file: put a copy of it back, or move it away and {way_out}"
+            f"{path} is not a complete key file: put a copy of it back, "
+            f"or move it away and {way_out}"
         ) from error
 
 

@@ -36,13 +36,13 @@ class VeilstreamError(Exception):
 
 
 class ConfigError(VeilstreamError):
-    """A study file or a setting is wrong; the operator must mend it."""
+    """A study file or a setting is wrong; the operator must correct it."""
 
     exit_code = 10
 
 
 class DataError(VeilstreamError):
-    """A source cannot be read as the study says; the data owner must mend it."""
+    """A source cannot be read as the study says; the data owner must correct it."""
 
     exit_code = 20
 

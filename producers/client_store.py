@@ -115,9 +115,9 @@ class ClientStore:
                 )  # fmt: skip
             if row[0] != task.revision and row[3]:
                 raise ConfigError(
-                    f"this client began study {name!r} under revision {row[0]}, the "
-                    f"file is revision {task.revision}: restore the file, or the version of this "
-                    "program that began it. Else the operator begins a study of a new name with "
+                    f"this client began study {name!r} under revision {row[0]}, and the file has "
+                    f"revision {task.revision}: restore the file, or the version of this program "
+                    "that began it. Otherwise the operator begins a study with a new name and "
                     f'follows = ["{name}"]; its releases count against the same source'
                 )
             # a revision under which nothing was released binds nobody

@@ -159,11 +159,11 @@ class Database:
             row = self.row("SELECT schema, client, ledger, created_at FROM identity")
             if row is None and remembered:
                 raise LocalStoreError(
-                    f"the client database has lost ledger {remembered}: put the file back; a "
-                    "fresh ledger would release records again. If it is gone for good, remove "
-                    "the file beside it that ends in .lock: studies that it had begun are "
-                    "over, and new ones count what the ledger topic or `veilstream privacy "
-                    "ledger --import` says was spent"
+                    f"the client database has lost ledger {remembered}: put the file back, "
+                    "because a fresh ledger would release records again. If it is gone for good, "
+                    "remove the file beside it that ends in .lock: studies that the lost ledger "
+                    "had begun are then over, and new ones count what the ledger topic or "
+                    "`veilstream privacy ledger --import` says was spent"
                 )
             self._whole.check()
             self._made = row is None

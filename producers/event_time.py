@@ -78,7 +78,7 @@ class EventTimes:
         if self._latest is None:
             raise DataError(
                 f"no record of the first window has a time in column {self.column!r}: the data "
-                "owner must mend it (RFC 3339 with a zone, or seconds or milliseconds since "
+                "owner must correct it (RFC 3339 with a zone, or seconds or milliseconds since "
                 "1970), or name another column with --event-time"
             )
         if self._keeps is not None and self._latest < self._clock() * 1000 - self._keeps:

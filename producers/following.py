@@ -48,10 +48,10 @@ class Following:
                 )
             if taken := self._taken_by(name) - {*line, study}:
                 raise ConfigError(
-                    f"study.follows: study {name!r} is over for this client, which went on with "
-                    f"study {min(taken)!r}: only one study takes the place of another, or records "
-                    "would be released for both. The operator must give this study a new name and "
-                    f"let it follow {min(taken)!r}; nothing was spent"
+                    f"study.follows: study {name!r} is over for this client, which has moved on "
+                    f"to study {min(taken)!r}: only one study takes the place of another, or "
+                    "records would be released for both. The operator must give this study a new "
+                    f"name and let it follow {min(taken)!r}; nothing was spent"
                 )
         known = {name: row for name in line if (row := self._row(name, source))}
         at = next((name for name, row in known.items() if row[3]), next(iter(known), None))
@@ -102,8 +102,9 @@ class Following:
         """
         if taken := self._taken_by(study):
             raise ConfigError(
-                f"study {study!r} is over for this client, which goes on with study "
-                f"{min(taken)!r} behind its records: start its producer with the file of that one"
+                f"study {study!r} is over for this client, which has moved on to study "
+                f"{min(taken)!r} behind its records: start its producer with the file of that "
+                "study"
             )
 
     def first(self, study: str) -> str:
@@ -121,11 +122,11 @@ class Following:
         names = ", ".join(f'"{name}"' for name in (*before, others[-1]))
         raise ConfigError(
             f"study.follows: this client has released nothing of source {source!r} for study "
-            f"{before[0]!r}, and has for study {others[-1]!r}. If {before[0]!r} took the place of "
-            f"{others[-1]!r}, the operator must say so in the file of a study of a new name: "
-            f"follows = [{names}]; its clients go on behind these records. If not, the data owner "
-            f"may add --from-start: the records are then released for {study!r}, too. Nothing was "
-            "spent"
+            f"{before[0]!r}, but has for study {others[-1]!r}. If {before[0]!r} took the place "
+            f"of {others[-1]!r}, the operator must say so in the file of a study with a new "
+            f"name: follows = [{names}]; its clients then continue behind these records. If not, "
+            f"the data owner may add --from-start: the records are then released for {study!r}, "
+            "too. Nothing was spent"
         )
 
     def _taken_by(self, study: str) -> set[str]:

@@ -67,8 +67,8 @@ def check_file(message: SpendsMessage, client: str) -> None:
         )
     if any(entry.source.startswith(HASHED) for entry in message.sources):
         raise ConfigError(
-            "--import: sources[...].source: a name is needed; hashes stand on the ledger topic "
-            "alone. Take what `veilstream privacy ledger --export` wrote"
+            "--import: sources[...].source: a name is needed, and only the ledger topic has "
+            "hashes instead. Use what `veilstream privacy ledger --export` wrote"
         )
 
 

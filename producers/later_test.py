@@ -13,8 +13,8 @@ from producers.source_test import MOST_TESTS, Trials
 
 #: What helps, whichever window it was.
 MEND = (
-    "The data owner must mend the source, or the operator the study's [data]: classes and levels "
-    "are compared letter by letter. To go on through these records, start once with "
+    "The data owner must correct the source, or the operator the study's [data]: classes and "
+    "levels are compared letter by letter. To go on through these records, start once with "
     "--accept-unusable"
 )
 
@@ -41,8 +41,9 @@ class LaterTest:
             self._stopped(0)
         if self._stops >= MOST_TESTS:
             raise DataError(
-                f"source {name!r}: its stream was stopped {MOST_TESTS} times in succession and is "
-                f"not tested again, as each test tells a little of its records. {MEND}"
+                f"source {name!r}: its stream was stopped {MOST_TESTS} times in succession and "
+                "is not tested again, because each test reveals a little about its records. "
+                f"{MEND}"
             )
 
     def take(self, slots: int, usable: int, faults: Counter[str]) -> None:

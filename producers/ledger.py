@@ -217,9 +217,10 @@ class Ledger:
         own = total_epsilon(mine, privacy.delta or 0.0)
         if task.budget.scope != "record" and own > (privacy.epsilon or 0.0) * (1 + HAIR):
             raise BudgetExceeded(
-                f"study {study.name!r}: with one release more its releases would reach epsilon "
-                f"{own:.4g}, and it promises {privacy.epsilon:g}: it is over for this client. A "
-                "study with a new name may go on, if the limit of the source allows it"
+                f"study {study.name!r}: with one more release its releases would reach epsilon "
+                f"{own:.4g}, and it promises {privacy.epsilon:g}: the study is over for this "
+                "client. A study with a new name may continue, if the limit of the source allows "
+                "it"
             )
         if limit is None:
             # the source was opened to a study without privacy: no limit holds any more
@@ -276,8 +277,8 @@ class Ledger:
         if reached > allowed.epsilon * (1 + HAIR):
             if math.isinf(reached) and limit.delta:
                 raise ConfigError(
-                    f"--delta-limit: at {allowed.delta:g} what studies have spent on source "
-                    f"{source!r} has no epsilon; give a larger one"
+                    f"--delta-limit: at delta {allowed.delta:g}, what studies have spent on "
+                    f"source {source!r} has no epsilon; give a larger one"
                 )
             raise ConfigError(
                 f"--epsilon-limit: {allowed.epsilon:g} at delta {allowed.delta:g} is below the "

@@ -128,15 +128,16 @@ class Membership:
             )
         if not known.key:
             raise ConfigError(
-                f"client {self._client!r} of study {name!r} was revoked by the operator, who alone "
-                "can take it back: `veilstream client admit`. What waits is kept"
+                f"client {self._client!r} of study {name!r} was revoked by the operator, and "
+                "only the operator can admit it again: `veilstream client admit`. What waits is "
+                "kept"
             )
         if known.key != key:
             raise ConfigError(
                 f"client {self._client!r} of study {name!r} is admitted under another key than "
-                "this one's: put its own key file back. Where it is lost and the database is not, "
-                "the operator admits what `veilstream client enrol` prints here (`veilstream "
-                "client admit`). Nothing was spent"
+                "this one: put its own key file back. If that file is lost and the database is "
+                "not, the operator admits what `veilstream client enrol` prints here "
+                "(`veilstream client admit`). Nothing was spent"
             )
 
     def _newest(self) -> Stamp:

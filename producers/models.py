@@ -189,8 +189,8 @@ class ModelFeed:
         if self.refused == 1:
             self._say(
                 f"WARNING: {self._name} has a model of version {version} that no worker of this "
-                "study can have published: somebody else writes to the topic, or topics were made "
-                f"anew. This client passes it over and goes on at version {self.newest.version}. "
-                "The operator must see to who may write there; where topics were made anew, start "
+                "study can have published: somebody else writes to the topic, or topics were "
+                f"made anew. This client ignores it and stays at version {self.newest.version}. "
+                "The operator must check who may write there; where topics were made anew, start "
                 "this client again"
             )

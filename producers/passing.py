@@ -32,9 +32,9 @@ def owe(task: Task, store: ClientStore, source: Source, name: str, lost: Lost, n
     if task.policy.discards:
         raise LedgerBehind(
             f"study {task.study.name!r} drops windows, so nobody can tell which records the "
-            f"{len(lost.seqs)} lost releases held, and going on could release some again: the "
-            "operator must put the newest database back, or begin a study of another name on "
-            "records that come from now on"
+            f"{len(lost.seqs)} lost releases held, and to continue could release some of them "
+            "again: the operator must put the newest database back, or begin a study with "
+            "another name on records that come from now on"
         )
     store.charge_lost(
         task, name, lost.seqs, owed=len(lost.seqs) * task.slots, sent=lost.sent, now=now
@@ -45,10 +45,10 @@ def check_order(source: Source, name: str) -> None:
     """Refuse to leave out lost records where nobody can say which they are; ConfigError."""
     if not source.repeats:
         raise ConfigError(
-            f"--skip-lost: {name} has several partitions, and no order in which it could be read "
-            "again: which of its records the lost releases held, nobody can say. The data owner "
-            "must bring the newest copy of this client's database back, or have what is written "
-            "from now on in a topic of its own"
+            f"--skip-lost: {name} has several partitions, so there is no order in which it could "
+            "be read again, and nobody can say which of its records the lost releases held. The "
+            "data owner must bring the newest copy of this client's database back, or have what "
+            "is written from now on in a topic of its own"
         )
 
 
@@ -86,8 +86,8 @@ def pass_over(
             say(f"{owed} record slots are still to be passed over")
     if owed:
         say(
-            f"{owed} record slots are still to be passed over: nothing is released before; the "
-            "next records of the source, now or at a later start, are taken for them"
+            f"{owed} record slots are still to be passed over, and nothing is released before: the "
+            "next records of the source, now or at a later start, count as these slots"
         )
         return False
     say("done; the ledger counts what was lost as spent")

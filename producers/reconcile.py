@@ -39,9 +39,9 @@ UNREAD = (
     "database is its newest"
 )
 FORGED = (
-    "somebody else has sent releases under this client's name, as anybody can who may write to the "
-    "releases topic of an open study: the operator must take that right away, and cut the topic "
-    "behind what they sent (kafka-delete-records)"
+    "somebody else has sent releases under this client's name. Anybody who may write to the "
+    "releases topic of an open study can do that: the operator must take that right away, and "
+    "cut the topic behind these releases (kafka-delete-records)"
 )
 
 
@@ -116,8 +116,8 @@ def lost_releases(
     gone = sent - sum(seq < first_lost for seq in found.numbers)
     if found.anew and gone > 0:
         say(
-            f"WARNING: {gone} of this client's {counted(sent, 'release')} are no longer in it and "
-            "count nowhere any more; their privacy budget stays spent"
+            f"WARNING: {gone} of this client's {counted(sent, 'release')} are no longer in it "
+            "and no longer count; their privacy budget stays spent"
         )
     if found.others:
         rekeyed = membership is not None and known is None
@@ -192,7 +192,7 @@ def refuse(task: Task, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
     return LedgerBehind(
         f"{found}: the database was restored from an old copy, or another copy of it is in use. "
         "Put the newest database back. If it is gone, start each study of this client with "
-        "--skip-lost: it charges what was lost and goes on behind all records that those "
+        "--skip-lost: this charges what was lost and continues behind all records that those "
         f"releases can have held, {task.slots} slots for each"
     )
 

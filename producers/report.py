@@ -59,9 +59,9 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
     if missing:
         for facts in found.values():
             facts["warnings"].append(
-                f"this folder remembers "
-                f"{counted(missing, 'more release')} of this client than the database "
-                "has: it is an old copy, and more has been spent than it says"
+                f"this folder remembers {counted(missing, 'more release')} of this client than "
+                "the database has: the database is an old copy, and more has been spent than it "
+                "says"
             )
     return found
 
@@ -193,11 +193,12 @@ SLOTS = """
     SELECT DISTINCT study FROM charged JOIN spends USING (study)
     WHERE source = ? AND scope = 'individual' ORDER BY study"""
 _NESTED = (
-    "study {study!r}: spent and remaining add its rounds up classically: so much is said about a "
-    "record's history, to anybody. About its value at any one time they say less, if it changes "
-    "as fast as the study promises (nested; epsilon_at_any_time of `veilstream schedule STUDY "
-    "--round N`). That is what a limit holds here: the study may go on where nothing remains; "
-    "give no limit, and stop it yourself, if a history is what must not be known"
+    "study {study!r}: spent and remaining are the classical sum of its rounds: this is what they "
+    "reveal about a record's history, to anybody. About its value at any one time they reveal "
+    "less, if it changes as fast as the study promises (nested; epsilon_at_any_time of "
+    "`veilstream schedule STUDY --round N`). A limit holds for the nested sum here, so the study "
+    "may go on where nothing remains. If a history must not become known, give no limit, and "
+    "stop the study yourself"
 )
 #: Spends of other ledgers, or of a lost state of this one.
 ELSEWHERE = """

@@ -240,9 +240,9 @@ def _warn(
 ) -> None:  # fmt: skip
     if from_start and not task.study.study.before:
         say(
-            f"WARNING: --from-start means nothing here: study {task.study.study.name!r} follows "
-            "none, and goes on behind what it has released of its source. To have the records "
-            "released once more, begin a study of a new name"
+            f"WARNING: --from-start has no effect here: study {task.study.study.name!r} follows "
+            "none, and continues behind what it has released of its source. To have the records "
+            "released once more, begin a study with a new name"
         )
     if warning := loose_delta(task.budget.guarantee.delta, (releases + 1) * task.slots):
         say(f"WARNING: {warning}")

@@ -38,7 +38,7 @@ def look_at_source(task: Task, settings: Settings, spec: str) -> str:
     if found.slots and not found.usable:
         raise DataError(
             f"none of its first {found.slots} records can be used: {worded(found.faults)}; the "
-            "data owner must mend the source, or the operator the study's [data]"
+            "data owner must correct the source, or the operator the study's [data]"
         )
     others = f"; of the others: {worded(found.faults)}" if found.faults else ""
     return f"{found.usable} of its first {found.slots} records can be used{others}"

@@ -196,8 +196,8 @@ def passed(
             raise _refusal(name, found, number if trial.scale else None)
     elif 4 * found.usable < tested:
         say(
-            f"WARNING: {found.told()}. They are too few for a test: the source is taken as it is, "
-            "and what cannot be used is spent on noise alone"
+            f"WARNING: {found.told()}. They are too few for a test: the source is accepted as it "
+            "is, and budget for slots that cannot be used is spent on noise alone"
         )
     if tested:
         tests.note(study, tested)
@@ -218,9 +218,10 @@ def _refusal(name: str, found: Looked, number: int | None) -> DataError:
     """Return the error; `number` as `Trials.number` gives it, None where tests have no noise."""
     if number is not None and number > MOST_TESTS:
         return DataError(
-            f"source {name!r}: it was refused {MOST_TESTS} times and is not tested again, as each "
-            f"test tells a little of its records; nothing was spent. {found.told(' now')}. Once "
-            "the data owner is content with that, start once with --accept-unusable"
+            f"source {name!r}: it was refused {MOST_TESTS} times and is not tested again, "
+            "because each test reveals a little about its records; nothing was spent. "
+            f"{found.told(' now')}. Once the data owner is content with that, start once with "
+            "--accept-unusable"
         )
     tries = ""
     if number == 0:
@@ -232,7 +233,7 @@ def _refusal(name: str, found: Looked, number: int | None) -> DataError:
         kept = " (what was read or sent is kept in the client's .input folder: remove it)"
     return DataError(
         f"source {name!r}: it is refused, and nothing was spent. {found.told()}{tries}. The data "
-        f"owner must mend the source{kept}, or the operator the study's [data]: classes and levels "
-        "are compared letter by letter. If the source really is so, start once with "
-        "--accept-unusable"
+        f"owner must correct the source{kept}, or the operator the study's [data]: classes and "
+        "levels are compared letter by letter. If the source really is like this, start once "
+        "with --accept-unusable"
     )

@@ -72,7 +72,7 @@ KNOWN = (
     Known(faults.OutOfMemoryError, "OOM ", StoreError,
           "Redis is at its maxmemory: its operator must give it more; nothing is lost"),
     Known(None, "MISCONF ", StoreError,
-          "Redis cannot write to its disk: its operator must mend that; nothing is lost"),
+          "Redis cannot write to its disk: its operator must repair that; nothing is lost"),
     Known(faults.ReadOnlyError, "READONLY ", StoreError,
           "Redis follows another one: VEILSTREAM_REDIS must name the one that takes writes, unless "
           "this one takes over just now"),

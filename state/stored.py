@@ -244,5 +244,5 @@ def _text(name: bytes) -> str:
         return name.decode()
     except UnicodeDecodeError as error:
         raise StateError(
-            "the stored state has a name that is no text; run `veilstream state rebuild`"
+            "the stored state has a name that is not text; run `veilstream state rebuild`"
         ) from error

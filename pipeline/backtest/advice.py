@@ -139,20 +139,20 @@ def _warnings(grid: GridResult, taken: Cell) -> Iterator[str]:
     if without:
         yield (
             f"Not every draw has an interval for {', '.join(sorted(without))}: the data say too "
-            "little of it at this budget."
+            "little about it at this budget."
         )
     level, held = result.estimate.level, means.get("coverage")
     if held is not None and held.error is not None and held.value + CHANCE * held.error < level:
         yield (
             f"Over {held.draws} draws of the noise {held.value:.0%} of the intervals (standard "
-            f"error {held.error:.1%}) hold the fit of all records, and they promise {level:.0%}: "
-            "the law behind the records may move, or the study not fit it."
+            f"error {held.error:.1%}) contain the fit of all records; they promise {level:.0%}. "
+            "The distribution of the records may change over time, or the model may not fit it."
         )
     promises = [axis.key for axis in grid.axes if axis.key in PROMISES and len(axis.values) > 1]
     if promises:
         yield (
             f"{', '.join(promises)}: settings that differ in it promise different things, which "
-            "epsilon does not compare; choose what is promised first, and the rest after it."
+            "epsilon does not compare. Choose first what is to be promised, then the rest."
         )
     if "privacy_share" in means and means["privacy_share"].value > NOISE:
         yield (
@@ -169,8 +169,8 @@ def _warnings(grid: GridResult, taken: Cell) -> Iterator[str]:
     usable = result.records - result.unusable
     if usable and result.unscored > UNSCORED * usable:
         yield (
-            f"{result.unscored / usable:.0%} of the records came before the first estimate and are "
-            "in no score."
+            f"{result.unscored / usable:.0%} of the records came before the first estimate and "
+            "are not scored."
         )
     yield from _edges(grid, taken)
 
@@ -182,8 +182,8 @@ def _beaten(grid: GridResult, taken: Cell) -> Iterator[str]:
     if without is not None and _loss(name, _score(taken, name)) < _loss(name, without):
         yield (
             f"It scores better than without privacy ({_told(taken.means[name])} against "
-            f"{without:.4g}): that is chance, or noise that pulls coefficients together as a ridge "
-            "does; do not count on it, and try a larger estimator.ridge without privacy."
+            f"{without:.4g}): that is chance, or the noise pulls coefficients together as a "
+            "ridge does. Do not rely on it; try a larger estimator.ridge without privacy."
         )
 
 
@@ -194,7 +194,7 @@ def _elsewhere(grid: GridResult, taken: Cell) -> Iterator[str]:
     if not taken.has_intervals and others:
         near = min(others, key=lambda cell: _loss(name, _score(cell, name)))
         yield (
-            f"Intervals are to be had with {near.setting.label}, at {WORDS[name]} "
+            f"There are intervals with {near.setting.label}, at {WORDS[name]} "
             f"{_told(near.means[name])}."
         )
 

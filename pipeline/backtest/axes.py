@@ -47,7 +47,9 @@ def parse_axis(text: str) -> Axis:
     """
     key, equals, values = (part.strip() for part in text.partition("="))
     if not (key and equals and values):
-        raise ConfigError(f"--grid: {text!r} is no axis; for example 'privacy.epsilon=0.5,1,2,4'")
+        raise ConfigError(
+            f"--grid: {text!r} is not a key with values; for example 'privacy.epsilon=0.5,1,2,4'"
+        )
     found = tuple(_values(values))
     if len({_same(value) for value in found}) < len(found):
         raise ConfigError(f"--grid: {key} has the same value twice; name each once")

@@ -131,7 +131,7 @@ class Dealt(Clients):
             self._shares = np.cumsum(shares, axis=1)
         elif rule != "round-robin":
             raise ConfigError(
-                f"--by: {rule!r} is no rule; allowed: {RULES}, with N >= 1, a number among the "
+                f"--by: {rule!r} is not a rule; allowed: {RULES}, with N >= 1, a number among the "
                 "features and ALPHA > 0"
             )
 

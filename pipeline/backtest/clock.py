@@ -151,8 +151,8 @@ def delay_of(text: str, option: str) -> Delay:
         mean = -1.0
     if found is None or not 0 <= mean <= 1e12 or (found[3] is None and mean > 0):
         raise ConfigError(
-            f"{option}: {text!r} is no delay; write a number with its unit, such as 30s (s, m, h "
-            "or d) or 500 records, and exponential: before it for random ones"
+            f"{option}: {text!r} is not a delay; write a number with its unit, such as 30s (s, m, "
+            "h or d) or 500 records, and exponential: before it for random ones"
         )
     unit = found[3] or "r"
     if unit.startswith("r"):

@@ -167,7 +167,7 @@ class Reading:
             raise DataError(
                 f"none of its {self.records} records could be used: "
                 f"{worded_faults(self.faults) or 'they cannot be read'}. The study file must "
-                "declare what its values are, or the history be mended"
+                "declare what its values are, or the history must be corrected"
             )
 
 

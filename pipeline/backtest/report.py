@@ -135,7 +135,7 @@ def _time(result: BacktestResult, clock: float) -> str:
 COLUMNS = {
     "width": ("width", "median width"),
     "intervals": ("with", "coefficients with an interval"),
-    "coverage": ("covered", "intervals that hold the pooled fit"),
+    "coverage": ("covered", "intervals that contain the pooled fit"),
     "privacy_share": ("privacy", "variance due to privacy"),
     "releases": ("releases", "releases"),
 }

@@ -17,7 +17,8 @@ from pipeline.words import counted
 #: Goes with every result.
 NOT_PRIVATE = (
     "Scores, clipping rates, coverage, spans of time and counts in this result are computed from "
-    "raw records and are not private: it is for whoever may see the data. No ledger was charged."
+    "raw records and are not private: show it only to those who may see the data. No ledger was "
+    "charged."
 )
 
 

@@ -60,7 +60,7 @@ def backtest(
     unknown = sorted(set(options) - {field.name for field in dataclasses.fields(Options)})
     if unknown:
         known = ", ".join(field.name for field in dataclasses.fields(Options))
-        raise ConfigError(f"{unknown[0]} is no option of a backtest; allowed: {known}")
+        raise ConfigError(f"{unknown[0]} is not an option of a backtest; allowed: {known}")
     return run_backtest(read_study(study), history, Options(**options), progress=progress)
 
 

@@ -39,16 +39,16 @@ from producers.client_id import check_id, shown, vault_path
 
 
 @click.command()
-@click.option("--client", required=True, help="Name of the client, as `veilstream produce` has it.")
+@click.option("--client", required=True, help="Name of the client, as in `veilstream produce`.")
 @click.option(
     "--stolen", is_flag=True,
-    help="Make a new key. The old one stays, for what this client has made under it.",
+    help="Make a new key. The old one stays, for what this client released under it.",
 )  # fmt: skip
 def enrol(client: str, stolen: bool) -> None:
     """Make the key of a client, if it has none, and print what the operator admits it by.
 
-    The private part stays on this machine, in a file that its owner alone can read; what is printed
-    is public. Send it on a way on which nobody can exchange it.
+    The private part stays on this machine, in a file that only its owner can read. What is printed
+    is public. Send it by a channel on which nobody can replace it.
     """
     settings = Settings.read()
     check_id(client, vault_path(settings.home, client), say)
@@ -65,14 +65,14 @@ def enrol(client: str, stolen: bool) -> None:
 def admit(study: Path, enrolment: BinaryIO) -> None:
     """Admit a client to STUDY: what `veilstream client enrol` printed is in a file, or piped in.
 
-    Its releases count from here on. Under another key than before, the old one counts no more.
+    Its releases count from here on. If it has a new key, its old key no longer counts.
     """
     try:
         given = read_enrolment(enrolment.read(10_000))
     except PayloadError as error:
         raise ConfigError(
-            "this is no enrolment, or it was cut or changed on its way: give all that `veilstream "
-            "client enrol` printed"
+            "this is not an enrolment, or it was cut or changed on its way: give all that "
+            "`veilstream client enrol` printed"
         ) from error
     found, settings = _study(study, "`veilstream client admit`")
     check_id(given.client, Path("-"), say)
@@ -113,10 +113,10 @@ def revoke(study: Path, name: str) -> None:
 def roll(study: Path, as_json: bool) -> None:
     """Print the clients of STUDY, and since where in the releases topic each is admitted.
 
-    This is what the operator has said: 1/17 is offset 17 of partition 1. What counts of a client,
-    and whether the log has its admission, says `client status`.
+    This is what the operator has said: 1/17 is offset 17 of partition 1. `client status` says which
+    releases of a client count, and whether the log has its admission.
 
-    At the end of a line is the digest of the id, by which estimates of many sites name a client.
+    At the end of each line is the digest of the id. Estimates of many sites name a client by it.
     """
     task, settings = _task(study, "`veilstream client list`")
     found, read = task.study, read_roll(task.study, settings, say)

@@ -26,7 +26,9 @@ from pipeline.study import require_live
 )  # fmt: skip
 @FORMAT
 @CLIENT_COLUMN
-@click.option("--split", type=int, help="Deal records to so many clients instead; --by says how.")
+@click.option(
+    "--split", type=int, help=("Deal the records to this many clients instead; --by says how.")
+)
 @click.option(
     "--by", default="round-robin", show_default=True,
     help="round-robin, blocks:N, range:FEATURE or dirichlet:ALPHA.",
@@ -37,7 +39,7 @@ from pipeline.study import require_live
 )
 @click.option(
     "--late", type=click.Choice(["refuse", "keep"]), default="refuse", show_default=True,
-    help="A record older than the one before it: end with an error, or keep it where it is.",
+    help="If a record is older than the one before it: end with an error, or keep it where it is.",
 )  # fmt: skip
 @click.option("--from", "start", help="Only records from this event time on.")
 @click.option("--to", "end", help="Only records before this event time.")
@@ -57,7 +59,7 @@ from pipeline.study import require_live
 )
 @click.option(
     "--simulate", type=int, metavar="SEED",
-    help="Noise of the same size from a seed: repeatable, and it protects nobody.",
+    help="Draw noise of the same size from a seed: repeatable, but it protects nobody.",
 )  # fmt: skip
 @click.option(
     "--seed",
@@ -68,10 +70,10 @@ from pipeline.study import require_live
     "--bins", type=int, default=60, show_default=True,
     help="Largest number of bins of time in tables and plots.",
 )  # fmt: skip
-@click.option("--pooled/--no-pooled", default=True, help="Fit all records without privacy as well.")
+@click.option("--pooled/--no-pooled", default=True, help="Also fit all records without privacy.")
 @click.option(
     "--beside", default="", metavar="METHODS",
-    help=f"Published methods on the same records, with commas: {', '.join(OFFLINE)}.",
+    help=f"Run published methods on the same records, separated by commas: {', '.join(OFFLINE)}.",
 )  # fmt: skip
 @click.option(
     "--grid", multiple=True, metavar="KEY=VALUES",
@@ -79,16 +81,16 @@ from pipeline.study import require_live
 )  # fmt: skip
 @click.option(
     "--draws", type=click.IntRange(min=1), default=1, show_default=True,
-    help="How often each setting is run, each time with new noise.",
+    help="How often to run each setting, each time with new noise.",
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at a time; default: all cores.")
 @click.option(
-    "--report", type=FILE, help="Tables and plots as one .html file that needs no network."
+    "--report", type=FILE, help="Write tables and plots into one .html file that needs no network."
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole result as one JSON object.")
 @click.option(
     "--out", type=FILE,
-    help="The bins of time as a .jsonl or .parquet file; of a grid, its runs as .jsonl.",
+    help="Write the bins of time to a .jsonl or .parquet file; for a grid, its runs as .jsonl.",
 )  # fmt: skip
 def backtest(
     *, study: Path, source: str, form: str, beside: str, grid: tuple[str, ...], draws: int,
@@ -96,11 +98,11 @@ def backtest(
 ) -> None:  # fmt: skip
     """Run past records through STUDY in one process, and score its predictions over time.
 
-    For whoever may see the raw data: the estimate keeps the study's guarantee, but scores,
+    Only for people who may see the raw data: the estimate keeps the study's guarantee, but scores,
     clipping rates and coverage are computed from raw records and are NOT private. A private study
     draws fresh noise; no ledger is charged.
 
-    Each record is predicted by the newest estimate that has come by then, and learnt afterwards.
+    Each record is predicted by the newest estimate of that moment, and learnt afterwards.
     """
     named = tuple(filter(None, (name.strip() for name in beside.split(","))))
     options = Options(beside=named, **given)

@@ -69,7 +69,7 @@ def backtest_grid(
             created_at=time.time(),
         ).encode()
         write_whole(report, "--report", lambda file: file.write(page))
-        say(f"wrote {report}; it is for whoever may see the data")
+        say(f"wrote {report}; show it only to those who may see the data")
     if as_json:
         put(to_dict(result))
     else:

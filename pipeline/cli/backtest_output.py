@@ -28,12 +28,13 @@ from pipeline.words import counted
 SCORES = {**WORDS, "mean_absolute_error": "MAE", "root_mean_square_error": "RMSE"}
 #: What the columns of the tables mean.
 HELD = (
-    "pooled fit, its own: the fit to all records at once without privacy, and its interval; inside:"
-    " whether the private interval holds it"
+    "pooled fit, its own: the fit to all records at once without privacy, and its interval; "
+    "inside: whether the private interval contains it"
 )
 OVER_TIME = (
-    "width: median length of the intervals; covered: share of them that hold the pooled fit; "
-    "privacy: share of the variance that is noise; status: warming has no intervals yet"
+    "width: median length of the intervals; covered: share of them that contain the pooled fit; "
+    "privacy: share of the variance that comes from the noise; status: warming means that there "
+    "are no intervals yet"
 )
 #: Bins that a terminal shows, at most.
 SHOWN = 12
@@ -147,8 +148,8 @@ def _lines(result: BacktestResult) -> Iterator[str]:
         yield f"from {since} on, updating: {_scores(result.freeze.updating)}"
     if known := [one for one in result.pooled.covered if one is not None]:
         yield (
-            f"{sum(known)} of {len(known)} intervals hold the pooled fit, in this one draw of the "
-            "noise; --draws says how often they do"
+            f"{sum(known)} of {len(known)} intervals contain the pooled fit, in this one draw of "
+            "the noise; --draws says how often they do"
         )
     elif result.pooled.reason:
         yield f"no pooled fit: {result.pooled.reason}"
@@ -168,7 +169,7 @@ def _lines(result: BacktestResult) -> Iterator[str]:
     for count, what in (
         (result.unusable, f"records could not be used; their slots stayed empty{why}"),
         (result.untimed, "of them had no readable time"),
-        (result.late, "records were late, and count when they stand"),
+        (result.late, "records were late; they count as arriving where they stand"),
         (result.failures, "times no estimate could be formed"),
     ):
         if count:
@@ -201,8 +202,9 @@ def _share(found: float | None) -> str:
 
 #: What the two columns mean.
 HOW = (
-    "before: each record before it is learnt, as a stream has it; in the end: all records by the "
-    "last coefficients, which have seen them; -: a method that has no such score"
+    "before: each record is scored before it is learnt, as in a stream; in the end: all records "
+    "are predicted by the last coefficients, which have seen them; -: the method has no such "
+    "score"
 )
 
 

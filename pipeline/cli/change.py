@@ -40,10 +40,10 @@ _OWN = {
 def change(old: Path, new: Path, is_applied: bool, as_json: bool) -> None:
     """Say what it takes to go from the study file OLD to NEW while it runs, and what that costs.
 
-    Of each changed key: whether the state stays, who must be started again, or whether NEW is a
-    study of its own, which needs a name of its own. With `follows = "OLD's name"` in its table
-    [study] each client goes on behind the records that it has released for OLD. Budgets are those
-    of the clients whose databases are in this folder.
+    For each changed key it says whether the state stays, who must be started again, or whether NEW
+    is a separate study, which needs its own name. With `follows = "OLD's name"` in its table
+    [study], each client continues behind the records that it has released for OLD. Budgets are
+    shown for the clients with a database in this folder.
 
     Without --apply nothing is changed and nobody is asked.
     """

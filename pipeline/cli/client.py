@@ -49,8 +49,8 @@ for command in (enrol, admit, revoke, roll):
 def show(name: str, as_json: bool) -> None:
     """Print what client NAME has read, set aside and released.
 
-    The counts of records come from raw data: they are for whoever may see that data. What was
-    spent is public: see `veilstream privacy ledger`.
+    The counts of records come from raw data: show them only to people who may see that data. What
+    was spent is public: see `veilstream privacy ledger`.
     """
     found = report(known_vault(Settings.read().home, name))
     if as_json:
@@ -73,10 +73,10 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name")
 @AS_JSON
 def status(study: Path, name: str, as_json: bool) -> None:
-    """Print what STUDY counts of client NAME, whose folder this is: its log says so.
+    """Print how many releases of client NAME count in STUDY, according to its log.
 
-    It needs no rights but the client's own. What is acknowledged and not in the log was withheld by
-    whoever runs Kafka, or is older than the log.
+    Run it in the client's own folder; it needs only the client's rights. A release that was
+    acknowledged but is not in the log was withheld by whoever runs Kafka, or is older than the log.
     """
     task, settings = live_task_of(study, "`veilstream client status`"), Settings.read()
     trusted = task.study.authenticated

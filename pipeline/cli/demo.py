@@ -51,8 +51,8 @@ DEMONSTRATIONS: Mapping[str, Callable[[Task, Path], Demonstration]] = {
 def demo(study: str, keep: bool, rate: float | None) -> None:
     """Stream real data from many clients, kill the worker on the way, and verify.
 
-    Starts Kafka, Redis, a worker and the clients as processes of its own, in a folder of its own,
-    and ends them all. The last line on standard output is one JSON object.
+    Starts its own Kafka, Redis, worker and clients, in its own folder, and ends them all. The last
+    line on standard output is one JSON object.
     """
     folder = Path(tempfile.mkdtemp(prefix="veilstream-demo-"))
     try:

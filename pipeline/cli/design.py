@@ -22,28 +22,30 @@ if TYPE_CHECKING:
 
 RECORDS = click.option(
     "--records", type=click.IntRange(1, 10**9), default=100_000, show_default=True,
-    help="Records that are expected, of all clients together.",
+    help="How many records you expect of all clients together.",
 )  # fmt: skip
 CLIENTS = click.option(
     "--clients", type=click.IntRange(1, 10**6), default=10, show_default=True,
-    help="Clients that are expected.",
+    help="How many clients you expect.",
 )  # fmt: skip
 COLUMNS = ("epsilon", "window", "ridge", "typical", "sure", "+- typical", "+- at most", "finds")
 LEGEND = (
-    "Each row has a design of its own. typical, sure: records after which intervals come, if "
-    "features are independent and their values spread over the whole range, about `typical` "
-    "where it is given, and for all slopes that do not go with the intercept (-: not within these "
-    "records); +- typical, +- at most: half the interval of a slope at the end, likewise; finds: "
-    f"the smallest slope that {POWER:.0%} of such studies tell from zero. Values that use a part "
-    "of their range need more records: `veilstream study check STUDY --sample FILE` holds old "
-    "records against the ranges."
+    "Each row has its own design. typical: records after which intervals appear, if features are "
+    "independent and their values spread over the whole range (around `typical`, where it is "
+    "given). sure: records after which they appear for all slopes that do not go with the "
+    "intercept (-: not within these records). +- typical, +- at most: half the interval of a "
+    f"slope at the end, in these two cases. finds: the smallest slope that {POWER:.0%} of such "
+    "studies tell from zero. Values that use only a part of their range need more records: "
+    "`veilstream study check STUDY --sample FILE` compares old records with the ranges."
 )
 
 
 @click.command()
 @click.argument("study", type=FILE, required=False)
 @click.option(
-    "--features", type=click.IntRange(1, 1000), help="Without STUDY: so many features on [-1, 1]."
+    "--features",
+    type=click.IntRange(1, 1000),
+    help=("Without STUDY: plan for this many features on [-1, 1]."),
 )
 @RECORDS
 @CLIENTS
@@ -57,12 +59,12 @@ def design(
 ) -> None:  # fmt: skip
     """Propose settings for STUDY at an expected size, and say what it can find with them.
 
-    No data are read: when intervals come and how long they are follows from the public ranges,
-    bounds and budget alone. "typical" is for independent features whose values spread over the
-    whole range, about `typical` where it is given. "sure" is for other records, too, as the ridge
-    alone is enough for slopes. The intercept has no ridge: it, and slopes that go with it (of a
-    feature that stays far from its typical value, or of a level that most records have), may need
-    more.
+    No data are read: the public ranges, bounds and budget alone determine when intervals appear and
+    how long they are. "typical" is for independent features with values that spread over the whole
+    range (around `typical`, where it is given). "sure" holds for other records, too: there the
+    ridge alone is enough for slopes. The intercept has no ridge, so it may need more records. So
+    may slopes that go with it: those of a feature that stays far from its typical value, or of a
+    level that most records have.
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")
@@ -135,7 +137,7 @@ def _show(found: Plan) -> None:
     if come:
         click.echo(LEGEND)
     click.echo(
-        "The study file is as it was unless --write names one. All of this is computed by "
+        "The study file is unchanged; --write NEW writes a new one. All of this is computed by "
         "formulas; `veilstream doctor coverage` simulates the study."
     )
 

@@ -25,9 +25,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def _chosen(command: Command) -> Command:
     for option in (
         click.option("--at", "places", multiple=True, metavar="PARTITION/OFFSET",
-                     help="Of this place in the releases topic, as `list --json` names it."),
-        click.option("--client", "clients", multiple=True, help="Whose key it bears."),
-        click.option("--reason", "reasons", multiple=True, help="Such as not-admitted."),
+                     help="Only the letter at this place, as `list --json` names it."),
+        click.option("--client", "clients", multiple=True, help="Only letters under its key."),
+        click.option("--reason", "reasons", multiple=True,
+                     help="Only letters with this reason, such as not-admitted."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -35,13 +36,13 @@ def _chosen(command: Command) -> Command:
 
 @click.group(cls=Group)
 def dlq() -> None:
-    """Look at dead letters, have them folded after all, or note that nothing is to be done."""
+    """Look at dead letters, have them folded after all, or note that nothing needs to be done."""
 
 
 @dlq.command("list")
 @STUDY
 @_chosen
-@click.option("--closed", is_flag=True, help="Those that were replayed or dropped, too.")
+@click.option("--closed", is_flag=True, help="Also letters that were replayed or dropped.")
 @AS_JSON
 def list_(study: Path, as_json: bool, **chosen: Any) -> None:
     """Count the dead letters of STUDY by reason and client; --json: one line for each letter."""
@@ -85,9 +86,9 @@ def show(study: Path, place: str) -> None:
 def replay(study: Path, **chosen: Any) -> None:
     """Send dead letters of STUDY to its releases topic again, for the worker to fold.
 
-    For a reason that is mended: a client that is admitted by now, a worker with the newest keys or
-    version. The bytes are those that came. What does not fit still becomes a dead letter again; and
-    a release counts once, however often it is sent.
+    Use it once the reason is removed: the client is admitted by now, or the worker has the newest
+    keys or version. The bytes are those that came. A letter that still does not fit becomes a dead
+    letter again. A release counts once, however often it is sent.
     """
     _settle(study, chosen, "replayed")
 
@@ -96,7 +97,7 @@ def replay(study: Path, **chosen: Any) -> None:
 @STUDY
 @_chosen
 def drop(study: Path, **chosen: Any) -> None:
-    """Note that nothing is to be done about dead letters of STUDY: `list` leaves them out.
+    """Note that nothing needs to be done about dead letters of STUDY: `list` leaves them out.
 
     The topic keeps them; `list --closed` shows them.
     """

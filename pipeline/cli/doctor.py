@@ -38,8 +38,8 @@ ASSUMED = {
     "typical": "independent records, features about their typical values",
 }
 TOGETHER = (
-    "all clients alike; every client releases a window at the newest model, then all get the next "
-    "one"
+    "all clients alike; in each round every client releases a window at the newest model, then "
+    "all get the next one"
 )
 
 
@@ -52,18 +52,24 @@ def doctor() -> None:
 @STUDY
 @click.option(
     "--records", type=click.IntRange(1, 10**9), default=100_000, show_default=True,
-    help="Records of all clients together.",
+    help="Number of records of all clients together.",
 )  # fmt: skip
 @click.option(
     "--clients", type=click.IntRange(1, 10**6), default=10, show_default=True,
-    help="Clients that send side by side; the more there are, the older the models they use.",
+    help=(
+        "Number of clients that send side by side; the more there are, the older the models they "
+        "use."
+    ),
 )  # fmt: skip
 @click.option(
     "--replications", type=click.IntRange(2, 10**6),
-    help=f"Simulated streams; default: {REPLICATIONS}, or what {SECONDS:g} s of a processor allow.",
+    help=(
+        f"Number of simulated streams; default: {REPLICATIONS}, or what {SECONDS:g} s of a "
+        "processor allow."
+    ),
 )  # fmt: skip
 @click.option(
-    "--truth", help="Coefficients as estimates print them, intercept first, such as 0.5,1,-1."
+    "--truth", help="True coefficients, as estimates print them, intercept first, such as 0.5,1,-1."
 )
 @click.option(
     "--residual-scale", type=float,
@@ -77,15 +83,16 @@ def coverage(
 ) -> None:  # fmt: skip
     """Simulate STUDY at a size, and say whether its intervals cover as often as they promise.
 
-    No data are read. Records are drawn from the public ranges of the study file, about typical
-    values where it says any, and go through its noise, steps and estimator; the answer is the share
-    of intervals that hold the coefficients that the population has, with its Monte Carlo error,
-    beside the rule of thumb. It holds for such records: real ones that are correlated, drift or
-    leave most of their range unused do worse.
+    No data are read. Records are drawn from the public ranges of the study file, around the typical
+    values that it declares, and go through its noise, steps and estimator. The answer is the share
+    of intervals that contain the true coefficients of the population, with its Monte Carlo error,
+    beside the rule of thumb. It holds for records like the simulated ones. Real records that are
+    correlated, drift or leave most of their range unused do worse.
 
-    Defaults: classes with equal odds and a linear predictor of variance 1; numbers about the middle
-    of their range, with a predictor of an eighth of it and residuals of residual_bound / 1.345;
-    counts with a mean of a quarter of the largest. --truth and --residual-scale replace them.
+    Defaults: classes with equal odds and a linear predictor of variance 1; numbers around the
+    middle of their range, with a predictor of an eighth of it and residuals of residual_bound /
+    1.345; counts with a mean of a quarter of the largest. --truth and --residual-scale replace
+    them.
     """
     asked = load_study(study)
     task = simulated(asked)
@@ -224,7 +231,7 @@ def _show(
             f"(+-{part.worst_error:.1%}); mean length {part.length:.4g}"
         )
     click.echo(f"rule of thumb: {_thumb(sizes)}")
-    click.echo(f"can intervals be trusted here, of records as assumed? {verdict.verdict}")
+    click.echo(f"can intervals be trusted here, if records are as assumed? {verdict.verdict}")
     click.echo(f"  because {verdict.reason}")
     click.echo(f"  to change: {verdict.advice}")
 
@@ -247,18 +254,23 @@ def _thumb(sizes: Sizes) -> str:
 
 @doctor.command()
 @STUDY
-@click.option("--source", help="A source, as `veilstream produce` takes it: its first records.")
+@click.option(
+    "--source",
+    help=("Also check the first records of this source, written as for `veilstream produce`."),
+)
 @click.option(
     "--role", type=click.Choice(list(ROLES)),
-    help="Whose rights are looked at; default: those of a client and of a worker. A client needs "
-    "no Redis.",
+    help=(
+        "Whose rights to check; default: those of a client and of a worker. A client needs no "
+        "Redis."
+    ),
 )  # fmt: skip
 @AS_JSON
 def connect(study: Path, source: str | None, role: str | None, as_json: bool) -> None:
-    """Look whether STUDY can run here: Kafka, topics and rights, Redis, clock, disk, a source.
+    """Check whether STUDY can run here: Kafka, topics and rights, Redis, clock, disk, a source.
 
-    One line for each, with what is wrong and who must act. Nothing is spent, made or sent. The exit
-    code is that of the first fault, or 0.
+    Prints one line for each, with what is wrong and who must act. Nothing is spent, made or sent.
+    The exit code is that of the first fault, or 0.
     """
     task = live_task_of(study, "`veilstream doctor connect`")
     roles = cast("list[Role]", [role] if role else ["client", "worker"])

@@ -39,11 +39,14 @@ from pipeline.words import clipped_line
 @CLIENT_COLUMN
 @click.option(
     "--without-privacy", "plainly", is_flag=True,
-    help="The exact fit of the same study to all records. For whoever may see the data.",
+    help="The exact fit of the same study to all records. Only for people who may see the data.",
 )  # fmt: skip
 @click.option(
     "--compare", is_flag=True,
-    help="The estimate beside that exact fit, to see what privacy costs; likewise.",
+    help=(
+        "The estimate beside the exact fit, to see what privacy costs. Only for people who may "
+        "see the data."
+    ),
 )  # fmt: skip
 @click.option(
     "--intervals",
@@ -59,8 +62,8 @@ def fit(
 ) -> None:  # fmt: skip
     """Estimate STUDY from a file, through the same functions as the live stream.
 
-    A study whose estimator.kind is a published method runs that on the pooled records, and says
-    what it keeps private. With a private study the estimate is a release of its own under the
+    If estimator.kind is a published method, that method runs on the pooled records, and the output
+    says what it keeps private. With a private study the estimate is a separate release under the
     study's guarantee: it draws fresh noise, and no ledger is charged.
     """
     task = task_of(study)
@@ -88,8 +91,8 @@ def fit(
         show(comparison(message, beside.message(time.time())))
     if task.study.noised and not plainly and sys.stderr.isatty():
         say(
-            "this fit is a release of its own with fresh noise, and no ledger counts it: what k "
-            "private fits of the same records tell adds up"
+            "this fit is its own release with fresh noise, and no ledger counts it: what k "
+            "private fits of the same records reveal adds up"
         )
     if save_model_to is not None:
         save_model(task, message, save_model_to)

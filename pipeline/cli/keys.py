@@ -21,7 +21,7 @@ from pipeline.trust.keys import LAST_GENERATION, Pair
 @click.option("--rotate", is_flag=True, help="Add a new key, which signs from now on.")
 @click.option(
     "--stolen", is_flag=True,
-    help="Add a new key, and believe nothing more under older ones. Stop all workers first.",
+    help="Add a new key, and stop believing anything under older keys. Stop all workers first.",
 )  # fmt: skip
 def keys(study: Path, rotate: bool, stolen: bool) -> None:
     """Make the key of STUDY, if it has none, and print its public part, for trust.key.
@@ -47,13 +47,13 @@ def keys(study: Path, rotate: bool, stolen: bool) -> None:
 def recover(study: Path, yes: bool) -> None:
     """Bring STUDY back after its releases topic was lost, or somebody else has written.
 
-    After a releases topic that is gone or was made anew, see docs/guides/lost-log.md; after
-    strangers, docs/admission.md. Folds the log again, as the study's keys believe it, and stores
-    the result; says anew who is admitted; and makes a model of that state, above every version that
-    anybody can hold. It may be repeated.
+    If the releases topic is gone or was made anew, read docs/guides/lost-log.md first; if strangers
+    wrote, read docs/admission.md. The command folds the log again, as the study's keys believe it,
+    and stores the result. It writes again who is admitted. Then it makes a model of that state,
+    with a version above all that anybody can hold. You may repeat it.
 
-    Where the state stands beyond the log's end it first says how many releases and record slots the
-    state holds: those that the log has not are lost, and their privacy budget stays spent.
+    If the state stands beyond the log's end, it first says how many releases and record slots the
+    state holds. Those that the log lacks are lost, and their privacy budget stays spent.
     """
     from infra.addresses import connected  # noqa: PLC0415  as below
     from pipeline.cli.recovery import recovered, tell_losses  # noqa: PLC0415

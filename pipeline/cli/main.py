@@ -74,7 +74,8 @@ COMMANDS = {
     "state": "Look at the stored state, check it against the log, make it anew, or forget a "
     "client.",
     "replay": "Replay the releases of STUDY: all, a range, or with other settings (what if).",
-    "dlq": "Look at dead letters, have them folded after all, or note that nothing is to be done.",
+    "dlq": "Look at dead letters, have them folded after all, or note that nothing needs to be "
+    "done.",
     "demo": "Stream real data from many clients, kill the worker on the way, and verify.",
 }
 

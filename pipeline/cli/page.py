@@ -36,8 +36,10 @@ LEAST_TOKEN = 16
 )  # fmt: skip
 @click.option(
     "--token-file", type=FILE,
-    help="A file with the token that browsers must bring; elsewhere than on loopback one is "
-    "drawn at each start if there is no file.",
+    help=(
+        "A file with the token that browsers must show. Without one, a token is drawn at each "
+        "start, except on loopback."
+    ),
 )  # fmt: skip
 def page(study: Path, host: str, port: int, token_file: Path | None) -> None:
     """Show the live estimates of STUDY in a browser, until stopped.

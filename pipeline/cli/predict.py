@@ -49,16 +49,16 @@ def predict(
 ) -> None:
     """Predict the response of each record of a file with a model of STUDY.
 
-    One line for each record: its line number; where the response is one of two classes, the
-    decision value (the linear predictor, 0 or more for the positive class), the class, and its
-    positive class's probability if the loss gives one; where it is a number or a count, the
-    expected response in its own unit. A record that cannot be used gets an empty prediction with
-    the reason.
+    Prints one line for each record, which begins with its line number. If the response is one of
+    two classes, the decision value follows (the linear predictor, 0 or more for the positive
+    class), then the class, and the probability of the positive class if the loss gives one. If the
+    response is a number or a count, the expected response follows, in its own unit. A record that
+    cannot be used gets an empty prediction with the reason.
 
     If the input has the response column, the accuracy is printed at the end, or for numbers and
     counts the mean absolute error (MAE) and the root of the mean squared error (RMSE).
 
-    Predictions say something of raw records: they are for whoever may see those.
+    Predictions reveal something about raw records: show them only to people who may see those.
     """
     task = task_of(study)
     model = load_model(path) if path else _live(task)
@@ -178,8 +178,8 @@ class Summary:
         )
         if self._beyond:
             yield (
-                f"outside the public range of the study: {self._beyond} of these responses, scored "
-                "as they are written, while learning clips such values to the range"
+                f"outside the public range of the study: {self._beyond} of these responses; they "
+                "are scored as they are written, while learning clips such values to the range"
             )
 
 

@@ -39,24 +39,32 @@ def privacy() -> None:
 @click.option("--mechanism", type=click.Choice(get_args(Name)), required=True)
 @click.option(
     "--sensitivity", type=float, required=True,
-    help="The most that one record changes the numbers: L2 norm (Gaussian) or L1 (Laplace).",
+    help="By how much one record changes the numbers at most: L2 norm (Gaussian) or L1 (Laplace).",
 )  # fmt: skip
-@click.option("--epsilon", type=float, help="Leave one of epsilon, delta and scale out.")
+@click.option("--epsilon", type=float, help="Give two of epsilon, delta and scale.")
 @click.option("--delta", type=float, help="Gaussian noise only.")
 @click.option(
     "--scale", "--sigma", type=float, help="Size of the noise: its sigma (Gaussian) or b (Laplace)."
 )
-@click.option("--dimension", type=int, default=1, show_default=True, help="Numbers in a release.")
+@click.option(
+    "--dimension",
+    type=int,
+    default=1,
+    show_default=True,
+    help=("How many numbers a release holds."),
+)
 @click.option(
     "--records", type=int, default=1, show_default=True,
-    help="The most records that one person has, if persons are protected.",
+    help="The most records of one person, if persons are protected.",
 )  # fmt: skip
 @click.option(
-    "--releases", type=int, default=1, show_default=True, help="Releases that a record enters."
+    "--releases", type=int, default=1, show_default=True, help="How many releases a record enters."
 )
-@click.option("--lattice", type=float, help="Step to whose multiples values are rounded.")
 @click.option(
-    "--population", type=float, help="How many records there are: warns if delta is above 1 / this."
+    "--lattice", type=float, help=("Step of the lattice: values are rounded to its multiples.")
+)
+@click.option(
+    "--population", type=float, help="Number of records: warn if delta is above 1 / this number."
 )
 @AS_JSON
 def calibrate(
@@ -66,8 +74,8 @@ def calibrate(
     """Find the noise for a budget, or the budget of some noise.
 
     Give two of --epsilon, --delta and --scale; the third is found. Laplace noise has no delta: give
-    --epsilon or --scale. The budget of discrete noise depends on the lattice that it was drawn on:
-    give --lattice, of which the sensitivity must be a whole number of units.
+    --epsilon or --scale. The budget of discrete noise depends on the lattice on which it was drawn:
+    give --lattice; the sensitivity must be a whole number of its units.
 
     \b
       veilstream privacy calibrate --mechanism gaussian --sensitivity 1 --epsilon 1 --delta 1e-6
@@ -116,11 +124,11 @@ def _deviation(answer: Answer) -> float:
 @click.argument("client", required=False)
 @click.option(
     "--export", "export_to", type=FILE, metavar="FILE",
-    help="Write the account of one client as JSON.",
+    help="Write the account of one client to this file, as JSON.",
 )  # fmt: skip
 @click.option(
     "--import", "import_from", type=FILE, metavar="FILE",
-    help="Charge what an export says and this folder does not know, for a folder that was lost.",
+    help="After a folder was lost: charge what this export says and the folder does not know.",
 )  # fmt: skip
 @AS_JSON
 def ledger(
@@ -247,8 +255,8 @@ def import_account(home: Path, client: str | None, path: Path) -> None:
         raise ConfigError(f"--import: {path}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"--import: {path} is no account of a client ({error}); give a file that `veilstream "
-            "privacy ledger --export` wrote, unchanged"
+            f"--import: {path} is not an account of a client ({error}); give a file that "
+            "`veilstream privacy ledger --export` wrote, unchanged"
         ) from None
     name = client or message.client
     database = vault_path(home, name)

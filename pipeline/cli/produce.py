@@ -34,7 +34,7 @@ LINE_SECONDS = 10.0
 @STUDY
 @click.option(
     "--client", required=True,
-    help="Name of this client. What it has spent is kept under this name for ever.",
+    help="Name of this client. What it spends is kept under this name for ever.",
 )  # fmt: skip
 @click.option(
     "--source", "--input", "source",
@@ -56,13 +56,15 @@ LINE_SECONDS = 10.0
 @click.option("--source-name", help="Name of the source in the ledger; default: the source's own.")
 @click.option(
     "--other-data", is_flag=True,
-    help="Say that this source, which begins like a known one, holds other records. Said once.",
+    help="Say once that this source holds other records, although it begins like a known one.",
 )  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
 @click.option(
     "--begin", type=click.FloatRange(min=0),
-    help="With --rate: when its first record is due, in seconds since 1970. Clients that begin "
-    "together go through their records side by side.",
+    help=(
+        "With --rate: when the first record is due, in seconds since 1970. Clients that begin "
+        "together go through their records side by side."
+    ),
 )  # fmt: skip
 @click.option(
     "--epsilon-limit", type=click.FloatRange(min=0, min_open=True),
@@ -70,7 +72,7 @@ LINE_SECONDS = 10.0
 )  # fmt: skip
 @click.option(
     "--delta-limit", type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
-    help="The delta at which that epsilon is meant; default: the first study's.",
+    help="The delta for which that epsilon holds; default: that of the first study.",
 )  # fmt: skip
 @click.option(
     "--level",
@@ -83,16 +85,18 @@ LINE_SECONDS = 10.0
 )  # fmt: skip
 @click.option(
     "--from-start", is_flag=True,
-    help="Begin a study that follows others at the start of the source, although its records were "
-    "released for a study that it does not name: they are then released for both.",
+    help=(
+        "Begin a study that follows others at the start of the source, although its records were "
+        "released for a study that it does not name. They are then released for both."
+    ),
 )  # fmt: skip
 @click.option(
     "--accept-unusable", "accept", is_flag=True,
-    help="Begin, and go on in this run, although hardly any record of the source can be used.",
+    help="Begin, and continue in this run, even if hardly any record of the source can be used.",
 )  # fmt: skip
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535),
-    help="Serve /metrics on this port of loopback: budget, releases, records.",
+    help="Serve /metrics on this port of loopback: budget, releases, counts of records.",
 )  # fmt: skip
 @AS_JSON
 @click.option("--quiet", is_flag=True, help="Nothing but warnings and errors.")
@@ -103,7 +107,7 @@ def produce(
 ) -> None:  # fmt: skip
     """Read records, send noised sums of them to STUDY, and count the privacy spent.
 
-    Nothing leaves but noised sums. Stop it at any time and start it again: no record of a file is
+    Only noised sums leave. You may stop it at any time and start it again: no record of a file is
     lost, and none enters two releases. Standard input cannot be read again: what was still in the
     pipe is lost, and what is fed a second time is released a second time.
     """

@@ -43,11 +43,14 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
 )  # fmt: skip
 @click.option(
     "--to", "stop", default="end", show_default=True,
-    help="Where to stop, written as for --from; what comes at that time or offset is left out.",
+    help="Where to stop, written as for --from; the record at that time or offset is left out.",
 )  # fmt: skip
 @click.option(
     "--every", default="1000", show_default=True,
-    help="An estimate after so many releases, or so much time of the log, such as 10s.",
+    help=(
+        "Print an estimate after this many releases, or after this much time of the log, such as "
+        "10s."
+    ),
 )  # fmt: skip
 @click.option(
     "--speed", type=click.FloatRange(min=0), default=0.0, show_default=True,
@@ -65,10 +68,10 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
 )  # fmt: skip
 @AS_JSON
 @click.option("--out", type=FILE, help="A .jsonl or .parquet file.")
-@click.option("--topic", help="A topic of its own for the estimates.")
+@click.option("--topic", help="Write the estimates to this topic, which must belong to no study.")
 @click.option(
     "--resume", "memo", type=FILE,
-    help="Keep the position in this file, and go on from it; default: OUT.replay with --out.",
+    help="Keep the position in this file, and continue from it; default: OUT.replay with --out.",
 )  # fmt: skip
 @click.option(
     "--check", "checking", is_flag=True,
@@ -77,7 +80,7 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
 @ACCEPT_LOSS
 @click.option(
     "--accept-other-revisions", "accept_others", is_flag=True,
-    help="Pass over releases that were made under another revision of the study.",
+    help="Skip releases that were made under another revision of the study.",
 )  # fmt: skip
 def replay(
     study: Path, start: str, stop: str, every: str, speed: float, forgetting: str | None,
@@ -87,9 +90,9 @@ def replay(
 ) -> None:  # fmt: skip
     """Replay the releases of STUDY: all, a range, or with other settings (what if).
 
-    Estimates come at the rhythm of the log. Nothing of the live study is touched, and no privacy is
-    spent. With --check: compare each published estimate with a replay to its log positions; exits
-    with 40 if one differs.
+    Estimates come at the rhythm of the log. Nothing in the live study is touched, and no privacy is
+    spent. With --check, each published estimate is compared with a replay to its log positions; the
+    command exits with 40 if one differs.
     """
     live = live_task_of(study, "`veilstream replay`")
     shorthands = (("level", level), ("ridge", ridge), ("path.interval", interval))
@@ -165,7 +168,10 @@ def _check_out(out: Path) -> None:
 
 def _say_how_to_go_on(memo: Path | None) -> None:
     if memo is None:
-        say("stopped; nothing keeps the position (--resume FILE would), so it must start again")
+        say(
+            "stopped; the position was not kept (--resume FILE would keep it), so the replay "
+            "must start again"
+        )
     else:
         say(f"stopped; the same command goes on from here, by {memo}")
 
@@ -208,7 +214,7 @@ def _check(task: Task, *, as_json: bool, accept_loss: bool) -> None:
         say(f"{count} not compared: {reason}")
     if found.impossible:
         say(
-            f"{len(found.impossible)} stand for log positions that there are none of, at offsets "
+            f"{len(found.impossible)} refer to log positions that do not exist, at offsets "
             f"{_some(found.impossible)} of the topic of estimates: somebody else wrote them, or "
             "the releases topic was made anew"
         )

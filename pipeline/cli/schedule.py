@@ -49,9 +49,9 @@ def schedule() -> None:
 @STUDY
 @click.option(
     "--round", "number", type=click.IntRange(0, 2**40), default=0, show_default=True,
-    help="The round, from 0: it counts slots from the beginning of a source.",
+    help="Number of the round, from 0. Rounds count slots from the beginning of a source.",
 )  # fmt: skip
-@click.option("--explain", is_flag=True, help="Say what columns and names mean.")
+@click.option("--explain", is_flag=True, help="Explain the columns and names.")
 @AS_JSON
 def show(study: Path, number: int, explain: bool, as_json: bool) -> None:
     """Print the plan of a round: client, slot, age, epsilon and noise."""
@@ -70,14 +70,14 @@ def compare(study: Path, as_json: bool) -> None:
 
 @schedule.command()
 @STUDY
-@click.option("--group", required=True, help="Group of the study whose clients these are.")
+@click.option("--group", required=True, help="Group of the study to which these clients belong.")
 @click.option(
     "--source", "sources", multiple=True, required=True,
     help="History of one client, as `produce` would read it; once for each client.",
 )  # fmt: skip
 @click.option(
     "--epsilon", type=click.FloatRange(0, 20, min_open=True), required=True,
-    help="What the card costs each record, about its whole history.",
+    help="Cost of the card for each record, about its whole history.",
 )  # fmt: skip
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
@@ -89,8 +89,8 @@ def card(
 ) -> None:
     """Estimate, under privacy, how the records of a group change: a model card.
 
-    For whoever holds the histories of all its clients. Each call draws new noise and costs the
-    records epsilon once more.
+    For somebody who holds the histories of all clients of the group. Each call draws new noise and
+    costs the records epsilon once more.
     """
     task = live_task_of(study, "`veilstream schedule card`")
     _there(method_of(task.study).timetable(task, 0), task)

@@ -67,7 +67,7 @@ def show(study: Path, as_json: bool) -> None:
 @AS_JSON
 @ACCEPT_LOSS
 @click.option(
-    "--every", metavar="1h", help="Go on comparing, at low priority; a difference stops workers."
+    "--every", metavar="1h", help="Keep comparing, at low priority; a difference stops workers."
 )
 @click.option("--parent", type=int, hidden=True, help="Process to end with.")
 def verify(
@@ -76,7 +76,8 @@ def verify(
     """Fold the log of STUDY from its start and compare with what is stored, bit by bit.
 
     Exits with 40 if they differ. It may run beside a live worker. With --every it keeps the second
-    state, and a difference is noted with the stored one: no worker goes on with it.
+    state and compares again and again. A difference is noted beside the stored state, and no worker
+    continues with that state.
     """
     task, settings, _ = _opened(study)
     if every is not None:
@@ -109,7 +110,7 @@ def verify(
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result.
 
-    Exits with 40 where the state stands beyond the log's end: that is for `study recover`.
+    Exits with 40 if the state stands beyond the log's end: use `study recover` then.
     """
     task, settings, store = _opened(study)
     for number, end in log_ends(task, settings).items():

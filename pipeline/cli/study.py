@@ -39,10 +39,12 @@ PLAIN = {
     "mu": "mu, of Gaussian differential privacy",
     "kept": "norm up to which a record counts in full",
     "longest": "longest that the ranges allow",
-    "share_shortened_of_typical_records": "share of shortened records, if they are as the ranges "
-    "and typical values say",
-    "share_shortened_of_uniform_records": "share of shortened records, if they are uniform on "
-    "their ranges",
+    "share_shortened_of_typical_records": (
+        "share of shortened records, if records are distributed as ranges and typical values say"
+    ),
+    "share_shortened_of_uniform_records": (
+        "share of shortened records, if records are uniform on their ranges"
+    ),
     "gradient_sd": "standard deviation, in each number of a release's gradient",
     "curvature_sd": "standard deviation, in each number on the diagonal of its curvature",
     "counts_sd": "standard deviation, in its class counts",
@@ -77,14 +79,14 @@ for command in (design, change, keys, recover):
 @study.command()
 @STUDY
 @AS_JSON
-@click.option("--role", type=click.Choice(get_args(Role)), help="Of this role alone.")
-@click.option("--user", help="Its name, in Kafka and Redis.  [default: STUDY-ROLE]")
+@click.option("--role", type=click.Choice(get_args(Role)), help="Only for this role.")
+@click.option("--user", help="Name of the user, in Kafka and Redis.  [default: STUDY-ROLE]")
 def acls(study: Path, as_json: bool, role: Role | None, user: str | None) -> None:
     """Print commands that give users of STUDY the least rights that they need.
 
-    The operator runs those of Kafka with Kafka's own tools, as an administrator, and those of Redis
-    with redis-cli, with a password of its own in the place of PASSWORD. Topics must be made before,
-    by `veilstream topics STUDY`.
+    Make the topics first: `veilstream topics STUDY`. The operator runs the commands for Kafka with
+    Kafka's own tools, as an administrator. The operator runs those for Redis with redis-cli, after
+    putting a password in the place of PASSWORD.
     """
     task = live_task_of(study, "`veilstream study acls`").study
     servers = Settings.read().kafka or "HOST:PORT"
@@ -127,7 +129,9 @@ def monitoring(what: str, study: Path | None) -> None:
 @click.option(
     "--sample",
     metavar="FILE",
-    help="Also say how its records fit the declared ranges: from raw data, NOT private.",
+    help=(
+        "Also say how the records of this file fit the declared ranges: from raw data, NOT private."
+    ),
 )
 @FORMAT
 def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
@@ -156,12 +160,14 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
 @click.argument("path", type=FILE, default="study.toml")
 @RECORDS
 @CLIENTS
-@click.option("--kind", type=click.Choice(tuple(METHODS)), help="Its method.  [default: renewable]")
+@click.option(
+    "--kind", type=click.Choice(tuple(METHODS)), help=("Method of the study.  [default: renewable]")
+)
 def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     """Write a commented study file to PATH (default study.toml).
 
-    Its settings are those of `veilstream study design` for the expected size. When features and
-    budget are yours, `veilstream study design PATH --write NEW` proposes them anew.
+    Its settings are those that `veilstream study design` proposes for the expected size. After you
+    have put in your features and budget, `veilstream study design PATH --write NEW` proposes anew.
     For `veilstream fit`, estimator.kind also names published methods: docs/methods/published.md.
     """
     if path.exists():
@@ -194,14 +200,14 @@ def _readable(value: object) -> str:
 @click.option("--image", required=True, help="The image of infra/Dockerfile, with its tag.")
 @click.option(
     "--lag", type=click.IntRange(1), default=1000, show_default=True,
-    help="Records that one worker may leave waiting before another one starts.",
+    help="Records that may wait for one worker before another one starts.",
 )  # fmt: skip
 def deploy(study: Path, image: str, lag: int) -> None:
     """Print what runs the workers of STUDY in Kubernetes, for `kubectl apply -f -`.
 
-    A stateful set, whose pods' names are those of the workers, and a ScaledObject by which KEDA
-    keeps as many as the lag asks for, at most one for each partition. Where Kafka is, and how one
-    enters, is taken from the settings; what is secret stays in secrets, which are named.
+    A stateful set, in which each worker has the name of its pod, and a ScaledObject for KEDA, which
+    keeps as many workers as the lag asks for, at most one for each partition. The address and the
+    security of Kafka come from the settings. Secrets are only named, not printed.
     """
     task, settings = live_task_of(study, "`veilstream study deploy`"), Settings.read()
     made = manifests(task, study.read_text(), settings, image=image, lag=lag)

@@ -20,14 +20,16 @@ from pipeline.settings import Settings
 @AS_JSON
 @click.option(
     "--replace", is_flag=True,
-    help="Make this file the running one in place of another revision, whose releases are then "
-    "dead letters.",
+    help=(
+        "Make this file the running one, in place of another revision. Releases of that revision "
+        "then become dead letters."
+    ),
 )  # fmt: skip
 def topics(study: Path, as_json: bool, replace: bool) -> None:
     """Make the topics of STUDY, and write its revision for clients to compare theirs with.
 
-    The topic of all ledgers is made with them. Clients and workers make topics too, where they
-    may; a worker writes the revision. Nothing that is there already is changed.
+    The topic of all ledgers is made with them. Clients and workers also make topics, if they have
+    the right; a worker also writes the revision. Existing topics are not changed.
     """
     task = live_task_of(study, "`veilstream topics`")
     settings = connected(Settings.read())

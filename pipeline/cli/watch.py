@@ -30,7 +30,7 @@ from pipeline.study import Study
     "--from", "start", type=click.Choice(["latest", "beginning"]), default="latest",
     show_default=True, help="Where to start.",
 )  # fmt: skip
-@click.option("--count", type=click.IntRange(min=1), help="Stop after so many estimates.")
+@click.option("--count", type=click.IntRange(min=1), help="Stop after this many estimates.")
 @SAVE_MODEL
 def watch(
     study: Path, as_json: bool, start: str, count: int | None, save_model_to: Path | None

@@ -27,7 +27,7 @@ def _every(_context: click.Context, _option: click.Parameter, given: str | None)
 @STUDY
 @click.option(
     "--instance", default=lambda: f"{socket.gethostname()}-0", show_default="HOST-0",
-    help="Name of this worker, its own and stable over restarts.",
+    help="Name of this worker: unique, and the same after a restart.",
 )  # fmt: skip
 @click.option("--health-port", type=click.IntRange(1, 65535), help="Serve /healthz and /metrics.")
 @click.option("--health-host", default="127.0.0.1", show_default=True, help="On this address.")
@@ -35,15 +35,19 @@ def _every(_context: click.Context, _option: click.Parameter, given: str | None)
     "--verify",
     metavar="every=1h",
     callback=_every,
-    help="Fold the log again beside it, at low priority, and compare every so often.",
+    help=(
+        "Also fold the log a second time, at low priority, and compare every so often, such as "
+        "every=1h."
+    ),
 )
 def worker(
     study: Path, instance: str, health_port: int | None, health_host: str, verify: float | None
 ) -> None:
     """Add up the releases of STUDY as they come, and publish estimates, until stopped.
 
-    Run it under a supervisor: it exits, with a code that says why, whenever Kafka or Redis fails,
-    and continues where the stored state ends. Give each worker of a study its own --instance.
+    Run it under a supervisor. Whenever Kafka or Redis fails it exits, with a code that says why;
+    after a restart it continues where the stored state ends. Give each worker of a study its own
+    --instance.
     """
     from agents.worker import run_worker  # noqa: PLC0415  Faust takes a second to import
 

@@ -26,9 +26,9 @@ CHANCE, CHANCE_WORST = 2.0, 3.5
 EVEN = 0.5
 #: What to do where a yes holds for residuals of the assumed size alone.
 SMALLER = (
-    "nothing, if residuals are as large: noise bends an expectile more where they are smaller, or "
-    "crowd at zero; ask again with the smallest --residual-scale that you expect, or lower "
-    "estimator.residual_bound"
+    "nothing, if residuals are as large as assumed. Noise biases an expectile more where "
+    "residuals are smaller, or crowd at zero: ask again with the smallest --residual-scale that "
+    "you expect, or lower estimator.residual_bound"
 )
 
 
@@ -87,13 +87,13 @@ def limits(outlook: Outlook, records: int) -> str:
     if _by_ridge(outlook, records):
         return (
             f"the ridge alone is enough for slopes after {outlook.latest:,} records; the "
-            "intercept, which has none, and slopes that go with it may need more"
+            "intercept has no ridge, so it and slopes that go with it may need more"
         )
     if outlook.exact is not None:
         return (
-            "this holds for features that are independent and use their whole range, as assumed; "
-            "intervals of correlated ones, or of some that use a part of their range, come later "
-            "and are longer"
+            "this holds for features that are independent and use their whole range, as assumed. "
+            "Intervals of features that are correlated, or that use only a part of their range, "
+            "appear later and are longer"
         )
     least = (
         "the ridge alone is never enough"
@@ -101,8 +101,9 @@ def limits(outlook: Outlook, records: int) -> str:
         else f"the ridge alone is enough after {outlook.latest:,} records"
     )
     return (
-        f"{least}, so at this size intervals rest on features that are independent as assumed; "
-        "those of correlated features, or of some that use a part of their range, may be missing"
+        f"{least}, so at this size intervals depend on the assumption that features are "
+        "independent. Intervals of features that are correlated, or that use only a part of "
+        "their range, may be missing"
     )
 
 
@@ -127,7 +128,7 @@ def _wrong(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict |
         )  # fmt: skip
     if own.worst_coverage + CHANCE_WORST * own.worst_error < found.level - TOLERATED_WORST:
         return Verdict(
-            False, f"no: those of {own.worst!r} miss it too often",
+            False, f"no: intervals of {own.worst!r} miss the true value too often",
             f"they cover {own.worst_coverage:.1%} (+-{own.worst_error:.1%}) where they promise "
             f"{found.level:.0%}{_bent(found)}",
             _better(task, found, sizes, records),
@@ -152,7 +153,7 @@ def _right(found: Coverage) -> Verdict:
         )
     if own.coverage - CHANCE * own.error > found.level + (1 - found.level) / 2:
         return Verdict(
-            True, "yes, and they are longer than they need be",
+            True, "yes, but they are longer than necessary",
             f"they cover {own.coverage:.1%} (+-{own.error:.1%}){late}", "nothing",
         )  # fmt: skip
     return Verdict(

@@ -14,8 +14,8 @@ from pipeline.types import Matrix, Vector
 
 #: Why there is no interval although there are records enough.
 FAR = (
-    "clients computed too many of these releases at models far from this estimate, so that "
-    "intervals would be too short: wait for more releases at newer models, or use larger windows "
+    "clients computed too many of these releases at models far from this estimate, so intervals "
+    "would be too short: wait for more releases at newer models, or use larger windows "
     "(window.records)"
 )
 #: "empty": nothing folded; "starting": only releases from the public start; "warming": too little

@@ -86,9 +86,10 @@ def facts_of(task: Task) -> dict[str, object]:
     share = task.study.largest_share
     if share is not None:
         facts["largest_share"] = (
-            f"of each client at most {share.share:g} of all releases, and "
-            f"{most_releases(task.study, 0)} until {share.after} have come; who is at that waits "
-            f"for others; with {least_clients(task.study)} clients or more it never stands still"
+            f"each client has at most {share.share:g} of all releases, and at most "
+            f"{most_releases(task.study, 0)} until {share.after} have come; a client at its "
+            f"share waits for others; with {least_clients(task.study)} clients or more the study "
+            "never stands still"
         )
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"
@@ -120,8 +121,8 @@ def _wide_residuals(task: Task) -> str:
         return ""
     return (
         f"estimator.residual_bound: {bound:g} is more than the width of the response's range, "
-        f"{width:g}: it adds noise in proportion, and no residual of a mean within the range is "
-        "as large"
+        f"{width:g}: the noise is proportional to it, and no residual of a mean within the range "
+        "is as large"
     )
 
 
@@ -132,9 +133,9 @@ def _many_levels(task: Task) -> str:
         return ""
     return (
         f"data.features: {levels} of {task.size} coefficients are of levels of categories. A "
-        f"curvature of {task.size * (task.size + 1) // 2:,} numbers is noised as a whole, and each "
-        "level is seen by its own records alone: intervals need the more records; join rare levels "
-        "into one before the records come"
+        f"curvature of {task.size * (task.size + 1) // 2:,} numbers is noised as a whole, and "
+        "only its own records say something about a level, so intervals need more records: join "
+        "rare levels into one before the records come"
     )
 
 

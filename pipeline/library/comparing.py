@@ -36,7 +36,7 @@ def comparison(private: EstimateMessage, exact: EstimateMessage) -> RenderableTy
     ]
     fit = f"the same penalised fit (ridge {exact.ridge:.3g})" if exact.ridge else "the same fit"
     lines.append(f"exact fit: {fit} to all records, without privacy")
-    lines.append("held: whether the private interval holds it")
+    lines.append("held: whether the private interval contains it")
     return Group(grid, *map(Text, lines))
 
 

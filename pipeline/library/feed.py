@@ -227,8 +227,8 @@ def newest_estimate(study: Study, settings: Settings) -> EstimateMessage:
         feed.close()
     if found is None:
         raise NumericError(
-            f"study {study.name!r} has no estimate yet: the operator must see that a worker of it "
-            "runs and that a client has released, or name a file with --model"
+            f"study {study.name!r} has no estimate yet: the operator must make sure that a "
+            "worker of it runs and that a client has released, or name a file with --model"
         )
     if said := of_another_revision(study, found):
         raise ConfigError(said)
@@ -242,6 +242,6 @@ def of_another_revision(study: Study, message: EstimateMessage) -> str:
         return ""
     return (
         f"study {study.name!r} runs under revision {held}, and this file is revision {own}: what "
-        "it estimates, and what it promises, is not what this file says. Use the study file of "
-        "the running one; a changed study needs a name of its own (`veilstream study change`)"
+        "the study estimates and promises is not what this file says. Use the file of the "
+        "running study; a changed study needs a name of its own (`veilstream study change`)"
     )

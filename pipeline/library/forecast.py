@@ -70,7 +70,7 @@ class Forecast:
         if age >= self._patience():
             return (
                 f"no new estimate for {_range(age, age)}: the records have ended, or no worker "
-                "runs, and without new records no interval comes"
+                "runs; without new records there will be no intervals"
             )
         if not (rate := message.progress.records_per_second):
             return ""

@@ -26,9 +26,9 @@ from pipeline.types import Matrix, Vector
 from producers.sources.tables import read_batches
 
 NOT_PRIVATE = (
-    "what follows is counted from raw records and is NOT private: it is for whoever may see the "
-    "data. Ranges, typical values and units that are chosen by it tell of these records; choose "
-    "them by what is public, or by records that take no part in the study"
+    "what follows is counted from raw records and is NOT private: show it only to those who may "
+    "see the data. Ranges, typical values and units that are chosen by it reveal something about "
+    "these records; choose them by what is public, or by records that take no part in the study"
 )
 #: So many records of a sample are read.
 RECORDS = 200_000
@@ -108,8 +108,9 @@ def _of_response(task: Task, path: str, form: str) -> dict[str, object]:
     }
     if outside > CUT * len(values) or most - least < SLIVER * (high - low):
         found["advice"] = (
-            f"the range of data.response is {low:g} to {high:g}: see that these values are in its "
-            "unit, and declare the range that the instrument can show, not that of these values"
+            f"the range of data.response is {low:g} to {high:g}: check that these values are in "
+            "its unit, and declare the range that the instrument can show, not that of these "
+            "values"
         )
     return found
 

@@ -16,11 +16,11 @@ from pipeline.words import counted
 
 #: What the typical size supposes, and what the ridge does not reach.
 IF = (
-    "if features are independent and their values spread over the whole range, about `typical` "
-    "where it is given; where they use a part of it, later"
+    "if features are independent and their values spread over the whole range (around `typical`, "
+    "where it is given); later where they use only a part of it"
 )
 BUT = (
-    "other than of a feature that stays far from its typical value, or of a level that most "
+    "except those of a feature that stays far from its typical value, or of a level that most "
     "records have (these go with the intercept, which no ridge helps)"
 )
 #: Smallest slope that most such studies tell from zero, above which next to nothing is seen: in
@@ -43,7 +43,7 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
     if intercept is not None and intercept > usual:
         typical += f" for slopes and {intercept:,} for the intercept"
     if latest is None:
-        return f"{typical}, {IF}; no number of records makes sure of it"
+        return f"{typical}, {IF}; no number of records guarantees it"
     return f"{typical}, {IF}; after {latest:,} at the latest for slopes {BUT}"
 
 
@@ -60,10 +60,10 @@ def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:
     unit = "half a logit" if classes else "half a standard deviation of the residuals"
     at = "" if records is None else f"+-{found.half:.2g} at {records:,} records, and "
     return (
-        "an exact interval, which knows all but the noise, is for the widest coefficient "
+        "for the widest coefficient, an exact interval (one that allows for the noise alone) is "
         f"{at}+-{found.wanted:.2g} ({unit}) after about {_about(found.records)}; estimates are "
         f"ready after {_about(found.ready)} at the latest, if features spread over their ranges "
-        f"and {'classes are as even' if classes else 'residuals are as large'} as supposed"
+        f"and {'classes are as even' if classes else 'residuals are as large'} as assumed"
     )
 
 
@@ -84,8 +84,8 @@ def verdict(found: Plan) -> str:
         come = f"intervals come {when(outlook, found.study)}"
         if (blind := _blind(found)) is not None:
             return (
-                f"{size} {enough} for wide intervals alone: slopes below {blind:.2g} over half a "
-                f"feature's range are hardly told from zero; {come}"
+                f"{size} {enough} for wide intervals only: slopes below {blind:.2g} over half a "
+                f"feature's range can hardly be told from zero; {come}"
             )
         return f"{size} {enough.rstrip(',')}: {come}"
     ways = []

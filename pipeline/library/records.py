@@ -90,7 +90,7 @@ class Records:
             kinds = worded(self._reasons) or "they cannot be read"
             raise DataError(
                 f"{self.name}: none of its {counted(self.count, 'record')} could be used: {kinds}. "
-                "The study file must declare what its values are, or the records be mended"
+                "The study file must declare what its values are, or the records must be corrected"
             )
 
     @property

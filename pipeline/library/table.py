@@ -134,7 +134,12 @@ def _meaning(message: EstimateMessage | FitMessage) -> list[str]:
     """Return what coefficients of a loss do not mean, where readers may take them for it."""
     if message.loss != "gdwd":
         return []
-    return ["gdwd: signs, and sizes beside each other; no log odds, and there are no probabilities"]
+    return [
+        (
+            "gdwd: coefficients tell signs and relative sizes; they are not log odds, and there "
+            "are no probabilities"
+        )
+    ]
 
 
 def target_line(message: EstimateMessage) -> str:
@@ -143,7 +148,7 @@ def target_line(message: EstimateMessage) -> str:
     kept = [row.kept for row in slopes if row.kept is not None]
     if message.ridge == 0 or not any(row.interval for row in slopes):
         return ""
-    said = f"intervals are of the fit with ridge {message.ridge:.3g}, not of the one without"
+    said = f"intervals are for the fit with ridge {message.ridge:.3g}, not for the fit without"
     if not kept:
         return said
     least, most = (f"{math.floor(100 * share)}" for share in (min(kept), max(kept)))
@@ -253,7 +258,7 @@ def progress_line(message: EstimateMessage) -> str:
         return ""
     said = f"{math.floor(100 * found.share)}% of the way to all intervals"
     if found.missing_records is None:
-        return f"{said}; nobody can tell yet how many more records that takes"
+        return f"{said}; it is too early to say how many more records that takes"
     if found.missing_records > MOST_RECORDS:
         return f"{said}; by records alone it would take over {MOST_RECORDS:,} more"
     return f"{said}, about {_in_two_digits(found.missing_records):,} more record slots"

@@ -131,7 +131,7 @@ def read_word(payload: bytes, study: str, publics: list[bytes]) -> Word:
 def read_signed(payload: bytes | None, kind: type[Kind], publics: list[bytes]) -> Kind:
     """Read a message of one kind.
 
-    PayloadError if it is none, has characters that are no text, or is not signed by these keys.
+    PayloadError if it is none, has characters that are not text, or is not signed by these keys.
     """
     payload = payload or b""
     check_plain(payload)
@@ -147,7 +147,7 @@ def read_enrolment(payload: bytes) -> Enrolment:
     try:
         found = msgspec.json.decode(payload.strip(), type=Enrolment)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise PayloadError("undecodable", "this is no enrolment of a client") from None
+        raise PayloadError("undecodable", "this is not an enrolment of a client") from None
     check_plain(payload.strip())
     public = bytes.fromhex(found.key)
     check_signed(payload.strip(), [public])

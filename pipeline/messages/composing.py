@@ -97,7 +97,7 @@ def target_of(ridge: float) -> str:
     if ridge == 0:
         return "the fit without a ridge"
     return (
-        f"the fit penalised by ridge {ridge:.4g} (estimator.ridge), whose slopes are smaller than "
+        f"the fit penalised by ridge {ridge:.4g} (estimator.ridge); its slopes are smaller than "
         "those of the fit without it"
     )
 

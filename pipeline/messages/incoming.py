@@ -229,7 +229,7 @@ class Decoder:
         )
 
 
-_UNDECODABLE = PayloadError("undecodable", "the payload is no release of a known version")
+_UNDECODABLE = PayloadError("undecodable", "the payload is not a release of a known version")
 
 
 class _Bounds:

@@ -120,7 +120,7 @@ def read_model(task: Task, payload: bytes) -> Model:
     try:
         message = _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise PayloadError("undecodable", "the payload is no model of a known version") from None
+        raise PayloadError("undecodable", "the payload is not a model of a known version") from None
     if (message.study, message.study_revision) != (task.study.name, task.revision):
         raise PayloadError("wrong-revision", "the model belongs to another study or revision")
     if tuple(c.name for c in message.coefficients) != task.study.coefficient_names:

@@ -119,7 +119,7 @@ def header_of(payload: bytes) -> Header:
         row = np.frombuffer(payload, HEADER, count=1)
         if (int(row["magic"][0]), int(row["form"][0])) == (MAGIC, FORM):
             return _header(row)
-    raise PayloadError("undecodable", "the payload is no release of a known version")
+    raise PayloadError("undecodable", "the payload is not a release of a known version")
 
 
 def read(task: Task, payload: bytes) -> Release:

@@ -126,7 +126,7 @@ class LinearModel(ABC):
         """
         target = Path(path).resolve()
         if target.exists() and not target.is_file():
-            raise ConfigError(f"cannot write the model file {path}: it is no regular file")
+            raise ConfigError(f"cannot write the model file {path}: it is not a regular file")
         draft = target.with_name(f"{target.name}.new")
         try:
             draft.write_bytes(write_model_file(self.file))

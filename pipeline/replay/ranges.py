@@ -89,7 +89,7 @@ def parse_bound(text: str, option: str, *, now: float, partitions: int) -> Bound
         return Offsets(at)
     moment = parse_rfc3339(text)
     if moment is None or moment < 0:
-        raise ConfigError(f"{option}: {text!r} is no bound; {_ALLOWED}")
+        raise ConfigError(f"{option}: {text!r} is not a time or offset; {_ALLOWED}")
     return Moment(moment)
 
 
@@ -185,8 +185,8 @@ def parse_rhythm(text: str) -> Rhythm:
     found = _EVERY.fullmatch(text)
     if found is None:
         raise ConfigError(
-            f"--every: {text!r} is no rhythm; allowed are a number of releases such as 1000, or a "
-            "time of the log such as 10s (s, m, h, d)"
+            f"--every: {text!r} is not a rhythm; allowed are a number of releases such as 1000, or "
+            "a time of the log such as 10s (s, m, h, d)"
         )
     number = int(found[1])
     return Rhythm(milliseconds=number * UNITS[found[2]]) if found[2] else Rhythm(releases=number)

@@ -42,7 +42,9 @@ def parse_change(text: str) -> tuple[str, Any]:
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
-        raise ConfigError(f"--set: {text!r} is no change; for example estimator.level=0.9")
+        raise ConfigError(
+            f"--set: {text!r} is not a change of a key; for example estimator.level=0.9"
+        )
     if value == "none":
         return key, None
     try:
@@ -63,8 +65,8 @@ def parse_forgetting(text: str) -> dict[str, Any] | None:
         return {"half_life": float(number), "of": unit.strip()}
     except ValueError:
         raise ConfigError(
-            f"--forgetting: {text!r} is no half-life; for example '50000 records', '3600 seconds' "
-            "or none"
+            f"--forgetting: {text!r} is not a half-life; for example '50000 records', '3600 "
+            "seconds' or none"
         ) from None
 
 

@@ -36,9 +36,9 @@ class Heading(Strict, frozen=True, kw_only=True):
     follows: Annotated[
         StudyName | Annotated[list[StudyName], Meta(min_length=1)] | None,
         key(
-            "the study that this one takes the place of: a client begins behind the records that "
-            "it has released for that one, which is over for it then. If that one took the place "
-            "of others, a list of them all, the newest first; default: none",
+            "the study that this one replaces: a client begins behind the records that it has "
+            "released for that study, which is then over for this client. If that study replaced "
+            "others, a list of them all, the newest first; default: none",
             "shuttle",
         ),
     ] = None
@@ -61,7 +61,7 @@ class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):
     typical: Annotated[
         float | None,
         key(
-            "a public value within the range that most records are near: the zero of the "
+            "a public value within the range, near most records: it becomes the zero of the "
             "encoded feature; default: the middle of the range, after the transform",
             20.0,
         ),
@@ -77,19 +77,19 @@ class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):
     unit: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         key(
-            "of asinh and log1p: the public size, above 0, from which on values count by their "
+            "for asinh and log1p: the public size, above 0, from which on values count by their "
             "ratio; default: 1",
             100.0,
         ),
     ] = None
     levels: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=200)]] | None,
-        key("of a category: all its values, public, at least two texts", '["north", "south"]'),
+        key("for a category: all its values, public, at least two texts", '["north", "south"]'),
     ] = None
     base: Annotated[
         str | None,
         key(
-            "of a category: the level that the others are compared with; default: the first",
+            "for a category: the level that the others are compared with; default: the first",
             "north",
         ),
     ] = None

@@ -30,11 +30,20 @@ class Forgetting(Strict, frozen=True, kw_only=True):
     """`estimator.forgetting`: old releases weigh less, by half after each half-life."""
 
     half_life: Annotated[
-        float, key("a number in [1, 1e15], of records at least one window", 50_000, ge=1, le=1e15)
+        float,
+        key(
+            ("a number in [1, 1e15]; if counted in records, at least one window"),
+            50_000,
+            ge=1,
+            le=1e15,
+        ),
     ]
     of: Annotated[
         Literal["records", "seconds"],
-        key('"records" of all clients together, or "seconds" of Kafka\'s own time', "records"),
+        key(
+            ('"records" of all clients together, or "seconds" by the times of releases in Kafka'),
+            "records",
+        ),
     ]
 
 
@@ -62,8 +71,8 @@ class Estimator(Strict, frozen=True, kw_only=True):
     ridge: Annotated[
         float,
         key(
-            "penalty per record, intercept free; default 1e-3, of classes with noise as much "
-            "as intervals need",
+            "penalty per record, on all coefficients but the intercept; default 1e-3, for "
+            "classes with noise as much as intervals need",
             1e-3,
             ge=0,
             le=1e6,
@@ -73,28 +82,28 @@ class Estimator(Strict, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=1, le=1e12)] | Literal["typical"] | None,
         key(
             "public bound of the norm of (1, features), in (1, 1e12]; longer records are "
-            'clipped to it; "typical": one that 99 % of a public reference population keep; '
-            "default: the longest that the ranges allow",
+            'shortened to it; "typical": the norm that 99 % of a public reference population '
+            "keep; default: the longest that the ranges allow",
             3.0,
         ),
     ] = None
     residual_bound: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         key(
-            "of linear and expectile: the largest residual that counts in full, in the "
-            "response's unit, public; default: the width of its range with privacy, none "
-            "without",
+            "for linear and expectile: the largest residual that counts in full, in the "
+            "response's unit, public; default: the width of the response's range with privacy, "
+            "none without",
             5.0,
         ),
     ] = None
     tau: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
-        key("of expectile: its level, in (0, 1); default 0.5", 0.3),
+        key("for expectile: its level, in (0, 1); default 0.5", 0.3),
     ] = None
     noise_scale: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         key(
-            "of linear: the standard deviation of the residuals where it is known, in the "
+            "for linear: the standard deviation of the residuals if it is known, in the "
             "response's unit; default: estimated",
             2.0,
         ),
@@ -105,7 +114,8 @@ class Estimator(Strict, frozen=True, kw_only=True):
     forgetting: Annotated[
         Forgetting | None,
         key(
-            "a table with half_life and of; default: nothing is forgotten",
+            "a table with half_life and of, to give old releases less weight; default: nothing "
+            "is forgotten",
             '{ half_life = 50000, of = "records" }',
         ),
     ] = None

@@ -31,8 +31,8 @@ class Personal(Strict, frozen=True, kw_only=True):
     column: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         key(
-            "the column with a record's level; default: `produce --level` says it for all "
-            "records of a client",
+            "the column with a record's level; default: none, and `produce --level` sets one "
+            "level for all records of a client",
             "consent",
         ),
     ] = None
@@ -96,7 +96,7 @@ class Privacy(Strict, frozen=True, kw_only=True):
     ] = "record"
     records: Annotated[
         Annotated[int, Meta(ge=1, le=10**6)] | None,
-        key("with unit user: the most records of one user in the whole study", 20),
+        key('with unit = "user": the most records of one user in the whole study', 20),
     ] = None
     neighbours: Annotated[
         Literal["zero-out", "replace-one", "add-remove"],
@@ -105,15 +105,15 @@ class Privacy(Strict, frozen=True, kw_only=True):
     split: Annotated[
         Split | None,
         key(
-            "shares of gradient, curvature and counts; default 0.665, 0.285 and 0.05, and of "
-            "single records 0.95 and 0.05 where they release a curvature",
+            "shares of the budget for gradient, curvature and counts; default 0.665, 0.285 and "
+            "0.05; for single records 0.95 and 0.05 where they release a curvature",
             "{}",
         ),
     ] = None
     personal: Annotated[
         Personal | None,
         key(
-            "of ldp-sgd: a table with levels, and the column that holds them",
+            "for ldp-sgd: a table with levels, and the column that holds them",
             '{ column = "consent", levels = { strict = 0.5, normal = 1.0 } }',
         ),
     ] = None
@@ -153,8 +153,8 @@ class Stream(Strict, frozen=True, kw_only=True):
     max_in_flight_windows: Annotated[
         int,
         key(
-            "windows that a client may release at one model, in each of its runs, before it waits "
-            "for a newer one; 0: never wait",
+            "windows that a client may release at one model, in each of its runs, before it "
+            "waits for a newer model; 0: never wait",
             4,
             ge=0,
             le=10**6,
@@ -171,7 +171,12 @@ class Rate(Strict, frozen=True, kw_only=True):
     ]
     of: Annotated[
         int,
-        key("among so many records of its partition, its own included", 1000, ge=2, le=10**9),
+        key(
+            ("counted among this many records of its partition, its own included"),
+            1000,
+            ge=2,
+            le=10**9,
+        ),
     ]
 
 
@@ -182,7 +187,8 @@ class LargestShare(Strict, frozen=True, kw_only=True):
     after: Annotated[
         int,
         key(
-            "from so many releases of all clients on; until then each has its share of these",
+            "from this many releases of all clients on; until then each client has its share of "
+            "this number",
             40,
             ge=1,
             le=10**9,
@@ -196,8 +202,8 @@ class Trust(Strict, frozen=True, kw_only=True):
     releases: Annotated[
         Literal["authenticated", "open"],
         key(
-            '"authenticated": releases of admitted clients alone; "open": of anybody who can '
-            "write to the topic",
+            '"authenticated": only releases of admitted clients count; "open": releases of '
+            "anybody who can write to the topic count",
             "authenticated",
         ),
     ]
@@ -212,7 +218,7 @@ class Trust(Strict, frozen=True, kw_only=True):
     rate: Annotated[
         Rate | None,
         key(
-            "how many releases of one client count among so many records of its partition; "
+            "how many releases of one client count among a number of records of its partition; "
             "default: all",
             "{ releases = 10, of = 1000 }",
         ),

@@ -48,4 +48,4 @@ def check_plain(payload: bytes) -> None:
     Raises PayloadError: "control-characters".
     """
     if _CONTROL.search(payload):
-        raise PayloadError("control-characters", "the message holds characters that are no text")
+        raise PayloadError("control-characters", "the message holds characters that are not text")

@@ -148,11 +148,11 @@ def open_source(
     kind = Path(spec).suffix.lower()
     if kind not in (".csv", ".jsonl", ".ndjson"):
         raise DataError(
-            f"{spec!r} is no source; the data owner must name a file that ends in .csv, .jsonl or "
-            ".ndjson, - for standard input, Parquet or Arrow files or a folder of them that ends "
-            "in /, kafka://TOPIC, sqlite://FILE, duckdb://FILE or postgresql://USER@HOST/DATABASE "
-            "with ?table=TABLE&key=COLUMN, mqtt://HOST/FILTER, shuttle:K/N with 0 <= K < N, or "
-            "flights:AIRLINE"
+            f"{spec!r} is not a source; the data owner must name a file that ends in .csv, .jsonl "
+            "or .ndjson, - for standard input, Parquet or Arrow files or a folder of them that "
+            "ends in /, kafka://TOPIC, sqlite://FILE, duckdb://FILE or "
+            "postgresql://USER@HOST/DATABASE with ?table=TABLE&key=COLUMN, mqtt://HOST/FILTER, "
+            "shuttle:K/N with 0 <= K < N, or flights:AIRLINE"
         )
     tape = Tape(Path(spec), follow)
     try:

@@ -45,7 +45,7 @@ class ArrowFile:
             self._parts = _opened(stream)
         except _FAULTS as error:
             raise DataError(
-                f"{name}: it is no Parquet or Arrow file, or a damaged one; the data owner must "
+                f"{name}: it is not a Parquet or Arrow file, or a damaged one; the data owner must "
                 "write it anew, or name another"
             ) from error
         self.columns = named_once(name, self._parts.schema)

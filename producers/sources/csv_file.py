@@ -131,7 +131,7 @@ def check_header(fields: list[str] | str, raw: bytes, name: str) -> list[str]:
     """
     if isinstance(fields, str) or not _is_utf8(raw):
         fault = fields if isinstance(fields, str) else "not UTF-8"
-        mended = "save the file as UTF-8" if fault == "not UTF-8" else "mend it"
+        mended = "save the file as UTF-8" if fault == "not UTF-8" else "correct it"
         raise DataError(
             f"{name}: the header line has a fault: {fault}; the data owner must {mended}"
         )

@@ -53,7 +53,7 @@ def _open(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no Parquet file, or a damaged one"
+        reason = getattr(error, "strerror", None) or "it is not a Parquet file, or a damaged one"
         raise DataError(
             f"{path.name}: cannot be read ({reason}); the data owner must name a Parquet file "
             "that this process may read"

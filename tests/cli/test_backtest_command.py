@@ -198,7 +198,7 @@ def test_late_and_untimed_records_are_kept_and_counted() -> None:
         ({"late": "drop"}, "--late"),
         ({"bins": 1}, "--bins"),
         ({"without_privacy": True, "simulate": 1}, "--simulate"),
-        ({"speed": 3}, "speed is no option"),
+        ({"speed": 3}, "speed is not an option"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:

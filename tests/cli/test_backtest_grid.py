@@ -51,7 +51,7 @@ def test_a_report_of_a_single_run(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("--grid", "privacy.epsilom=1,2"), "did you mean 'epsilon'"),
-        (("--grid", "privacy.epsilon"), "is no axis"),
+        (("--grid", "privacy.epsilon"), "is not a key with values"),
         (("--jobs", "2"), "--jobs: it goes with --grid or --draws"),
         ((*GRID, "--out", "runs.parquet"), "--out: it must end in .jsonl"),
         (("--report", "report.pdf"), "--report: it must end in .html"),

@@ -26,7 +26,7 @@ def test_a_study_that_cannot_be_trusted_is_told_so(tmp_path: Path, text: str) ->
     assert found.exit_code == 0, found.output
     assert "8 simulated streams of 1,000 records, 10 clients" in found.stdout
     assert "assumed: independent records, features uniform" in found.stdout
-    assert "can intervals be trusted here, of records as assumed? no" in found.stdout
+    assert "can intervals be trusted here, if records are as assumed? no" in found.stdout
     assert "rule of thumb: intervals from about" in found.stdout
 
 

@@ -39,7 +39,7 @@ def test_a_run_begins_and_ends_with_a_line(stage: Stage) -> None:
         "that is allowed (once for all records of this study)"
     )
     again = produce(stage, "a", "--from-start").stderr.splitlines()
-    [warning] = [line for line in again if "--from-start means nothing here" in line]
+    [warning] = [line for line in again if "--from-start has no effect here" in line]
     assert "follows none" in warning
     assert "behind 108 record slots" in again[0]
     assert "0 records used" in again[-2]

@@ -275,7 +275,7 @@ def test_a_client_whose_key_is_not_right_spends_nothing(stage: Stage, fault: str
     assert stage.code(client) == 10, stage.said(client)
     words = {
         "unknown": "is not admitted", "other": "is the key of client 'south'",
-        "cut": "no whole key file", "open": "chmod 600",
+        "cut": "not a complete key file", "open": "chmod 600",
     }  # fmt: skip
     assert words[fault] in stage.said(client)
     # a first start that is refused leaves none

@@ -77,7 +77,7 @@ def test_whatever_is_damaged_is_stored_again_from_memory(
                 redis.hdel(key, field) if wrong is None else redis.hset(key, field, wrong)
                 watched(owner, lambda key=key, sound=sound: redis.hgetall(key) == sound)
                 tried += 1
-    assert "has all of this partition again" in caplog.text
+    assert "has stored all of this partition again" in caplog.text
     assert tried > 3 * 2 * 3
     key, sound = keys.snapshot(name, 1), redis.hgetall(keys.snapshot(name, 1))
     redis.hset(key, b"\xff", "no field of ours")
@@ -119,7 +119,7 @@ def test_what_somebody_else_has_written_is_not_mended_and_nobody_goes_on(place: 
 @pytest.mark.parametrize(
     ("kind", "error", "words"),
     [
-        ("lost", StaleSnapshot, "has lost what came last"),
+        ("lost", StaleSnapshot, "has lost its newest part"),
         ("no number", StateError, "cannot be read"),
         ("larger", StateError, "disagree"),
         ("forgotten", StaleSnapshot, "a client was taken out"),

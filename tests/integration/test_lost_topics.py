@@ -165,7 +165,7 @@ def test_a_lost_topic_of_admissions_is_named_and_a_worker_says_them_again(stage:
     empty = stage.run("client", "list", stage.study)
     assert (empty.returncode, "start a worker" in empty.stderr) == (10, True)
     stage.worker()
-    until(lambda: "does so again" in stage.said("w0"), "they are said")
+    until(lambda: "has been written again" in stage.said("w0"), "they are said")
     assert "north" in stage.run("client", "list", stage.study).stdout
     with (stage.folder / "north.csv").open("a") as more:
         more.write("".join(lines(20, 3)))

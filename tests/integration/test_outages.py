@@ -184,7 +184,7 @@ def test_a_redis_that_lost_the_end_of_a_log_that_rests_is_found_out(shared: Buil
         assert value is not None
         stage.redis.restore(key, 0, value, replace=True)
     assert stage.code("w0") == 41, stage.said("w0")
-    assert "it has lost what came last" in stage.said("w0")
+    assert "it has lost its newest part" in stage.said("w0")
     stage.worker()
     complete(stage)
 

@@ -262,7 +262,7 @@ def test_a_pace_takes_as_long_as_the_log_did(
     [
         (["--from", "2030-01-01T00:00:00Z"], NumericError, "there is no release in this range"),
         (["--to", "2020-01-01T00:00:00Z"], NumericError, "holds offsets 0 to"),
-        (["--from", "noon"], ConfigError, "--from: 'noon' is no bound"),
+        (["--from", "noon"], ConfigError, "--from: 'noon' is not a time or offset"),
         (["--from", "-1h", "--to", "-2h"], ConfigError, "is not before --to"),
         (["--from", "0:0,1:999999"], ConfigError, "--from: partition 1 ends at offset"),
         (["--every", "often"], ConfigError, "--every"),
@@ -324,7 +324,7 @@ def test_what_retention_took_is_named_and_only_left_out_when_that_is_accepted(
             replay(made, "--from", "10", "--to", "20")
         with pytest.raises(OffsetGap, match="offsets 0 to 24"):
             replay(made, "--from", "2026-03-01T12:00:20Z")
-        with pytest.raises(OffsetGap, match="took offsets 0 to 24 of partition 0"):
+        with pytest.raises(OffsetGap, match="removed offsets 0 to 24 of partition 0"):
             replay(made, "--check")
         *_, last = lines(made, capfd, "--accept-loss")
         assert last["releases"] == 35
@@ -383,7 +383,7 @@ def test_a_published_estimate_that_the_log_does_not_give_is_found(
     assert (found["offsets_impossible"], found["offsets_different"]) == ([1, 3], [7])
     assert not found["equal"]
     assert "first difference, at state version" in said.err
-    assert "2 stand for log positions that there are none of, at offsets 1, 3 of" in said.err
+    assert "2 refer to log positions that do not exist, at offsets 1, 3 of" in said.err
     assert "privacy spent: 0" in said.err
 
 

@@ -182,7 +182,7 @@ def test_another_format_in_the_middle_ends_it_before_that_file_and_it_goes_on(
     (made / "b" / "3.parquet").write_text("x,y\n1,2\n")
     opened = source(f"{made}/")
     found = opened.read(100, 1.0) + opened.read(100, 1.0)
-    with pytest.raises(DataError, match=r"b/3\.parquet: it is no Parquet or Arrow file"):
+    with pytest.raises(DataError, match=r"b/3\.parquet: it is not a Parquet or Arrow file"):
         opened.read(100, 1.0)
     parquet(made / "b" / "3.parquet", table(0, 1))
     rest = drain(source(f"{made}/", found[-1].position))

@@ -161,7 +161,7 @@ def test_one_study_alone_takes_the_place_of_another(path: Path) -> None:
         assert positions(store, task("b", "a"), task("x", "a")) == [b"20", b"20"]
         release(store, task("b", "a"), b"40", Limit(9.0))
         for second in (task("x", "a"), task("y", "a")):
-            with pytest.raises(ConfigError, match=r"went on with study 'b'.*let it follow 'b'"):
+            with pytest.raises(ConfigError, match=r"moved on to study 'b'.*let it follow 'b'"):
                 store.open_stream(second, SOURCE)
         assert positions(store, task("z", "b", "a")) == [b"40"]
 

@@ -93,7 +93,7 @@ def test_each_release_is_charged_until_the_budget_is_spent(
             store.heritage._db._whole.check()
         before = store.peek("one")
         # a larger limit of the source does not loosen what the study promises
-        with pytest.raises(BudgetExceeded, match=r"promises 1: it is over"):
+        with pytest.raises(BudgetExceeded, match=r"promises 1: the study is over"):
             release(store, task, RELEASES)
         assert store.peek("one") == before
     assert paid(path) == list(range(RELEASES))

@@ -688,7 +688,7 @@ def test_flights_of_an_unknown_airline_are_refused():
         with pytest.raises(DataError, match=r"the airlines are UA, .* OO; the data owner must"):
             source(spec)
     for spec in ("flights:", "flights:ua", "flights:UAL", "flights:UA/2"):
-        with pytest.raises(DataError, match=r"is no source.* flights:AIRLINE"):
+        with pytest.raises(DataError, match=r"is not a source.* flights:AIRLINE"):
             source(spec)
 
 

@@ -276,14 +276,14 @@ def test_without_age_credit_every_release_has_the_noise_of_a_fresh_one() -> None
     groups = ages.ALONE.replace("rate = 0.4", "rate = 1e-5")
     task = ages.task_of(ages.study_text(groups=groups))
     assert task.plan.epsilons == pytest.approx([0.3], rel=1e-3)
-    assert any("no noise to group 'all'" in words for words in method_of(task.study).warnings(task))
+    assert any("no noise in group 'all'" in words for words in method_of(task.study).warnings(task))
     # of two groups, the one whose values go round and are never forgotten
     turning = 'mixing = "matrix"\nmatrix = [[0, 1], [1, 0]]'
     groups = ages.GROUPS.replace('mixing = "cyclic"', turning).replace("q = 0.4\n", "")
     before, slow = groups.split("[estimator.method.groups.slow]")
     slow = slow.replace("states = [0, 60, 120, 180]", "states = [0, 180]")
     task = ages.task_of(ages.study_text(groups=f"{before}[estimator.method.groups.slow]{slow}"))
-    said = [words for words in method_of(task.study).warnings(task) if "no noise to" in words]
+    said = [words for words in method_of(task.study).warnings(task) if "no noise in" in words]
     assert [word for words in said for word in words.split() if "'" in word] == ["'slow':"]
 
 

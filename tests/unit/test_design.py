@@ -138,7 +138,7 @@ def test_without_a_ridge_nothing_is_certain_and_it_says_so() -> None:
     assert "curvature" in outlook.why
     found = check_study(study)["intervals"]
     assert isinstance(found, dict)
-    assert "no number of records makes sure of it" in found["come"]
+    assert "no number of records guarantees it" in found["come"]
     assert "estimator.ridge is 0" in found["but"]
 
 
@@ -179,10 +179,10 @@ def test_two_hundred_features_can_be_planned() -> None:
 
 
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
-    assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes other")
+    assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes except")
     assert when(Outlook(500, 400, None, None)).startswith("after about 400 records, if features")
     assert "after 500 at the latest for slopes" in when(Outlook(500, 400, None, None))
-    assert "no number of records makes sure" in when(Outlook(None, 400, None, None))
+    assert "no number of records guarantees" in when(Outlook(None, 400, None, None))
     both = when(Outlook(500, 400, None, None, intercept=700))
     assert "about 400 records for slopes and 700 for the intercept" in both
 
@@ -196,8 +196,8 @@ def test_a_verdict_names_settings_that_are_enough() -> None:
     richer = with_keys(study, {"privacy.epsilon": few.enough_epsilon}, name="richer")
     for enough in (proposed(study, few.enough_records or 0, 2), proposed(richer, 100, 2)):
         assert "are enough" in verdict(enough)
-    assert "wide intervals alone" in verdict(proposed(study, few.enough_records or 0, 2))
-    assert "wide intervals alone" not in verdict(proposed(study, 100_000, 2))
+    assert "wide intervals only" in verdict(proposed(study, few.enough_records or 0, 2))
+    assert "wide intervals only" not in verdict(proposed(study, 100_000, 2))
     rows = plan(study, 100, 2).rows
     own = [row for row in rows if row.kind == "renewable"]
     assert "100 records are too few at epsilon 0.5, 1" in lacking(own, 100)

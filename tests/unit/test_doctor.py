@@ -141,7 +141,7 @@ def test_planted_intervals_are_found_out() -> None:
 
     assert verdict(width=1.96) == (True, "yes")
     assert verdict(width=1.5)[0] is False
-    assert verdict(width=3.0) == (True, "yes, and they are longer than they need be")
+    assert verdict(width=3.0) == (True, "yes, but they are longer than necessary")
     assert verdict(width=2.6, shift=0.8) == (False, "no: estimates are biased")
 
 
@@ -169,7 +169,7 @@ def test_a_yes_says_whether_it_needs_independent_features(
 def test_a_yes_of_single_records_speaks_of_ranges_and_of_no_ridge() -> None:
     told = limits(Outlook(None, 5_000, None, None, exact=Exact(0.3, 0.5, 5_000, 10_000)), 10_000)
     assert "ridge" not in told
-    assert "a part of their range, come later" in told
+    assert "only a part of their range, appear later" in told
 
 
 @pytest.mark.parametrize(("tau", "wanted"), [(0.8, "yes, for residuals as assumed"), (0.5, "yes")])

@@ -97,8 +97,8 @@ def test_a_forecast_ends_with_the_records_and_comes_back_with_them() -> None:
     assert forecast.told() == "all intervals in about 10 minutes at the present rate"
     steady.now = 300.0
     assert forecast.told() == (
-        "no new estimate for 5 minutes: the records have ended, or no worker runs, and without new "
-        "records no interval comes"
+        "no new estimate for 5 minutes: the records have ended, or no worker runs; without new "
+        "records there will be no intervals"
     )
     assert told(forecast, at(1000, 6000)).endswith("at the present rate")
     forecast.take(at(7000, 0))

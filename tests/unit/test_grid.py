@@ -205,7 +205,7 @@ def test_the_advice_prefers_settings_with_intervals_and_says_where_there_are_som
     far = scored(with_intervals(grid, 3), 0.9, 0.9, 0.9, 0.8)
     advice = advise(far)
     assert advice.cell is not far.cells[3]
-    [said] = [text for text in advice.warnings if "Intervals are to be had" in text]
+    [said] = [text for text in advice.warnings if "There are intervals with" in text]
     assert far.cells[3].setting.label in said
     assert "0.8" in said
 
@@ -240,7 +240,7 @@ def test_coverage_is_judged_over_draws_by_their_error(grid: GridResult) -> None:
     assert warned(0.5, 0.52)
     assert not warned(0.5, 0.9)
     assert not warned(0.95, 0.97)
-    assert not any("hold the fit" in text for text in advise(of(0.5)).warnings)
+    assert not any("contain the fit" in text for text in advise(of(0.5)).warnings)
 
 
 def narrowest(grid: GridResult) -> int:

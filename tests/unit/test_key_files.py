@@ -40,7 +40,7 @@ def test_a_study_key_that_is_cut_anywhere_is_refused(settings: Settings) -> None
     assert len(read_study(settings, "blocks").pairs) == 2
     for length in range(len(whole.rstrip())):
         path.write_bytes(whole[:length])
-        with pytest.raises(ConfigError, match=f"{path} is no whole key file"):
+        with pytest.raises(ConfigError, match=f"{path} is not a complete key file"):
             read_study(settings, "blocks")
 
 
@@ -50,7 +50,7 @@ def test_a_client_key_that_is_cut_anywhere_is_refused(settings: Settings) -> Non
     whole = path.read_bytes()
     for length in range(len(whole.rstrip())):
         path.write_bytes(whole[:length])
-        with pytest.raises(ConfigError, match=f"{path} is no whole key file"):
+        with pytest.raises(ConfigError, match=f"{path} is not a complete key file"):
             read_client(settings, "north")
 
 
@@ -74,7 +74,7 @@ def test_a_known_public_key_that_is_cut_anywhere_is_refused(settings: Settings) 
     assert pinned(settings, "blocks") == public
     for length in range(len(whole)):
         path.write_text(whole[:length])
-        with pytest.raises(ConfigError, match=f"{path} is no whole key"):
+        with pytest.raises(ConfigError, match=f"{path} is not a complete key"):
             pinned(settings, "blocks")
 
 

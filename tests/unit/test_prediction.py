@@ -452,7 +452,7 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
         LinearClassifier.load(tmp_path / "none.json")
     with pytest.raises(ConfigError, match="cannot write the model file"):
         heating().save(tmp_path / "none" / "model.json")
-    with pytest.raises(ConfigError, match="no regular file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         heating().save(tmp_path)
 
 

@@ -184,7 +184,7 @@ def test_an_estimate_step_that_hangs_is_a_stall() -> None:
         task.cancel()
         return found
 
-    assert "on its way for 60 s" in asyncio.run(run())[0]
+    assert "taken 60 s so far" in asyncio.run(run())[0]
 
 
 def test_healthz_says_what_is_wrong() -> None:
@@ -231,4 +231,4 @@ def test_that_a_worker_does_not_get_on_is_said_once_for_each_time() -> None:
         quick.setattr("agents.app.asyncio.sleep", at_once)
         with pytest.raises(RuntimeError, match="StopIteration"):
             asyncio.run(told)
-    assert said == ["WARNING: this worker does not get on: it hangs"] * 2
+    assert said == ["WARNING: this worker makes no progress: it hangs"] * 2

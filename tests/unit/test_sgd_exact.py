@@ -87,7 +87,7 @@ def test_plan_and_check_say_it_before_there_are_records(tmp_path: Path) -> None:
     said = check_study(study)["intervals"]
     assert isinstance(said, dict)
     assert "(half a logit) after about" in said["exact"]
-    assert "and classes are as even as supposed" in said["exact"]
+    assert "and classes are as even as assumed" in said["exact"]
     assert "16 times" in said["but"]
     # a sample in which one feature uses a tenth of its range
     rng = np.random.default_rng(2)
@@ -100,7 +100,7 @@ def test_plan_and_check_say_it_before_there_are_records(tmp_path: Path) -> None:
     assert 5_000 * whole < found["exact_is_half_a_unit_after"] < 20_000 * whole
     path.write_text("x0,x1,x2\n" + "\n".join(["0.5,0.5,0.5", "0.1,0.2,0.1"] * 50))
     same: object = of_sample(task_of(study), str(path))["intervals"]
-    assert "some feature follows from the others" in str(same)
+    assert "one feature is determined by the others" in str(same)
 
 
 @pytest.mark.parametrize("third", [lambda x: x[:, 0] / 3 + x[:, 1] / 3, lambda x: 1e-160 * x[:, 2]])
@@ -111,4 +111,4 @@ def test_features_that_rounding_alone_tells_apart_have_no_intervals(
     features = np.random.default_rng(3).uniform(-1, 1, (300, 3))
     features[:, 2] = third(features)
     said = method_of(task.study).of_features(task, features)
-    assert "some feature follows from the others" in str(said)
+    assert "one feature is determined by the others" in str(said)

@@ -187,7 +187,7 @@ def test_a_shared_path_that_has_left_its_range_needs_a_new_study() -> None:
     task = study("shared", more=steps, mechanism="none", estimator="residual_bound = 20")
     found = warming(task, [0, 1, 2] * 20)
     assert "begin a new study" in found.reason
-    assert "does not mend a shared path" in found.reason
+    assert "does not repair a shared path" in found.reason
 
 
 def warming(task: Task, numbers: list[int]) -> Estimate:

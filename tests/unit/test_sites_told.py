@@ -59,7 +59,7 @@ def test_a_site_of_another_spread_is_said_to_have_that() -> None:
     study, message = streamed("linear", "features")
     first, _ = method_of(study).told(study, message.details)
     assert f"{sites.name_of(0)} (distance" in first
-    assert "its curvature is unlike the others'" in first
+    assert "its curvature is unlike that of the others" in first
 
 
 def test_where_nobody_is_left_out_nothing_is_said() -> None:

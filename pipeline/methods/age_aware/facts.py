@@ -63,35 +63,35 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
     """As `Method.warnings`."""
     plan = task.plan
     found = [
-        f"age spares no noise to group {name!r}: by its model card nothing of a value is forgotten "
-        "within a round, so that each release has the noise of a fresh one. Use longer rounds, or "
-        "another kind of study for records that change so slowly"
+        f"age saves no noise in group {name!r}: by its model card nothing of a value is "
+        "forgotten within a round, so each release has the noise of a fresh one. Use longer "
+        "rounds, or another kind of study for records that change so slowly"
         for name in plan.no_age_credit
     ]
     if plan.capped.any():
         found.append(
             f"estimator.method.cap decides the noise of {int(plan.capped.sum())} of "
-            f"{len(plan.names)} clients, whose age alone would allow less"
+            f"{len(plan.names)} clients; their age alone would allow less noise"
         )
     found += [
         f"group {name!r}: rate {rate:g} promises that one slot later no value is more than "
         f"{odds(rate):.4g} times as likely after one value as after another. A record that often "
-        'stays exactly as it was does not keep that: describe it with mixing = "matrix"'
+        'stays exactly the same breaks this promise: describe it with mixing = "matrix"'
         for name, card in plan.cards.items()
         if (rate := card.group.rate) is not None
     ]
     if not plan.knows_level:
         found.append(
-            "a card of constant mixing knows no level: a value that is missing or set aside counts "
-            f"as {task.response_scale[0]:g}, the middle of the range. Clients that set aside many "
-            "pull the mean towards it, and no interval shows that: have them clean their values, "
-            'or give them a card with a level, as mixing = "matrix"'
+            "a card of constant mixing has no level, so a value that is missing or set aside "
+            f"counts as {task.response_scale[0]:g}, the middle of the range. Clients that set "
+            "aside many values pull the mean towards it, and no interval shows that: have them "
+            'clean their values, or give them a card with a level, as mixing = "matrix"'
         )
     alone = loss_without_data(task)
     if alone is not None and loss_of(task) >= alone:
         found.append(
-            f"data do not help: by the model cards alone, without any upload, the expected loss is "
-            f"{alone:.4g}, and with uploads {loss_of(task):.4g}"
+            "data do not help: by the model cards alone, without any upload, the expected loss "
+            f"is {alone:.4g}; with uploads it is {loss_of(task):.4g}"
         )
     rounds = rounds_that_fit(task)
     if rounds is not None:
@@ -101,22 +101,22 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
             "privacy.epsilon"
         )
     found += [
-        f"the model card of group {name!r} has been estimated: check its lower bound of mixing, as "
-        "a card that mixes too fast is a failure of privacy"
+        f"the model card of group {name!r} has been estimated: check its lower bound of mixing, "
+        "because a card that mixes too fast breaks the promise of privacy"
         for name, card in plan.cards.items()
         if card.group.card_epsilon
     ]
     found += [
-        f"the model card of group {name!r} has an error and no card_epsilon: that is right where "
-        "it was estimated from public records, or others than these. What `veilstream schedule "
-        "card` has printed from these stands in card_epsilon"
+        f"the model card of group {name!r} has an error and no card_epsilon. That is right if it "
+        "was estimated from public records, or from others than these. If `veilstream schedule "
+        "card` estimated it from these records, set the card_epsilon that it printed"
         for name, card in plan.cards.items()
         if card.group.error and not card.group.card_epsilon
     ]
     found += [
         f"the model card of group {name!r} ends with round {last} (last_round): from round "
-        f"{last + 1} on its clients release nothing and spend nothing. Look at the card anew "
-        "before, and start a study with a new name"
+        f"{last + 1} on its clients release nothing and spend nothing. Check the card again "
+        "before that, and start a study with a new name"
         for name, card in plan.cards.items()
         if (last := card.group.last_round) is not None
     ]

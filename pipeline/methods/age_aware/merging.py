@@ -283,5 +283,5 @@ def check(table: Costs) -> None:
     if not (table.cost >= 0).all() or not np.isfinite(table.drift).all():
         raise ConfigError(
             "schedule: costs must be 0 or more (infinite: a slot that a client may not have), and "
-            "drifts finite numbers; mend the table that is given"
+            "drifts finite numbers; correct the given table"
         )

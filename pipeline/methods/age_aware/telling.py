@@ -55,8 +55,8 @@ def told(study: Study, details: Mapping[str, Any]) -> list[str]:
     )
     if all(_ended(spec, group, following) for group in spec.groups):
         due = (
-            "no later round comes: all model cards have ended (last_round); look at them anew, and "
-            "start a study with a new name"
+            "no later round comes: all model cards have ended (last_round). Check them again, "
+            "and start a study with a new name"
         )
     which = (
         f"round {said.round} (slots {last - spec.slots + 1} to {last} of each source): "
@@ -67,10 +67,10 @@ def told(study: Study, details: Mapping[str, Any]) -> list[str]:
         f"{without}"
     )
     spent = (
-        f"epsilon {said.epsilon_now:.4g} of a round about a value at its end, "
-        f"{said.epsilon_when_collected:.4g} when it was collected; of all rounds "
-        f"{said.epsilon_at_any_time:.4g} about any one time, "
-        f"{said.epsilon_of_all_rounds:.4g} about the history"
+        f"epsilon of a round: {said.epsilon_now:.4g} about a value at its end, "
+        f"{said.epsilon_when_collected:.4g} when it was collected; of all rounds: "
+        f"{said.epsilon_at_any_time:.4g} about any one time, {said.epsilon_of_all_rounds:.4g} "
+        "about the history"
     )
     return [which, error, due, spent]
 
@@ -86,8 +86,8 @@ def _missing(spec: Spec, of: Mapping[str, str], said: Said) -> str:
         found += f"; no more of {', '.join(map(repr, ended))}, whose model card has ended"
     if said.behind:
         found += (
-            f"; {counted(said.behind, 'client')} more than a round behind: one that goes on pays "
-            "for rounds that do not count any more, so that all sources must begin together"
+            f"; {counted(said.behind, 'client')} more than a round behind: a client that goes on "
+            "pays for rounds that no longer count, so all sources must begin together"
         )
     return found
 

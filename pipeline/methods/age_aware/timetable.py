@@ -113,7 +113,7 @@ def compared(task: AgedTask) -> Timetable:
     notes = [
         "loss: expected squared error of the published mean, in squared units of the response",
         "one noise: that of the freshest client's age, for all; noise by age: each its own",
-        "the paper's bound: equation (12) with its slips mended; the last line has them",
+        "the paper's bound: equation (12) with its slips corrected; the last line has them",
         "lines 1 to 6 take uploads as they are; this study's own line corrects them by the cards",
     ]
     if alone is None:

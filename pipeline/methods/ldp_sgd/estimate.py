@@ -263,7 +263,7 @@ def _diverged(task: GradientTask, paths: list[SgdPath]) -> str:
     ):
         return (
             f"the path has left its range: {steps}; to take out a client that drove it there "
-            "(`veilstream state forget`) does not mend a shared path, as the gradients of others "
+            "(`veilstream state forget`) does not repair a shared path, as the gradients of others "
             "were taken where that client had led it"
         )
     return ""

@@ -92,8 +92,8 @@ def warnings(task: GradientTask) -> tuple[str, ...]:
     if moved <= LARGEST:
         return ()
     said = (
-        f"one release can move the path by {moved:.3g}, and it stands still beyond {LARGEST:g}: "
-        "lower estimator.path.eta0 or kappa, or any client can stop it"
+        f"one release can move the path by {moved:.3g}, and beyond {LARGEST:g} the path stands "
+        "still: lower estimator.path.eta0 or kappa, or any client can stop it"
     )
     return (said,)
 
@@ -176,13 +176,13 @@ def _narrower(task: GradientTask) -> str:
     classes = ""
     if task.classes:
         classes = (
-            "; classes of 15:85 need four times as many, and a plan counts with a share p of one "
+            "; classes of 15:85 need four times as many records; a plan assumes a share p of one "
             "class if estimator.path.curvature is 0.8 p (1 - p)"
         )
     return (
-        "a feature that uses half of its range needs 16 times as many records, and one that uses a "
-        f"tenth 10,000 times{classes}; old records say more: `veilstream study check STUDY "
-        "--sample FILE`"
+        "a feature that uses half of its range needs 16 times as many records, and one that uses "
+        f"a tenth 10,000 times as many{classes}; check old records: `veilstream study check "
+        "STUDY --sample FILE`"
     )
 
 
@@ -192,7 +192,7 @@ def of_features(task: GradientTask, features: Matrix) -> dict[str, object]:
     try:
         found = exact(task, len(features), design.T @ design / len(design))
     except NumericError:
-        return {"intervals": "never: in these records some feature follows from the others"}
+        return {"intervals": "never: in these records one feature is determined by the others"}
     return {
         "intervals": {
             "exact_is_half_a_unit_after": found.records,

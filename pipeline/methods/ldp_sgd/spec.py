@@ -37,28 +37,33 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     eta0: Annotated[
         Positive | None,
         key(
-            "scale of the steps, > 0; default 2 with a released curvature, whose steps are "
-            "shares of one to the minimum, else 1",
+            "scale of the steps, > 0; default 2 with a released curvature (a step is then a "
+            "share of the way to the minimum), otherwise 1",
             1.0,
         ),
     ] = None
     alpha: Annotated[
         Annotated[float, Meta(gt=0.5, le=1)] | None,
         key(
-            "decay of the steps, in (1/2, 1]; default 1 with a released curvature, else 0.501 "
-            "for linear and 0.6 for others",
+            "decay of the steps, in (1/2, 1]; default 1 with a released curvature, otherwise "
+            "0.501 for linear and 0.6 for others",
             0.501,
         ),
     ] = None
     burn_in: Annotated[
         int,
-        key("records before averages begin; later 6 to 12 % are left out", 1000, ge=0, le=10**9),
+        key(
+            ("records before averages begin; afterwards 6 to 12 % are left out"),
+            1000,
+            ge=0,
+            le=10**9,
+        ),
     ] = 1000
     clipping_norm: Annotated[
         Positive | None,
         key(
-            "records with a longer (1, features) weigh less, so that none moves a gradient "
-            "further; default: the root of the number of coefficients",
+            "records with a longer (1, features) weigh less, so that none of them moves a "
+            "gradient further; default: the root of the number of coefficients",
             2.0,
         ),
     ] = None
@@ -73,15 +78,15 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     kappa: Annotated[
         Positive | None,
         key(
-            "how far noise may move a linear predictor, in variances of its largest slope: the "
-            "cap of the steps; default 0.25, or 0.5 for linear without a released curvature",
+            "how far noise may move a linear predictor, in variances of its largest slope; this "
+            "caps the steps; default 0.25, or 0.5 for linear without a released curvature",
             0.5,
         ),
     ] = None
     behind: Annotated[
         Annotated[int, Meta(ge=0, le=10**9)] | None,
         key(
-            "records that a client's model may be late, which caps the steps too; default: "
+            "how many records late a client's model may be; this caps the steps, too; default: "
             "twice window.records times stream.publish.releases",
             1000,
         ),
@@ -89,19 +94,21 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     partitions: Annotated[
         Literal["pooled", "shared"] | None,
         key(
-            'with stream.partitions above 1: "shared" for one path that all of them move, '
-            '"pooled" for a path in each and the average of those',
+            'with stream.partitions above 1: "shared" for one path that all partitions move, '
+            '"pooled" for one path in each and the average of these paths',
             "shared",
         ),
     ] = None
-    full: Annotated[bool, key("keep the whole matrix of random scaling", "false")] = False
+    full: Annotated[
+        bool, key(("keep the whole matrix of random scaling, for contrasts"), "false")
+    ] = False
     releases: Annotated[
         Literal["gradients", "gradients+curvature", "gradients+curvature+products"] | None,
         key(
-            '"gradients" of single records; "gradients+curvature": with the noised sum of a '
-            'window\'s curvatures; "gradients+curvature+products": and of its outer products. '
-            'All share one budget. Default: "gradients+curvature"; "gradients" for unit = '
-            '"user", personal levels and discrete-laplace',
+            'what a release holds: "gradients" of single records; "gradients+curvature": also '
+            'the noised sum of a window\'s curvatures; "gradients+curvature+products": also '
+            'that of its outer products. All share one budget. Default: "gradients+curvature"; '
+            '"gradients" for unit = "user", personal levels and discrete-laplace',
             "gradients+curvature",
         ),
     ] = None
@@ -116,8 +123,8 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         | None,
         key(
             '"random-scaling", "plug-in" or "online-batch-means"; with the releases that they '
-            'need, "plug-in-curvature" or "plug-in-products". Default: the one that reads most '
-            "of what is released",
+            'need, also "plug-in-curvature" or "plug-in-products". Default: the one that uses '
+            "most of what is released",
             "plug-in-curvature",
         ),
     ] = None

@@ -59,9 +59,11 @@ def facts(task: SiteTask) -> dict[str, object]:
             "release": task.release,
             "because": because(task),
             "records_of_a_site": least_records(task),
-            "that_is": "with so many records or more in each site, the noised estimate of all "
-            f"{task.spec.sites} sites is more precise than what one of them could compute of its "
-            "own records without noise",
+            "that_is": (
+                "with at least this many records in each site, the noised estimate of all "
+                f"{task.spec.sites} sites is more precise than what one of them could compute "
+                "from its own records without noise"
+            ),
             "largest_share": task.spec.largest_share,
         }
         | influence(task),
@@ -73,10 +75,13 @@ def because(task: SiteTask) -> str:
     if task.spec.release != "auto":
         return "estimator.method.release says so"
     if task.release == "sufficient":
-        return "a linear model's sums at 0 say all, and no site waits for a model"
+        return "the sums of a linear model at 0 say everything, so no site waits for a model"
     if task.loss.name == "linear":
-        return "residuals are cut below the response's range, so that a model makes them smaller"
-    return "a curved loss is known near the point where its score is taken: models bring that near"
+        return "residuals are cut below the response's range, and a model makes them smaller"
+    return (
+        "a curved loss is known only near the point where its score is taken, and models bring "
+        "that point near"
+    )
 
 
 def largest_move(task: SiteTask | CopiesTask) -> float:
@@ -92,12 +97,17 @@ def influence(task: SiteTask | CopiesTask) -> dict[str, object]:
     many = math.ceil(sites / 2) if sites >= LEAST_SITES else 1
     return {
         "one_site_moves_at_most": largest_move(task),
-        "in": "standard errors of all coefficients jointly, where many sites of about equal size "
-        "do not truly differ; one of a handful, or one with most of the records, can move it by "
-        f"several times that, and with fewer than {LEAST_SITES} sites nothing bounds it",
-        "sites_that_lie_together": f"{many} or more of {sites} move estimates without limit. Fewer "
-        "do by a bounded way, and may not be flagged: a quarter by about 2 standard errors of one "
-        "site alone, a third by 3, and 45 % by 6",
+        "in": (
+            "standard errors of all coefficients jointly, where many sites of about equal size "
+            "do not truly differ. One of a handful of sites, or one with most of the records, "
+            f"can move it by several times that; with fewer than {LEAST_SITES} sites nothing "
+            "bounds it"
+        ),
+        "sites_that_lie_together": (
+            f"{many} or more of {sites} sites move estimates without limit. Fewer move them by a "
+            "bounded distance, and may not be flagged: a quarter by about 2 standard errors of "
+            "one site alone, a third by 3, and 45 % by 6"
+        ),
     }
 
 
@@ -116,17 +126,18 @@ def warnings(task: SiteTask) -> tuple[str, ...]:
     said, least = [], least_records(task)
     if least > 20 * task.slots:
         said.append(
-            f"a site should have about {least:,} records, and a window has {task.slots}: noise "
-            "enters each window anew, so use larger ones (window.records), a larger epsilon or "
+            f"a site should have about {least:,} records, and a window has {task.slots}. Noise "
+            "enters each window anew: use larger windows (window.records), a larger epsilon or "
             "fewer features"
         )
     levels = max((len(f.levels or ()) for f in task.encoding.features.values()), default=0)
     ridge = task.study.estimator.ridge
     if levels and OUTWEIGHED * ridge > min(RARE, 1 / levels):
         said.append(
-            f"estimator.ridge: {ridge:g} outweighs what records say of levels that fewer than "
-            f"{OUTWEIGHED * ridge:.2g} of them have: it draws their coefficients to 0 by a tenth "
-            "or more, and intervals are for these; use a smaller one, or put rare levels together"
+            f"estimator.ridge: {ridge:g} outweighs what the records say about levels that fewer "
+            f"than {OUTWEIGHED * ridge:.2g} of them have. It pulls the coefficients of these "
+            "levels to 0 by a tenth or more, and intervals are for the smaller coefficients. Use "
+            "a smaller ridge, or join rare levels"
         )
     return tuple(said)
 
@@ -166,8 +177,8 @@ def outlook(task: SiteTask, records: int) -> Outlook:
 def _why(task: SiteTask) -> str:
     if not task.study.estimator.ridge:
         return (
-            "estimator.ridge is 0, so that intervals wait for the records' own curvature to show "
-            "through the noise"
+            "estimator.ridge is 0, so intervals wait until the records' own curvature is clear "
+            "of the noise"
         )
     return "intervals wait until models are near the estimate" if task.at_models else ""
 
@@ -189,14 +200,16 @@ def design(study: Study, records: int, clients: int) -> Design:
     if (task.at_models or task.release == "copies") and clients < publish.releases:
         kept = {"seconds": publish.seconds, "pause": publish.pause}
         changes["stream.publish"] = {"releases": clients, **kept}
-        reasons["stream.publish"] = "a model after a window of each client, which the next one uses"
+        reasons["stream.publish"] = (
+            "a model after one window of each client, which the next window uses"
+        )
     if task.release != "copies":
         begun = SiteTask(with_keys(study, changes, name="the design"))
         certain = _spectral(begun) / math.sqrt(NEAR_WINDOWS * clients)
         changes["estimator.ridge"] = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
         reasons["estimator.ridge"] = (
-            f"enough for intervals of slopes from {NEAR_WINDOWS} of {WINDOWS} windows on, whatever "
-            "the records say; they are those of the penalised coefficients"
+            f"enough for intervals of slopes from {NEAR_WINDOWS} of {WINDOWS} windows on, "
+            "whatever the records say; these intervals are for the penalised coefficients"
         )
     return Design(changes, reasons)
 

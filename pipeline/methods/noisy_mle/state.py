@@ -203,7 +203,7 @@ def _numbers(shape: Shape, name: str, data: bytes) -> Integers:
         raise StateError(f"stored state has an unknown field {name!r}")
     if len(data) % 8 or (len(data) // 8 - 1) % each or len(data) <= 8:
         raise StateError(
-            f"the stored sums of a site have {len(data)} bytes, which is no length of theirs; "
+            f"the stored sums of a site have {len(data)} bytes, which is not a possible length; "
             "run `veilstream state rebuild`"
         )
     return np.frombuffer(data, dtype="<i8").astype(np.int64)

@@ -24,10 +24,10 @@ LISTED = 50
 NAMED = 3
 #: What an operator does about a site that is left out.
 DO = (
-    "what to do: estimate and intervals are those of the other sites. `veilstream client list` has "
-    "the digest of each client that is admitted; ask it whether columns, units and responses are "
-    "those of the study. One that lies you revoke (`veilstream client revoke`); one that truly "
-    "differs needs a study of its own"
+    "what to do: estimate and intervals are those of the other sites. `veilstream client list` "
+    "has the digest of each admitted client: ask the client whether columns, units and responses "
+    "are those of the study. Revoke a client that lies (`veilstream client revoke`); a client "
+    "that truly differs needs its own study"
 )
 #: What names a site in an estimate: a digest, in which nothing moves a terminal.
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}\\Z")]
@@ -64,7 +64,7 @@ def told(study: Study, details: Mapping[str, Any]) -> Sequence[str]:
     more = len(said.flagged) - len(named)
     who = ", ".join(named) + (f" and {more} more" if more else "")
     return (
-        f"flagged, and weighs nothing: {len(said.flagged)} of {said.count} sites: {who}",
+        f"flagged, with weight 0: {len(said.flagged)} of {said.count} sites: {who}",
         DO,
     )
 
@@ -93,14 +93,17 @@ def _said_of(details: Mapping[str, Any]) -> Said | None:
 def _why(said: Said, row: Row | None, name: str, far: float) -> str:
     """Return why a site is left out, with its distance."""
     if name in said.misplaced:
-        return "the points of its releases are no models of this study"
+        return "the points of its releases are not models of this study"
     if row is None:
         return "not among those that are listed"
     distance = f"distance {row.distance:.1f}"
     if row.distance > far:
         return f"{distance}: honest sites are at about 1, and left out from {far:.1f} on"
     what = "scatter" if said.release == "copies" else "curvature"
-    return f"{distance}; its {what} is unlike the others': features of another spread, or a lie"
+    return (
+        f"{distance}; its {what} is unlike that of the others: its features have another spread, "
+        "or it lies"
+    )
 
 
 def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
@@ -123,12 +126,12 @@ def lacking(share: float, *, known: bool) -> str:
     """
     if share < 1:
         return (
-            "under the noise the features' effects cannot be told apart yet: intervals need more "
-            "releases, larger windows (window.records), or a larger estimator.ridge"
+            "the effects of the features cannot yet be told apart from the noise: intervals need "
+            "more releases, larger windows (window.records), or a larger estimator.ridge"
         )
     if not known:
         return (
-            "the spread of the residuals does not stand out of its noise: intervals need more "
+            "the spread of the residuals is not yet clear of its noise: intervals need more "
             "releases, or estimator.noise_scale where it is known"
         )
     return ""
@@ -144,7 +147,7 @@ def endless(names: Sequence[str], covariance: Matrix) -> str:
         return ""
     it = "it" if len(lost) == 1 else "them"
     return (
-        f"no interval for {', '.join(lost)}: noise may still be all that tells {it} from other "
+        f"no interval for {', '.join(lost)}: perhaps only noise tells {it} apart from other "
         f"features. More releases or larger windows (window.records) give {it} one"
     )
 
@@ -158,19 +161,19 @@ def far(staying: int, count: int, needed: int, misplaced: Sequence[str]) -> str:
     if staying < needed:
         said = (
             f"{staying} of {count} sites have reported from a recent model, and intervals need "
-            f"{needed}: with those that were at older ones they would be too short. Let the others "
-            "send their next windows; sites that have stopped leave as models move on"
+            f"{needed}: with sites at older models they would be too short. Let the others send "
+            "their next windows; sites that have stopped leave as models move on"
         )
     else:
         said = (
-            "scores were taken at models too far from this estimate, so that intervals would be "
-            f"too short: they come when {needed} of {count} sites have sent windows at newer "
-            "models, usually with the third or fourth window of each; make models sooner "
-            "(stream.publish) or cut the same records into more windows (window.records)"
+            "scores were taken at models too far from this estimate, so intervals would be too "
+            f"short. They appear when {needed} of {count} sites have sent windows at newer "
+            "models, usually with the third or fourth window of each. Make models sooner "
+            "(stream.publish), or cut the same records into more windows (window.records)"
         )
     if misplaced:
         said += (
-            f". Left out, as the points of their releases are no models of this study: "
+            ". Left out, because the points of their releases are not models of this study: "
             f"{', '.join(misplaced[:NAMED])}; ask them, or admit sites by name (trust.releases)"
         )
     return said

@@ -62,7 +62,7 @@ def problem_of(task: Task, keys: Keys, loss: Loss, clients: Clients) -> Problem[
     matrix: Printed = getattr(keys, "ridge_matrix", "intercept-free")
     ridge = Ridge.as_printed(weight) if matrix == "as-printed" else Ridge(weight, matrix)
     if all(np.isnan(held.responses).all() for held in clients.values()):
-        raise DataError("no record could be used: the data owner must mend the source")
+        raise DataError("no record could be used: the data owner must correct the source")
     longest = max(len(held.responses) for held in clients.values())
     windows = [slice(start, start + slots) for start in range(0, longest, slots)]
     return Problem(

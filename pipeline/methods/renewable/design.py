@@ -76,8 +76,10 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
         usual_half=reach * math.sqrt(float(np.median(privacy + sampling))),
         why=""
         if ridge
-        else "estimator.ridge is 0, so intervals wait until the records' own curvature shows "
-        "through the noise, and nothing bounds how long that takes",
+        else (
+            "estimator.ridge is 0, so intervals wait until the records' own curvature is clear "
+            "of the noise; nothing bounds how long that takes"
+        ),
         intercept=_intercept_after(task, _bend(task) * products, noise),
     )
 
@@ -94,11 +96,15 @@ def design(study: Study, records: int, clients: int) -> Design:
         return Design({}, {})
     changes: dict[str, object] = {"privacy.split": dict(SPLIT), "estimator.norm_bound": "typical"}
     reasons = {
-        "privacy.split": "shares of the budget: the curvature's decides when intervals come, the "
-        "gradient's how long they are",
-        "estimator.norm_bound": f"{typical_norm_bound(task.encoding):g} instead of "
-        f"{task.longest:.3g}, the longest that the ranges allow: 99 % of records that are as their "
-        "typical values say are shorter, and all noise grows with it",
+        "privacy.split": (
+            "shares of the budget: that of the curvature decides when intervals appear, that of "
+            "the gradient how long they are"
+        ),
+        "estimator.norm_bound": (
+            f"{typical_norm_bound(task.encoding):g} instead of {task.longest:.3g}, the longest "
+            "that the ranges allow: 99 % of records that are distributed as declared are "
+            "shorter, and all noise grows with it"
+        ),
     }
     needed = math.ceil(RELEASES * task.size / RECENT)
     for begin in BEGIN:
@@ -109,25 +115,27 @@ def design(study: Study, records: int, clients: int) -> Design:
         if certain <= LARGEST_RIDGE:
             break
     reasons["window.records"] = (
-        f"the largest with {needed:,} releases, {RELEASES} recent ones for each coefficient, in "
-        f"{begin:.0%} of the records, and {WINDOWS} of each client: a release has the same noise "
-        "whatever its size"
+        f"the largest window that still gives {needed:,} releases ({RELEASES} recent ones for "
+        f"each coefficient) within {begin:.0%} of the records, and {WINDOWS} releases of each "
+        "client: the noise of a release does not depend on its size"
     )
     width = RenewableTask(with_keys(study, changes, name="the design")).secant.width
     if width:
         changes["estimator.method"] = {**(study.estimator.method or {}), "secant_width": width}
         reasons["estimator.method"] = (
-            f"secant_width: of {', '.join(f'{each:g}' for each in WIDTHS)} the smallest for which "
-            "the noise at this size is small enough. The larger it is, the further the lengths of "
-            "intervals may be off: more records or a larger epsilon let it be smaller"
+            f"secant_width: the smallest of {', '.join(f'{each:g}' for each in WIDTHS)} for "
+            "which the noise at this size is small enough. The larger it is, the less exact the "
+            "lengths of intervals may be; more records or a larger epsilon allow a smaller one"
         )
     changes["estimator.ridge"] = min(max(_up(certain), LEAST_RIDGE), LARGEST_RIDGE)
     reasons["estimator.ridge"] = (
-        f"the least that is enough for intervals of slopes from {begin:.0%} of the records on; "
-        "they are those of the penalised coefficients"
+        f"the smallest ridge that is enough for intervals of slopes from {begin:.0%} of the "
+        "records on; these intervals are for the penalised coefficients"
         if certain <= LARGEST_RIDGE
-        else f"{_up(certain):g} would be enough at all records, but leaves little of each; "
-        "with less, intervals need features that vary"
+        else (
+            f"{_up(certain):g} would be enough at all records, but leaves little of each "
+            "coefficient; with a smaller ridge, intervals need features that vary"
+        )
     )
     return Design(changes, reasons)
 

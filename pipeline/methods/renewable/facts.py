@@ -94,8 +94,10 @@ def _slopes(task: RenewableTask) -> dict[str, object]:
     return {
         **found,
         "residual_bound": unit * bound,
-        "advice": "the gradient's noise is in proportion to estimator.residual_bound, that of the "
-        "squared slopes to its square: lower it towards the largest residual that you expect, by "
-        "what is public, but not far below the spread of the response, or the first models swing; "
-        "larger residuals count as if they were that large",
+        "advice": (
+            "the gradient's noise is proportional to estimator.residual_bound, that of the "
+            "squared slopes to its square. Lower it towards the largest residual that you "
+            "expect, judged by what is public, but not far below the spread of the response, or "
+            "the first models swing. Larger residuals count as if they had this size"
+        ),
     }

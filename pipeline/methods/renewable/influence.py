@@ -26,12 +26,19 @@ def influence(task: RenewableTask) -> dict[str, object]:
         "one_release_moves_at_most": largest_move(
             task, counted_slots(task.study, usual) / task.slots
         ),
-        "after": f"{usual:,} records, when intervals usually come; with twice as many half as far",
+        "after": (
+            f"{usual:,} records, when intervals usually appear; with twice as many it moves half "
+            "as far"
+        ),
         "less_than_an_interval": "never" if least is None else f"from about {least:,} records on",
-        "in": "how far all coefficients move together (the root of their squared changes, for "
-        "features encoded to [-1, 1]), by the worst numbers that a client can make up",
-        "against_it": "admit whom you trust (trust.releases), watch each client's share "
-        "(`veilstream page`), and take out who has lied (`veilstream state forget`)",
+        "in": (
+            "how far all coefficients move together (the root of their squared changes, for "
+            "features encoded to [-1, 1]), by the worst numbers that a client can invent"
+        ),
+        "against_it": (
+            "admit only clients that you trust (trust.releases), watch each client's share "
+            "(`veilstream page`), and take out a client that has lied (`veilstream state forget`)"
+        ),
     }
 
 

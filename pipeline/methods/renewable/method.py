@@ -28,15 +28,15 @@ WHOLE = "sums that a client sends again (estimator.method.reexpand) stand for al
 #: What the operator of such a study should know.
 KEPT = (
     "estimator.method.reexpand: each client keeps all records that it has released, encoded and "
-    "readable, in its database (VEILSTREAM_FOLDER), and Redis the sums of each client"
+    "readable, in its database (VEILSTREAM_FOLDER); Redis keeps the sums of each client"
 )
 
 
 #: What the operator of an open study of a loss whose curvature jumps should know.
 EARLY = (
     "estimator.method.reexpand: without it the sums keep curvatures that were taken at early "
-    "models, and intervals of gdwd can be too short where features have few levels: those of 95 % "
-    "have held 86 % there. Set it to true, or fit at the end"
+    "models. Intervals of gdwd can then be too short if features have few levels: 95 % intervals "
+    "have covered 86 %. Set it to true, or fit at the end"
 )
 
 

@@ -36,13 +36,13 @@ from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
 ROUGH = (
-    "the clients' first windows were too small for so many coefficients: intervals wait until as "
+    "the clients' first windows were too small for so many coefficients. Intervals wait until as "
     "many records have come in later windows; larger windows (window.records) avoid that"
 )
 AT_THE_KINK = (
-    "every feature has two values, so that margins can crowd at the kink of this loss, and these "
-    "sums keep curvatures of early models: intervals may be too short (of 95 % ones 86 % have "
-    "held). Fit the records again at the end (`veilstream fit`), or begin a new study with "
+    "every feature has two values, so margins can crowd at the kink of this loss, and these sums "
+    "keep curvatures of early models. Intervals may be too short: 95 % intervals have covered 86 "
+    "%. Fit the records again at the end (`veilstream fit`), or begin a new study with "
     "estimator.method.reexpand = true"
 )
 #: Sums of a feature's values and of their squares are alike up to rounding.
@@ -147,7 +147,7 @@ def _distance(state: OpenState, coefficients: Vector) -> float:
 def _doubt(task: RenewableTask, state: OpenState, total: OpenState) -> str:
     """Say why there is no interval yet although the numbers would give one; empty if none."""
     if task.classes and min(total.part("counts")) == 0:
-        return "records of one class only have come so far, so the intercept has no best value"
+        return "so far all records have the same class, so the intercept has no best value"
     # the first entry of the curvature is the sum of all records' own
     largest = task.largest_weight * task.loss.curvature_bound
     if task.loss.responses == "count":
@@ -157,9 +157,9 @@ def _doubt(task: RenewableTask, state: OpenState, total: OpenState) -> str:
     needed = task.size if task.classes else RECORDS_PER_COEFFICIENT * task.size
     if carried < needed:
         return (
-            "the loss is nearly flat at almost all records, so that together they tell as much as "
-            f"{carried:.1f} where it bends most; intervals need {needed}. More records, a larger "
-            "estimator.residual_bound or estimator.ridge, or a smaller q help"
+            "the loss is nearly flat at almost all records: together they tell as much as "
+            f"{carried:.1f} records where it bends most, and intervals need {needed}. More "
+            "records, a larger estimator.residual_bound or estimator.ridge, or a smaller q help"
         )
     return ""
 

@@ -46,8 +46,8 @@ from pipeline.types import Matrix, Vector
 #: How intervals are made.
 INTERVAL = "sandwich, spread between releases"
 STILL_MOVING = (
-    "the estimate still moves away from the models that clients computed these releases at, so "
-    "that intervals would not hold what it moves to: wait for more releases at newer models"
+    "the estimate still moves away from the models at which clients computed these releases, so "
+    "intervals would not cover the value that it moves to: wait for more releases at newer models"
 )
 #: A class is taken to occur when its count is so many standard deviations of the noise above 0.
 COUNTS_NOISE = 3.0
@@ -168,8 +168,8 @@ def _both_classes(task: RenewableTask, parts: Weighed) -> Condition:
     least = COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
     return Condition(
         min(1.0, max(0.0, float(counts.min()) / least) ** 2),
-        "one class is so rare that its noised count may be noise alone: intervals need more "
-        "records, of both classes",
+        "one class is so rare that its noised count may be only noise: intervals need more "
+        "records of both classes",
     )
 
 
@@ -178,9 +178,8 @@ def _start_status(task: RenewableTask, releases: int) -> tuple[Status, str]:
         return "empty", "no release has come yet"
     needed = task.study.stream.publish.releases
     return "starting", (
-        f"the first model goes out after {needed} releases (stream.publish.releases), and "
-        f"{releases} have come; it goes out sooner if one client has used up its "
-        "stream.max_in_flight_windows"
+        f"the first model goes out after {needed} releases (stream.publish.releases); {releases} "
+        "have come. It goes out sooner if one client has used up its stream.max_in_flight_windows"
     )
 
 

@@ -24,10 +24,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     secant_width: Annotated[
         Annotated[float, Meta(ge=0, le=100)] | None,
         key(
-            "the curvature of a record is its mean over so far to either side of the "
-            "predictor, in [0, 100], and of gdwd at most 1 / (2 width), its peak spread out; 0 is "
-            "the curvature at the predictor itself; default for gdwd 0.5, 1 or 2: the larger the "
-            "noise, the wider",
+            "the curvature of a record is averaged over this distance to either side of the "
+            "predictor, in [0, 100], and for gdwd at most 1 / (2 width), its peak spread out; 0 "
+            "is the curvature at the predictor itself; default for gdwd 0.5, 1 or 2: the larger "
+            "the noise, the wider",
             1.0,
         ),
     ] = None
@@ -35,7 +35,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         bool,
         key(
             "without privacy: clients keep their encoded records, and send their sums again at "
-            "newer models, in the place of all that they sent before",
+            "newer models; these replace all that they sent before",
             True,
         ),
     ] = False

@@ -2,9 +2,9 @@
 
 import { byId, count, lasted, make, moment, number, percent, say } from "./words.js";
 
-const SPENT = "What all studies have spent on this client's source. Where each record enters one release, a study is charged once, with its first release: more of them cost no record more.";
-const WEIGHT = "How much of the estimate each site is. One that is left out says what no other site says: below the coefficients is why, and what to do.";
-const DISTANCE = "How far a site is from the others; about 1 where they are honest.";
+const SPENT = "What all studies have spent on this client's source. If each record enters one release, a study is charged once, with its first release: later releases hold other records and cost nothing more.";
+const WEIGHT = "The weight of each site in the estimate. A site that is left out differs from all others: below the coefficients you see why, and what to do.";
+const DISTANCE = "How far a site is from the others; about 1 for honest sites.";
 
 function pairs(box, entries) {
   if (box.children.length !== entries.length) {
