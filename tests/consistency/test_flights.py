@@ -84,6 +84,7 @@ def main(message: EstimateMessage) -> Coefficient:
     return message.coefficients[PLACE]
 
 
+@pytest.mark.slow
 def test_every_flight_is_there_and_those_that_never_arrived_keep_their_slots(
     shown: Flights,
 ) -> None:

@@ -107,7 +107,9 @@ def test_no_attack_learns_more_from_payloads_made_one_by_one(mechanism: Mechanis
     assert 0.3 < share_of(mechanism, found.claimed) <= 1
 
 
-@every_mechanism
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param(m, marks=[pytest.mark.slow] * (m != BOTH[0])) for m in BOTH]
+)
 def test_no_attack_learns_more_from_short_vectors_of_noise(mechanism: Mechanism) -> None:
     attack = attack_of("step", mechanism, "zero-out")
     found = measure(attack, DRAWS[mechanism], streams(4), draw=few_at_a_time)

@@ -263,6 +263,7 @@ def test_a_design_has_intervals_when_it_says(clients: int) -> None:
 
 
 @pytest.mark.takes("a mean error is known from some streams")
+@pytest.mark.slow
 def test_with_a_ridge_intervals_are_for_penalised_coefficients_of_weighed_records() -> None:
     cell, ridge = replace(RARE, records=5000), 0.01
     told = []
