@@ -31,6 +31,7 @@ import numpy as np
 
 #: What commands import when they run.
 MODULES = (
+    "amqtt.broker",
     "pipeline.cli.main",
     "pipeline.cli.produce",
     "pipeline.cli.worker",
