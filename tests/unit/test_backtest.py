@@ -182,7 +182,7 @@ TIMED = Options(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("records", [1, 37, 1_000])
+@pytest.mark.parametrize("records", [1, pytest.param(37, marks=pytest.mark.slow), 1_000])
 @pytest.mark.parametrize(
     "options",
     [

@@ -88,7 +88,11 @@ def test_designed_intervals_are_certain_at_half_and_shorter_with_more(
 
 
 @pytest.mark.parametrize(
-    ("loss", "more"), [("gdwd", {"maximum": 4.0}), ("logistic", {}), ("linear", {})]
+    ("loss", "more"),
+    [
+        ("gdwd", {"maximum": 4.0}),
+        *(pytest.param(loss, {}, marks=pytest.mark.slow) for loss in ("logistic", "linear")),
+    ],
 )
 def test_simulated_streams_have_the_intervals_that_were_planned(
     loss: str, more: dict[str, float]

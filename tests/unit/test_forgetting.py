@@ -216,7 +216,7 @@ def test_too_short_a_half_life_says_so() -> None:
 # --- the whole way ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("private", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_in_one_process_keeps_few_buckets_and_counts_what_it_drops(private: bool) -> None:
     task = task_of(
         p=1, records=10, private=private, releases=2, forgetting='half_life = 20, of = "records"'

@@ -155,7 +155,7 @@ def test_nothing_and_little_have_a_status_of_their_own() -> None:
     assert all(c.interval is None for c in little.coefficients)
 
 
-@pytest.mark.parametrize("loss", ["linear", "logistic"])
+@pytest.mark.parametrize("loss", [pytest.param("linear", marks=pytest.mark.slow), "logistic"])
 def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
     held = {"linear": "alpha = 0.501, eta0 = 2", "logistic": 'releases = "gradients+curvature"'}
     task = task_of(loss=loss, epsilon=18.163, path=held[loss], records=50, publish=3)
@@ -167,6 +167,7 @@ def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
         assert abs(row.value - truth) < 5 * row.standard_error
 
 
+@pytest.mark.slow
 def test_without_privacy_the_plug_in_is_that_of_the_sandwich() -> None:
     task = task_of(mechanism="none", path="behind = 0", records=20, publish=5)
     found = streamed(task, 60_000, 6).estimate(0.0)[0]
