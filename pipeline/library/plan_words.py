@@ -67,6 +67,25 @@ def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:
     )
 
 
+def classes(outlook: Outlook, study: Study) -> str:
+    """Say which share of the classes a plan supposes, and what waits for it.
+
+    Returns: Empty where nothing does.
+    """
+    if (after := outlook.classes) is None:
+        return ""
+    typical = study.data.response.typical
+    share = 0.5 if typical is None else min(typical, 1.0 - typical)
+    whence = "as data.response.typical says"
+    if typical is None:
+        whence = "as data.response has no `typical`, a public guess of the share of `positive`"
+    return (
+        f"assumed: {share:.3g} of the records have the rarer class ({whence}). No interval comes "
+        "before both noised class counts stand out of their noise, here after about "
+        f"{_about(after)} records; with half that share it takes four times as many"
+    )
+
+
 def _about(records: int) -> str:
     """Return a number of records with three digits, rounded up."""
     unit = 10 ** max(len(str(records)) - 3, 0)
