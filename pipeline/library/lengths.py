@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import DataError
-from pipeline.library.sampled import classes_of
+from pipeline.library.sampled import classes_of, order_of
 from pipeline.methods import method_of
 from pipeline.methods.offline import offline_method
 from pipeline.records.features import Features
@@ -62,8 +62,9 @@ def expected(task: Task) -> dict[str, object]:
 def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     """Return the same of the records of a file, and features that use a sliver of their range.
 
-    The file needs the features alone, or the response where there are none; if it has responses of
-    classes, how frequent these are is said, too. None of it is private.
+    The file needs the features alone, or the response where there are none; if it has responses,
+    how frequent classes are is said, too, and what goes with the order of the records. None of it
+    is private.
     Raises DataError if the file cannot be read, lacks a column, or has no record that can be used.
     """
     features = Features.of(task.study)
@@ -84,6 +85,7 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
         "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
         **classes_of(task, responses),
+        **order_of(task, columns, responses),
         **({} if offline_method(task.study) else method_of(task.study).of_features(task, columns)),
     }
 

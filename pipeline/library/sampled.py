@@ -1,18 +1,30 @@
-"""What a sample file says of its classes: from raw records, and NOT private."""
+"""What a sample file says of its classes, and of its order: from raw records, and NOT private.
+
+Estimates take records as independent of their place in the stream: the newest releases count most,
+at models that came from earlier ones. A file that is sorted by its response is no such stream.
+"""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from scipy.special import logit
+from scipy.special import logit, ndtri
 
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import offline_method
+from pipeline.records.response import response_of
 from pipeline.release.task import Task
 from pipeline.study import with_keys
-from pipeline.types import Vector
+from pipeline.types import Matrix, Vector
 
+#: A file is cut into so many consecutive parts, if each has so many records.
+PARTS, LEAST = 10, 20
+#: Parts differ where a larger share of the variance than this is between them, and a larger one
+#: than chance makes once in so many columns.
+SHARE, CHANCE = 0.1, 1e6
+#: So many columns are named.
+NAMED = 5
 #: A guess of how frequent a class is is wrong from this ratio of odds on.
 WRONG = 1.5
 
@@ -51,3 +63,47 @@ def _later(task: Task, share: float) -> str:
         f". With {share:.2g} no interval comes before {outlook.classes:,} records, at which both "
         "noised class counts stand out of their noise"
     )
+
+
+def order_of(task: Task, columns: Matrix, responses: Vector) -> dict[str, object]:
+    """Return which columns go with the place of a record in the file; empty if none does.
+
+    columns: Encoded features, shape (n, p).
+    responses: As of `classes_of`.
+    """
+    names = [response_of(task.study).name, *task.study.coefficient_names[1:]]
+    found = {
+        name: said
+        for name, column in zip(names, [responses, *columns.T], strict=True)
+        if (said := _moving(column[np.isfinite(column)]))
+    }
+    if not found:
+        return {}
+    told = dict(sorted(found.items(), key=lambda item: -item[1])[:NAMED])
+    return {
+        "goes_with_the_order": {
+            name: f"{share:.0%} of its variance is between {PARTS} consecutive parts of the file"
+            for name, share in told.items()
+        },
+        "order": (
+            "records are not in a random order. Clients release them as they come, and estimates "
+            "follow the newest: such a stream may have no intervals, or those of its last part. "
+            "If the order is of the file alone (sorted, or site after site), shuffle it before it "
+            "is released, as with `shuf`; if it is the order of time, records drift: "
+            "estimator.forgetting, or a feature that says what changes"
+        ),
+    }
+
+
+def _moving(column: Vector) -> float:
+    """Return the share of the variance that is between consecutive parts, 0 if it may be chance."""
+    total = float(np.var(column)) * len(column) if len(column) >= PARTS * LEAST else 0.0
+    if total == 0:
+        return 0.0
+    parts = np.array_split(column, PARTS)
+    middle = float(np.mean(column))
+    share = sum(len(part) * (float(np.mean(part)) - middle) ** 2 for part in parts) / total
+    # of independent records it is chi squared, by the cube root of Wilson and Hilferty
+    free = PARTS - 1
+    root = 1 - 2 / (9 * free) - float(ndtri(1 / CHANCE)) * math.sqrt(2 / (9 * free))
+    return share if share > max(SHARE, free * root**3 / len(column)) else 0.0
