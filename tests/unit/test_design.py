@@ -204,6 +204,40 @@ def test_a_verdict_names_settings_that_are_enough() -> None:
     assert not lacking([row for row in own if row.outlook.usual <= 100], 100)
 
 
+@pytest.mark.parametrize(
+    ("loss", "records", "wide", "unit"),
+    [
+        ("linear", 100_000, False, "of the response's range"),
+        ("linear", 1_600, True, "of the response's range"),
+        ("logistic", 100_000, False, "in log odds"),
+        ("poisson", 100_000, False, "in the log of the mean"),
+    ],
+)
+def test_a_verdict_says_how_long_intervals_are(
+    loss: str, records: int, wide: bool, unit: str
+) -> None:
+    found = proposed(parse_study(study_text(p=3, loss=loss, epsilon=1.0)), records, 5)
+    said = verdict(found)
+    assert found.own.outlook.usual <= records
+    assert found.own.detectable is not None
+    assert f"effects larger than {found.own.detectable:.2g}" in said
+    assert unit in said
+    assert ("wide intervals only" in said) == wide
+    if loss == "linear":
+        # the response's range is 2 wide
+        assert f"{found.own.detectable / 2:.0%} of the response's range" in said
+
+
+@pytest.mark.parametrize(("records", "needed"), [(3_000, True), (400_000, False)])
+def test_a_verdict_says_that_predictions_need_the_intercept(records: int, needed: bool) -> None:
+    text = study_text(p=9, loss="linear", epsilon=1.0)
+    found = proposed(parse_study(text), records, 5)
+    assert found.own.outlook.usual <= records
+    assert found.own.outlook.intercept is not None
+    assert (found.own.outlook.intercept > records) == needed
+    assert ("predictions need the intercept" in verdict(found)) == needed
+
+
 @pytest.mark.parametrize("kind", METHODS)
 @pytest.mark.parametrize(("records", "clients"), [(100_000, 10), (200_000, 30)])
 def test_a_new_study_of_each_kind_has_intervals_within_its_records(
