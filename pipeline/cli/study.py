@@ -58,7 +58,7 @@ PLAIN = {
     "exact": "at best",
     "exact_is_half_a_unit_after": "records until an exact one is half a unit to either side",
     "ready_at_the_latest": "records until estimates are ready, at the latest",
-    "latest": "at the latest, in records",
+    "latest": "for slopes that do not go with the intercept, whatever features are like",
     "usual": "usually, in records",
     "influence": "influence of a client that lies",
     "less_than_an_interval": "less than half an interval",

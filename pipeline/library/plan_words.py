@@ -26,6 +26,8 @@ BUT = (
 #: Smallest slope that most such studies tell from zero, above which next to nothing is seen: in
 #: log odds or logs over half a feature's range, and as a share of the range of a number.
 BLIND, BLIND_OF_RANGE = 1.0, 0.2
+#: A size that a ridge makes sure of is of no use from so many typical ones on.
+FAR = 10
 #: What the unit of a slope is, by loss; of numbers it is that of the response.
 UNITS = {"logistic": " in log odds", "poisson": " in the log of the mean"}
 
@@ -46,7 +48,22 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
         typical += f" for slopes and {intercept:,} for the intercept"
     if latest is None:
         return f"{typical}, {IF}; no number of records guarantees it"
-    return f"{typical}, {IF}; after {latest:,} at the latest for slopes {BUT}"
+    return f"{typical}, {IF}; whatever features are like, after {latest:,} for slopes {BUT}"
+
+
+def far_off(outlook: Outlook, study: Study) -> str:
+    """Say what to do where the ridge of a study is so small that it makes sure of next to nothing.
+
+    Returns: Empty where there is nothing to do.
+    """
+    if outlook.latest is None or outlook.latest <= FAR * outlook.usual:
+        return ""
+    return (
+        f"estimator.ridge = {study.estimator.ridge:g} is so small for these releases that it makes "
+        f"sure of no interval before {_about(min(outlook.latest, 10**12))} records: run "
+        "`veilstream study design STUDY --records N --clients K`, which proposes a ridge and "
+        "windows for your number of records"
+    )
 
 
 def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:

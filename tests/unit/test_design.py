@@ -181,10 +181,25 @@ def test_two_hundred_features_can_be_planned() -> None:
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
     assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes except")
     assert when(Outlook(500, 400, None, None)).startswith("after about 400 records, if features")
-    assert "after 500 at the latest for slopes" in when(Outlook(500, 400, None, None))
+    sure = when(Outlook(500, 400, None, None))
+    assert "whatever features are like, after 500 for slopes except" in sure
+    # of slopes that go with the intercept it is no latest one
+    assert "latest" not in sure
     assert "no number of records guarantees" in when(Outlook(None, 400, None, None))
     both = when(Outlook(500, 400, None, None, intercept=700))
     assert "about 400 records for slopes and 700 for the intercept" in both
+
+
+@pytest.mark.parametrize("loss", ["linear", "poisson"])
+def test_a_default_ridge_that_makes_sure_of_nothing_says_what_to_do(loss: str) -> None:
+    study = parse_study(study_text(loss=loss, epsilon=1.0, ridge=1e-3))
+    found = check_study(study)["intervals"]
+    assert isinstance(found, dict)
+    assert found["latest"] > 10 * found["usual"]
+    assert "`veilstream study design STUDY --records N --clients K`" in found["advice"]
+    planned = check_study(proposed(study, 100_000, 5).study)["intervals"]
+    assert isinstance(planned, dict)
+    assert "advice" not in planned
 
 
 def test_a_verdict_names_settings_that_are_enough() -> None:
