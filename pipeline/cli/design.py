@@ -11,7 +11,7 @@ import click
 
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.errors import ConfigError
-from pipeline.library.plan_words import counted_of, exact, lacking, verdict
+from pipeline.library.plan_words import classes, counted_of, exact, lacking, verdict
 from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.losses import MEANINGS
 from pipeline.release.share import standstill
@@ -122,6 +122,8 @@ def _show(found: Plan) -> None:
         click.echo(f"  {key} = {_value(value)}: {own.design.reasons[key]}")
     click.echo(verdict(found))
     if said := exact(own.outlook, study, found.records):
+        click.echo(said)
+    if said := classes(own.outlook, study):
         click.echo(said)
     if own.outlook.why:
         click.echo(own.outlook.why)

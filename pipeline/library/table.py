@@ -153,7 +153,12 @@ def target_line(message: EstimateMessage) -> str:
         return said
     least, most = (f"{math.floor(100 * share)}" for share in (min(kept), max(kept)))
     share = f"{least}" if least == most else f"{least} to {most}"
-    return f"{said}: its slopes keep about {share}% of their size"
+    if len(slopes) == 1:
+        return f"{said}: its slope keeps about {share}% of its size"
+    return (
+        f"{said}: with the others fixed, each slope keeps about {share}% of its size; where "
+        "features go together, a ridge also moves size between them, and may turn a sign"
+    )
 
 
 def spread_line(message: EstimateMessage, study: Study) -> str:

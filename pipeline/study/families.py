@@ -94,6 +94,11 @@ def check_keys(response: Response) -> None:
         raise ConfigError(
             f'data.response.{missing[0]}: is required with kind = "{response.kind}"; {example}'
         )
+    if response.typical is not None and response.kind != "class":
+        raise ConfigError(
+            "data.response.typical: is a guess of the share of one of two classes, and does not go "
+            f'with kind = "{response.kind}"; remove it'
+        )
     if extra := sorted(given - needed):
         raise ConfigError(
             f'data.response.{extra[0]}: does not go with kind = "{response.kind}"; {example}'
