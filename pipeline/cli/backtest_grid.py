@@ -27,6 +27,7 @@ from pipeline.backtest.grid import Failed, GridResult, Run, ended, named, run_gr
 from pipeline.backtest.report import COLUMNS, report_of, rows_of
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say, show
+from pipeline.cli.cores import THREADS
 from pipeline.study import Study
 
 #: Scores as heads of narrow columns.
@@ -182,10 +183,6 @@ def _lines(result: GridResult) -> list[bytes]:
         + b"\n"
         for cell, run in runs
     ]
-
-
-#: What numerical libraries read when they are loaded.
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @contextmanager
