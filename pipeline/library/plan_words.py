@@ -15,10 +15,11 @@ from pipeline.study import Study
 from pipeline.words import counted
 
 #: What the typical size supposes, and what the ridge does not reach.
-IF = (
+SPREAD = (
     "if features are independent and their values spread over the whole range (around `typical`, "
-    "where it is given); later where they use only a part of it"
+    "where it is given)"
 )
+IF = f"{SPREAD}; later where they use only a part of it"
 BUT = (
     "except those of a feature that stays far from its typical value, or of a level that most "
     "records have (these go with the intercept, which no ridge helps)"
@@ -42,6 +43,11 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
     typical = f"after about {usual:,} records"
     if intercept is not None and intercept > usual:
         typical += f" for slopes and {intercept:,} for the intercept"
+    if latest is None and outlook.narrow is not None:
+        return (
+            f"{typical}, {SPREAD}; hardly before {outlook.narrow:,}, and perhaps much later, where "
+            "they use only a part of it; no number of records guarantees it"
+        )
     if latest is None:
         return f"{typical}, {IF}; no number of records guarantees it"
     return f"{typical}, {IF}; after {latest:,} at the latest for slopes {BUT}"
@@ -78,16 +84,18 @@ def verdict(found: Plan) -> str:
     outlook, size = found.own.outlook, f"{found.records:,} records"
     if outlook.usual <= found.records:
         sure = outlook.latest is not None and outlook.latest <= found.records
-        enough = "are enough" if sure else "are enough as a rule"
+        sure = sure or not found.study.data.features
+        where = "" if sure else " where features spread over their ranges"
+        but = ""
         if outlook.intercept is not None and outlook.intercept > found.records:
-            enough += ", but for the intercept,"
+            but = ", but for the intercept"
         come = f"intervals come {when(outlook, found.study)}"
         if (blind := _blind(found)) is not None:
             return (
-                f"{size} {enough} for wide intervals only: slopes below {blind:.2g} over half a "
-                f"feature's range can hardly be told from zero; {come}"
+                f"{size} are enough for wide intervals only{where}{but}: slopes below "
+                f"{blind:.2g} over half a feature's range can hardly be told from zero; {come}"
             )
-        return f"{size} {enough.rstrip(',')}: {come}"
+        return f"{size} are enough{where}{but}: {come}"
     ways = []
     if found.enough_records is not None:
         ways.append(f"about {found.enough_records:,} records")
