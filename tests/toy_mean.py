@@ -150,6 +150,7 @@ class PrivateMean(Method[MeanTask]):
     losses, tables = ("linear",), ("method",)
     server_side: ClassVar = {"estimator.method.least": "when intervals are shown"}
     client_side: ClassVar = {"estimator.method": "releases are made by it"}
+    no_open = "a private mean is nothing without noise"
 
     def check(self, study: Study) -> None:
         strict(study.estimator.method or {}, Spec, at="estimator.method")

@@ -20,6 +20,8 @@ from pipeline.backtest.grid import Cell, GridResult, Mean
 CLOSE, CLOSE_SHARE = 0.01, 0.02
 #: Shares from which on something is worth a warning.
 CLIPPED, UNSCORED, NOISE = 0.05, 0.2, 0.9
+#: Failed runs that a sentence names.
+NAMED = 3
 #: Standard errors beyond which draws show that intervals hold too little.
 CHANCE = 2.0
 #: Keys that change what an epsilon means.
@@ -56,7 +58,8 @@ def advise(grid: GridResult) -> Advice:
     name = grid.main_score
     scored = [cell for cell in grid.cells if name in cell.means]
     if not scored:
-        return Advice(None, "No record was scored: no estimate came before the last one.", ())
+        said = "No record was scored: no estimate came before the last one."
+        return Advice(None, said, tuple(_failed(grid)))
     best = min(scored, key=lambda cell: _loss(name, _score(cell, name)))
     close = [cell for cell in scored if _loss(name, _score(cell, name)) <= _limit(name, best)]
     taken = min(close, key=lambda cell: (*_preference(cell), _loss(name, _score(cell, name))))
@@ -115,8 +118,21 @@ def _told(mean: Mean) -> str:
     return f"{mean.value:.4g} (standard error {mean.error:.1g} over {mean.draws} draws of noise)"
 
 
+def _failed(grid: GridResult) -> Iterator[str]:
+    """Say which runs came to no result, and why: each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for run in grid.failed:
+        reasons.setdefault(str(run.error), []).append(run.name)
+    for reason, runs in reasons.items():
+        some = "; ".join(runs[:NAMED]) + (
+            f"; {more} more" if (more := len(runs) - NAMED) > 0 else ""
+        )
+        yield f"Failed, and in no number here: {some}: {reason}"
+
+
 def _warnings(grid: GridResult, taken: Cell) -> Iterator[str]:
     result, means = taken.runs[0].result, taken.means
+    yield from _failed(grid)
     score = means[grid.main_score]
     if score.error is None and taken.open is not None:
         yield "The noise was drawn once: another draw gives other scores (--draws)."

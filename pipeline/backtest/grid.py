@@ -1,6 +1,7 @@
 """Many backtests of one history: settings of a study, each with noise drawn several times.
 
-Runs are independent, and may go to other processes. Beside each setting stands the same study
+Runs are independent, and may go to other processes. One that fails is kept beside the others, with
+its reason. Beside each setting stands the same study
 without privacy, run once: what the noise costs is the difference. Standard errors are over draws of
 the noise on this one history; they say nothing about another history.
 """
@@ -11,7 +12,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import dataclass
 
 from pipeline.backtest.axes import Axis, Setting, settings_of
@@ -19,11 +20,12 @@ from pipeline.backtest.history import History
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult
 from pipeline.backtest.run import run_backtest
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError, VeilstreamError
+from pipeline.methods import method_of
 from pipeline.study import Study, StudySource, read_study
 
-#: Told of a run that has ended, how many have by now, and of how many.
-Report = Callable[["Run", int, int], None]
+#: Told of a run that has ended or failed, how many have by now, and of how many.
+Report = Callable[["Run | Failed", int, int], None]
 #: Scores of a run that are averaged, and other numbers of its last estimate.
 MEASURES = (
     "accuracy", "balanced_accuracy", "auc", "log_loss", "mean_absolute_error",
@@ -70,6 +72,37 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """A backtest of a grid that came to no result; its attributes are as those of `Run`.
+
+    error: Why.
+    """
+
+    setting: int
+    label: str
+    draw: int | None
+    error: VeilstreamError
+
+    @property
+    def name(self) -> str:
+        """Which run it is, in words."""
+        return f"{self.label}, {named(self.draw)}"
+
+
+def ended() -> VeilstreamError:
+    """Return why runs fail whose process is gone."""
+    return VeilstreamError(
+        "a process that computed a part was ended from outside, perhaps for want of memory; the "
+        "operator must free some, or give fewer --jobs"
+    )
+
+
+def named(draw: int | None) -> str:
+    """Return what a draw of the noise is called, counted from 1; None is the run without it."""
+    return "without privacy" if draw is None else f"draw {draw + 1}"
+
+
+@dataclass(frozen=True, slots=True)
 class Mean:
     """A mean over draws of the noise, with its standard error; None of one draw alone."""
 
@@ -92,8 +125,9 @@ class Mean:
 class Cell:
     """A setting with what its runs came to.
 
-    runs: One for each draw.
-    open: The run without privacy; None where the study itself keeps none.
+    runs: One for each draw that did not fail.
+    open: The run without privacy; None where the study itself keeps none, its kind has no stream
+        without noise, or that run failed.
     """
 
     setting: Setting
@@ -113,7 +147,9 @@ class Cell:
     @property
     def has_intervals(self) -> bool:
         """Whether every draw ended with an interval for most of the coefficients."""
-        return all((run.measures["intervals"] or 0.0) >= MOST for run in self.runs)
+        return bool(self.runs) and all(
+            (run.measures["intervals"] or 0.0) >= MOST for run in self.runs
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +159,25 @@ class GridResult:
     axes: The keys and their values.
     cells: One for each setting, in the order of the axes.
     seconds: How long all took.
+    failed: Runs that came to no result, in the same order.
+    no_open: Why settings have no run without privacy beside them, each reason once.
     """
 
     axes: tuple[Axis, ...]
     cells: tuple[Cell, ...]
     seconds: float
+    failed: tuple[Failed, ...] = ()
+    no_open: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> Cell:
+        """The first setting with a result."""
+        return next(cell for cell in self.cells if cell.runs)
 
     @property
     def main_score(self) -> str:
         """Name of the score that says most in one number."""
-        return self.cells[0].runs[0].result.main_score[0]
+        return self.first.runs[0].result.main_score[0]
 
 
 def run_grid(
@@ -157,7 +202,8 @@ def run_grid(
     report: Told of each run.
 
     Raises ConfigError if an axis, an option or a number is not allowed; DataError if the history
-    cannot be read, or nothing of it can be used.
+    cannot be read, or nothing of it can be used. What else fails a run fails that run alone; the
+    first such error is raised if no run of a study as it is set comes to a result.
     """
     if draws < 1:
         raise ConfigError("--draws: it must be at least 1")
@@ -174,14 +220,29 @@ def run_grid(
     for _, _, changed, one in tasks:
         one.study_of(changed)
     found: list[Run] = []
+    failed: list[Failed] = []
     for number, draw, result in _results(tasks, history, form, executor):
-        run = Run(number, settings[number].label, draw, result)
-        found.append(run)
+        label = settings[number].label
+        run: Run | Failed
+        if isinstance(result, VeilstreamError):
+            run = Failed(number, label, draw, result)
+            failed.append(run)
+        else:
+            run = Run(number, label, draw, result)
+            found.append(run)
         if report is not None:
-            report(run, len(found), len(tasks))
-    found.sort(key=lambda run: (run.setting, -1 if run.draw is None else run.draw))
+            report(run, len(found) + len(failed), len(tasks))
+    found.sort(key=_place)
+    failed.sort(key=_place)
     cells = tuple(_cells(settings, options, found))
-    return GridResult(tuple(axes), cells, time.perf_counter() - begun)
+    if not any(cell.runs for cell in cells):
+        raise failed[0].error
+    seconds, reasons = time.perf_counter() - begun, dict.fromkeys(_no_open(settings, options))
+    return GridResult(tuple(axes), cells, seconds, tuple(failed), tuple(reasons))
+
+
+def _place(run: Run | Failed) -> tuple[int, int]:
+    return run.setting, -1 if run.draw is None else run.draw
 
 
 #: Number of the setting, of the draw, the study and its options.
@@ -199,7 +260,8 @@ def _tasks(settings: Sequence[Setting], options: Options, draws: int) -> Iterato
                 # the same noise for every setting: differences are then those of the settings
                 one = dataclasses.replace(options, simulate=options.simulate + draw)
             yield number, draw, setting.study, one
-        if private and (label := _open_label(setting)) not in without_privacy:
+        open_too = private and not method_of(setting.study).no_open
+        if open_too and (label := _open_label(setting)) not in without_privacy:
             without_privacy.add(label)
             one = dataclasses.replace(options, without_privacy=True, simulate=None, beside=())
             yield number, None, setting.study, one
@@ -208,6 +270,13 @@ def _tasks(settings: Sequence[Setting], options: Options, draws: int) -> Iterato
 def _is_private(setting: Setting, options: Options) -> bool:
     """Whether the noise of a setting is drawn at all."""
     return setting.study.noised and not options.without_privacy
+
+
+def _no_open(settings: Sequence[Setting], options: Options) -> Iterator[str]:
+    """Yield why settings with noise have no run without."""
+    for setting in settings:
+        if _is_private(setting, options) and (why := method_of(setting.study).no_open):
+            yield why
 
 
 def _open_label(setting: Setting) -> str:
@@ -222,17 +291,29 @@ def _cells(settings: Sequence[Setting], options: Options, runs: Sequence[Run]) -
     for number, setting in enumerate(settings):
         mine = tuple(run for run in runs if run.setting == number and run.draw is not None)
         private = _is_private(setting, options)
-        found.append(Cell(setting, mine, beside[_open_label(setting)] if private else None))
+        found.append(Cell(setting, mine, beside.get(_open_label(setting)) if private else None))
     return found
+
+
+#: What a run came to.
+_Outcome = BacktestResult | VeilstreamError
 
 
 def _results(
     tasks: Sequence[_Task], history: History, form: str, executor: Executor | None
-) -> Iterator[tuple[int, int | None, BacktestResult]]:
-    """Yield setting, draw and result as runs end; when one fails, no other begins."""
+) -> Iterator[tuple[int, int | None, _Outcome]]:
+    """Yield setting, draw and outcome as runs end.
+
+    Raises DataError: a history that one cannot read is so for all, and no other run begins.
+    """
     if executor is None:
         for setting, draw, study, options in tasks:
-            yield setting, draw, run_backtest(study, history, options, form=form)
+            one: Future[BacktestResult] = Future()
+            try:
+                one.set_result(run_backtest(study, history, options, form=form))
+            except VeilstreamError as error:
+                one.set_exception(error)
+            yield setting, draw, _outcome(one)
         return
     waiting = {
         executor.submit(run_backtest, study, history, options, form=form): (setting, draw)
@@ -240,7 +321,18 @@ def _results(
     }
     try:
         for done in as_completed(waiting):
-            yield *waiting[done], done.result()
+            yield *waiting[done], _outcome(done)
     finally:
         for one in waiting:
             one.cancel()
+
+
+def _outcome(done: Future[BacktestResult]) -> _Outcome:
+    try:
+        return done.result()
+    except DataError:
+        raise
+    except VeilstreamError as error:
+        return error
+    except BrokenExecutor:
+        return ended()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipeline.backtest.clients import ByColumn, Clients, Dealt
 from pipeline.backtest.clock import Delay, delay_of, seconds_of
 from pipeline.errors import ConfigError
-from pipeline.methods import method_of
+from pipeline.methods import method_of, require_noise
 from pipeline.study import Study, require_live, require_no_level_column, simulated, without_privacy
 
 
@@ -112,12 +112,15 @@ class Options:
     def study_of(self, study: Study) -> Study:
         """Return the study that is run.
 
-        Raises ConfigError if its kind has no live stream, or its noise cannot be simulated.
+        Raises ConfigError if its kind has no live stream, or none without noise, or its noise
+        cannot be simulated.
         """
         require_live(study, "a backtest")
         require_no_level_column(study, "a backtest")
         if self.without_privacy:
-            return without_privacy(study)
+            found = without_privacy(study)
+            require_noise(found)
+            return found
         return study if self.simulate is None else simulated(study, self.simulate)
 
     def clients_of(self, study: Study) -> Clients:

@@ -28,7 +28,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
     """
     jinja2 = extra("jinja2", "--report")
     advice = advise(grid)
-    shown = advice.cell or grid.cells[0]
+    shown = advice.cell or grid.first
     result = shown.runs[0].result
     settings = list(rows_of(grid))
     heads = [WORDS[grid.main_score], "without privacy", *(head for _, head in COLUMNS.values())]
@@ -89,6 +89,10 @@ def _facts(grid: GridResult, result: BacktestResult, history: str) -> Iterator[t
     yield "to", _time(result, result.last)
     yield "settings", f"{len(grid.cells)}"
     yield "runs", f"{runs} and {without_privacy} without privacy" if without_privacy else f"{runs}"
+    for why in grid.no_open:
+        yield "without privacy", f"none, because {why}"
+    if grid.failed:
+        yield "failed", f"{len(grid.failed)} runs"
 
 
 def coefficients_of(

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,11 +23,11 @@ from rich.text import Text
 from pipeline.backtest import NOT_PRIVATE, Options
 from pipeline.backtest.advice import WORDS, advise
 from pipeline.backtest.axes import parse_axis
-from pipeline.backtest.grid import GridResult, Run, run_grid
+from pipeline.backtest.grid import Failed, GridResult, Run, ended, named, run_grid
 from pipeline.backtest.report import COLUMNS, report_of, rows_of
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say, show
-from pipeline.errors import VeilstreamError
+from pipeline.cli.cores import THREADS
 from pipeline.study import Study
 
 #: Scores as heads of narrow columns.
@@ -49,7 +50,10 @@ def backtest_grid(
     out: Path | None,
     report: Path | None,
 ) -> None:
-    """Run a grid, say how far it is, and write what was asked for."""
+    """Run a grid, say how far it is, and write what was asked for.
+
+    Ends with the exit code of the first run that failed, after all that the others came to.
+    """
     axes = [parse_axis(text) for text in grid]
     for path, option, ending in ((out, "--out", ".jsonl"), (report, "--report", ".html")):
         if path is not None:
@@ -74,6 +78,8 @@ def backtest_grid(
         put(to_dict(result))
     else:
         show(summary(result))
+    if result.failed:
+        sys.exit(result.failed[0].error.exit_code)
 
 
 def summary(result: GridResult) -> RenderableType:
@@ -94,12 +100,13 @@ def summary(result: GridResult) -> RenderableType:
             "intervals hold the fit to all records, over draws of the noise their share; privacy: "
             "share of the variance that comes from the noise"
         ),
+        *(Text(f"open: none, because {why}") for why in result.no_open),
         Text(f"{result.seconds:.0f} s"),
     ]
     if advice.cell is not None:
         told.append(Text(f"recommended: {advice.cell.setting.label}", style="bold"))
     told += [Text(advice.reason), *(Text(f"- {text}") for text in advice.warnings)]
-    other = beside_table(result.cells[0].runs[0].result)
+    other = beside_table(result.first.runs[0].result)
     return Group(table, *told, other, Text(NOT_PRIVATE, style="bold"))
 
 
@@ -120,10 +127,20 @@ def to_dict(result: GridResult) -> dict[str, Any]:
             }
             for cell in result.cells
         ],
+        "no_open": list(result.no_open),
+        "failed": [
+            {
+                "setting": dict(result.cells[run.setting].setting.changes),
+                "draw": run.draw,
+                "error": str(run.error),
+                "exit_code": run.error.exit_code,
+            }
+            for run in result.failed
+        ],
         "recommended": None if advice.cell is None else dict(advice.cell.setting.changes),
         "reason": advice.reason,
         "warnings": list(advice.warnings),
-        "beside": result.cells[0].runs[0].result.to_dict()["beside"],
+        "beside": result.first.runs[0].result.to_dict()["beside"],
         "seconds": round(result.seconds, 3),
     }
 
@@ -134,13 +151,15 @@ class _Told:
     def __init__(self) -> None:
         self._begun = time.monotonic()
 
-    def __call__(self, run: Run, done: int, of: int) -> None:
+    def __call__(self, run: Run | Failed, done: int, of: int) -> None:
         taken = time.monotonic() - self._begun
-        name, score = run.result.main_score
-        said = "none" if score is None else f"{score:.4g}"
-        what = "without privacy" if run.draw is None else f"draw {run.draw + 1}"
+        if isinstance(run, Failed):
+            said = f"failed: {run.error}"
+        else:
+            name, score = run.result.main_score
+            said = f"{WORDS[name]} {'none' if score is None else f'{score:.4g}'}"
         say(
-            f"run {done} of {of}: {run.label}, {what}: {WORDS[name]} {said}; "
+            f"run {done} of {of}: {run.label}, {named(run.draw)}: {said}; "
             f"{taken * (of - done) / done:.0f} s left"
         )
 
@@ -164,10 +183,6 @@ def _lines(result: GridResult) -> list[bytes]:
         + b"\n"
         for cell, run in runs
     ]
-
-
-#: What numerical libraries read when they are loaded.
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @contextmanager
@@ -195,10 +210,7 @@ def one_core_each(jobs: int | None) -> Iterator[Executor]:
             child.terminate()
         pool.shutdown(wait=False, cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
-            raise VeilstreamError(
-                "a process that computed a part was ended from outside, perhaps for want of "
-                "memory; the operator must free some, or give fewer --jobs"
-            ) from error
+            raise ended() from error
         raise
     finally:
         for name, value in before.items():

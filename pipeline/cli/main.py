@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from infra import saying
+from pipeline.cli import cores
 from pipeline.errors import VeilstreamError
 from pipeline.settings import Settings
 
@@ -37,6 +38,7 @@ class LazyGroup(click.Group):
         """Import and return a command; None if there is none of this name."""
         if cmd_name not in self.table:
             return None
+        cores.for_command(cmd_name)
         module = "local" if cmd_name in LOCAL else cmd_name
         command: click.Command = getattr(import_module(f"pipeline.cli.{module}"), cmd_name)
         return command

@@ -15,10 +15,11 @@ from pipeline.study import Study
 from pipeline.words import counted
 
 #: What the typical size supposes, and what the ridge does not reach.
-IF = (
+SPREAD = (
     "if features are independent and their values spread over the whole range (around `typical`, "
-    "where it is given); later where they use only a part of it"
+    "where it is given)"
 )
+IF = f"{SPREAD}; later where they use only a part of it"
 BUT = (
     "except those of a feature that stays far from its typical value, or of a level that most "
     "records have (these go with the intercept, which no ridge helps)"
@@ -46,6 +47,11 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
     typical = f"after about {usual:,} records"
     if intercept is not None and intercept > usual:
         typical += f" for slopes and {intercept:,} for the intercept"
+    if latest is None and outlook.narrow is not None:
+        return (
+            f"{typical}, {SPREAD}; hardly before {outlook.narrow:,}, and perhaps much later, where "
+            "they use only a part of it; no number of records guarantees it"
+        )
     if latest is None:
         return f"{typical}, {IF}; no number of records guarantees it"
     return f"{typical}, {IF}; whatever features are like, after {latest:,} for slopes {BUT}"
@@ -116,17 +122,17 @@ def verdict(found: Plan) -> str:
     outlook, size = found.own.outlook, f"{found.records:,} records"
     if outlook.usual <= found.records:
         sure = outlook.latest is not None and outlook.latest <= found.records
-        enough = "are enough" if sure else "are enough as a rule"
-        if outlook.intercept is not None and outlook.intercept > found.records:
-            enough += ", but for the intercept,"
-        enough += " for wide intervals only" if _is_blind(found) else ""
+        sure = sure or not found.study.data.features
+        where = "" if sure else " where features spread over their ranges"
+        enough = f"are enough{' for wide intervals only' if _is_blind(found) else ''}{where}"
         told = _finds(found)
         if outlook.intercept is not None and outlook.intercept > found.records:
+            enough += ", but for the intercept"
             told.append(
                 "predictions need the intercept, so they may be far off before it has an interval"
             )
         told.append(f"intervals come {when(outlook, found.study)}")
-        return f"{size} {enough.rstrip(',')}: {'; '.join(told)}"
+        return f"{size} {enough}: {'; '.join(told)}"
     ways = []
     if found.enough_records is not None:
         ways.append(f"about {found.enough_records:,} records")

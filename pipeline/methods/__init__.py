@@ -14,6 +14,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import ConfigError
+
 if TYPE_CHECKING:
     # a study that is being read asks here which kinds there are: only names may be needed for that
     from pipeline.methods.base import Method, Server
@@ -62,9 +64,22 @@ def task_of(study: Study, level: str | None = None) -> Task:
     return found
 
 
+def require_noise(study: Study) -> None:
+    """Refuse to stream a study without noise whose method cannot do without.
+
+    Study files are checked when they are read; this is for a study whose privacy was turned off.
+
+    Raises ConfigError, saying why, and what to do instead.
+    """
+    why = method_of(study).no_open
+    if why and not study.noised:
+        raise ConfigError(f"without privacy: {why}")
+
+
 @lru_cache(maxsize=64)
 def server_of(task: Task) -> Server[Any]:
-    """Return the worker's part of a study's method."""
+    """Return the worker's part of a study's method; ConfigError as `require_noise`."""
+    require_noise(task.study)
     return method_of(task.study).server(task)
 
 

@@ -119,6 +119,7 @@ class Method(ABC, Generic[T]):
     server_side: Keys that only the worker reads, with what they decide: a replay may change them.
     client_side: Why a replay may not change other keys of its tables, by the beginning of the key.
     no_pooled: Why a fit to all records at once is nothing that its estimates aim at; empty: it is.
+    no_open: Why its studies have no stream without noise, and what to do instead; empty: they have.
     """
 
     title: ClassVar[str]
@@ -129,6 +130,7 @@ class Method(ABC, Generic[T]):
     server_side: ClassVar[Mapping[str, str]] = {}
     client_side: ClassVar[Mapping[str, str]] = {}
     no_pooled: ClassVar[str] = ""
+    no_open: ClassVar[str] = ""
 
     def beginning(self, clients: int) -> Mapping[str, str]:
         """Return what the file of a new study says in other tables than the template does.

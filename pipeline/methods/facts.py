@@ -81,6 +81,8 @@ class Outlook:
     usual: The same for independent features that are as their ranges and typical values say.
     intercept: Record slots after which the intercept has an interval, too, for such features; None:
         it needs no more than slopes do, or no number of records is known to be enough.
+    narrow: Where `latest` is None: record slots before which there are hardly any if features use a
+        part of their ranges alone; None: no formula knows it.
     longest, usual_half: Half the length of a slope's interval at the size that was asked for, in
         the unit in which estimates print it: at most, and for such features. None where nothing
         bounds it.
@@ -99,6 +101,7 @@ class Outlook:
     intercept: int | None = None
     exact: Exact | None = None
     classes: int | None = None
+    narrow: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

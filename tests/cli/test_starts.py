@@ -6,6 +6,7 @@ Lists of modules and not times: they are the same on a busy machine.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
+from pipeline.cli.cores import THREADS
 from pipeline.cli.main import COMMANDS, cli
 from pipeline.study import TEMPLATE
 
@@ -51,7 +53,31 @@ def imported(*words: str, module: str = "") -> set[str]:
 def test_the_list_of_commands_imports_none_of_them() -> None:
     found = imported("--help")
     assert not found & (MATHS | LEARNING | KAFKA | SCREEN | NUMBERS)
-    assert {name for name in found if name.startswith("pipeline.cli.")} == {"pipeline.cli.main"}
+    assert {name for name in found if name.startswith("pipeline.cli.")} == {
+        "pipeline.cli.main",
+        "pipeline.cli.cores",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "threads"),
+    [("study", {}, "1"), ("study", {"OMP_NUM_THREADS": "2"}, "2"), ("fit", {}, None)],
+)
+def test_plans_of_small_matrices_are_computed_on_one_core(
+    name: str, given: dict[str, str], threads: str | None
+) -> None:
+    script = (
+        "import json, os, sys, click; from pipeline.cli.main import cli\n"
+        "assert 'numpy' not in sys.modules\n"
+        "cli.get_command(click.Context(cli), sys.argv[1])\n"
+        "print(json.dumps(os.environ.get('OMP_NUM_THREADS')))"
+    )
+    kept = {key: value for key, value in os.environ.items() if key not in THREADS}
+    done = subprocess.run(
+        [sys.executable, "-c", script, name],
+        env=kept | given, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == threads
 
 
 def test_checking_a_study_imports_no_more_than_its_plan(tmp_path: Path) -> None:

@@ -6,21 +6,25 @@ import dataclasses
 import math
 import re
 import statistics
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from html.parser import HTMLParser
 
 import msgspec
 import numpy as np
 import pytest
 
-from pipeline.backtest import Options
+from pipeline.backtest import BacktestResult, Options
+from pipeline.backtest import grid as grids
 from pipeline.backtest.advice import CLOSE, advise
 from pipeline.backtest.axes import Axis, parse_axis, settings_of, text_of
-from pipeline.backtest.grid import Cell, GridResult, Mean, Run, run_grid
+from pipeline.backtest.grid import Cell, Failed, GridResult, Mean, Run, ended, run_grid
 from pipeline.backtest.report import report_of
-from pipeline.cli.backtest_grid import one_core_each
-from pipeline.errors import ConfigError
+from pipeline.cli.backtest_grid import one_core_each, summary, to_dict
+from pipeline.errors import ConfigError, DataError, NumericError, VeilstreamError
 from pipeline.study import parse_study
 from tests.builders import study_text
+from tests.sites import study_text as sites_text
 
 VOID = {"meta", "br"}
 
@@ -122,6 +126,81 @@ def test_a_grid_runs_each_setting_with_the_same_draws_and_once_without_privacy(
 
 def stable(run: Run) -> dict[str, float | None]:
     return {name: value for name, value in run.measures.items() if name != "seconds"}
+
+
+def test_a_run_that_fails_leaves_the_others_with_its_reason(
+    history: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true, told = grids.run_backtest, []
+
+    def failing(study: object, history: object, options: Options, **given: object) -> object:
+        if options.simulate == 8 or options.without_privacy:
+            raise NumericError("no estimate of this draw")
+        return true(study, history, options, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(grids, "run_backtest", failing)
+    options = Options(split=3, simulate=7)
+    found = run_grid(
+        study_text(), history, [], options, draws=3, report=lambda run, *_: told.append(type(run))
+    )
+    [cell] = found.cells
+    assert [run.draw for run in cell.runs] == [0, 2]
+    assert [run.draw for run in found.failed] == [None, 1]
+    assert cell.open is None
+    assert told == [Run, Failed, Run, Failed]
+    [warning] = [text for text in advise(found).warnings if "Failed" in text]
+    assert "as it is, without privacy; as it is, draw 2: no estimate of this draw" in warning
+    assert [row["draw"] for row in to_dict(found)["failed"]] == [None, 1]
+    summary(found)
+    assert "no estimate of this draw" in report_of(found, history="h", created_at=0.0)
+    # a setting without any result stands in the table, and is not recommended
+    axes = [Axis("privacy.epsilon", (4.0, 1.0))]
+    monkeypatch.setattr(grids, "run_backtest", lambda study, *given, **named: (
+        failing(study, given[0], Options(split=3, simulate=8 if study.privacy.epsilon == 4 else 7))
+    ))  # fmt: skip
+    found = run_grid(study_text(), history, axes, options)
+    assert [len(cell.runs) for cell in found.cells] == [0, 1]
+    assert advise(found).cell is found.cells[1]
+    report_of(found, history="h", created_at=0.0)
+    summary(found)
+
+
+@pytest.mark.parametrize("error", [DataError("no such column"), NumericError("nothing at all")])
+def test_a_grid_without_any_result_fails(
+    history: dict[str, object], monkeypatch: pytest.MonkeyPatch, error: VeilstreamError
+) -> None:
+    begun = []
+
+    def failing(*given: object, **named: object) -> object:
+        begun.append(given)
+        raise error
+
+    monkeypatch.setattr(grids, "run_backtest", failing)
+    with pytest.raises(type(error), match=str(error)):
+        run_grid(study_text(), history, [], Options(split=3, simulate=7), draws=3)
+    # a history that one run cannot read no other can
+    assert len(begun) == (1 if isinstance(error, DataError) else 4)
+
+
+def test_runs_whose_process_is_gone_leave_the_others() -> None:
+    done: Future[BacktestResult] = Future()
+    done.set_exception(BrokenProcessPool())
+    assert str(grids._outcome(done)) == str(ended())
+
+
+@pytest.mark.parametrize("release", ["score", "copies"])
+def test_a_kind_that_needs_noise_has_no_run_without_it(
+    history: dict[str, object], release: str
+) -> None:
+    text = sites_text(f'release = "{release}"', p=3, records=200, loss="logistic")
+    found = run_grid(text, history, [], Options(split=3, simulate=7), draws=2)
+    [cell] = found.cells
+    assert (len(cell.runs), cell.open, found.failed) == (2, None, ())
+    assert "without noise" in found.no_open[0]
+    assert to_dict(found)["no_open"] == list(found.no_open)
+    assert found.no_open[0].replace('"', "&#34;") in report_of(found, history="h", created_at=0.0)
+    with pytest.raises(ConfigError, match="without privacy"):
+        run_grid(text, history, [], Options(split=3, without_privacy=True))
 
 
 def test_means_have_the_standard_error_over_draws(grid: GridResult) -> None:

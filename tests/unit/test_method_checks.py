@@ -8,12 +8,14 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from pipeline.methods import METHODS, task_of
+from pipeline.backtest import Options
+from pipeline.errors import ConfigError
+from pipeline.methods import METHODS, method_of, server_of, task_of
 from pipeline.methods.checks import CHECKS, Case, windows_of
 from pipeline.methods.renewable import private_state
 from pipeline.privacy import copies, sensitivity
 from pipeline.records.encode import Arrays
-from pipeline.study import parse_study
+from pipeline.study import parse_study, without_privacy
 from tests import ages, sgd, sites
 from tests.builders import study_text
 
@@ -110,6 +112,22 @@ def shared_case_of(kind: str, name: str) -> Case:
 
 def test_every_method_of_the_registry_is_checked() -> None:
     assert set(STUDIES) == set(METHODS)
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMES, ids=["-".join(pair) for pair in NAMES])
+def test_a_study_without_privacy_has_a_stream_or_says_why_not(kind: str, name: str) -> None:
+    opened = without_privacy(parse_study(STUDIES[kind][name]()))
+    if method_of(opened).no_open:
+        with pytest.raises(ConfigError, match="without privacy"):
+            Options(without_privacy=True).study_of(opened)
+        with pytest.raises(ConfigError, match="without noise"):
+            server_of(task_of(opened))
+        return
+    task = task_of(opened)
+    low, high = task.ends
+    window = Arrays(np.random.default_rng(1).uniform(low, high, (4, task.size - 1)), np.ones(4))
+    task.open_query(window, task.first_model)
+    server_of(task).empty()
 
 
 @pytest.mark.parametrize("formula", ["of_linear", "of_logistic"])

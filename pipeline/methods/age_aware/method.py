@@ -24,6 +24,10 @@ class AgeAware(Method[AgedTask]):
     title = "values of planned age, noised for their present"
     losses, tables, features = ("linear",), ("method",), False
     client_side: ClassVar = {"estimator.method": "clients noised their releases by it"}
+    no_open = (
+        'kind = "age-aware" plans how old values are by the noise that they need, so that without '
+        "noise it has no stream; leave --without-privacy out"
+    )
     no_pooled = "an estimate is of the end of a round, and all records are of all its slots"
 
     beginning = staticmethod(start.tables)

@@ -22,6 +22,11 @@ class NoisyMle(Method[AnyTask]):
     title = "noised scores of many sites, far ones weighed down"
     tables = ("method",)
     losses = spec.LOSSES
+    no_open = (
+        'kind = "noisy-mle" weighs sites by their noise, so that it has no stream without noise; '
+        "see the exact fit (`veilstream fit --without-privacy`), or set estimator.kind = "
+        '"renewable"'
+    )
     told = staticmethod(telling.told)
     of_clients = staticmethod(telling.of_clients)
     server_side: ClassVar = {
