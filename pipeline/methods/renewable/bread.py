@@ -57,15 +57,18 @@ class Bread:
         return self.loadings >= UNKNOWN_SHARE
 
 
-def bread_of(mean: Matrix, releases: float, penalty: Vector, noise: Noise) -> Bread:
+def bread_of(
+    mean: Matrix, releases: float, penalty: Vector, noise: Noise, *, noisy: bool = True
+) -> Bread:
     """Return the bread.
 
-    mean, releases: Mean noisy curvature of one record, and of how many releases it is.
+    mean, releases: Mean curvature of one record, and of how many releases it is.
     penalty: Of each coefficient, shape (d,).
+    noisy: Whether the mean curvature holds the noise; a plan knows it without.
     """
     size = noise.of_curvature(releases)
     values, vectors = np.linalg.eigh(mean)
-    values, ridge = shrunk(values, size), np.diag(penalty)
+    values, ridge = shrunk(values, size) if noisy else values, np.diag(penalty)
     curvature = _assembled(vectors, np.maximum(values, 0.0))
     least = _assembled(vectors, np.maximum(values - size, 0.0))
     certain, axes = np.linalg.eigh(least + ridge)

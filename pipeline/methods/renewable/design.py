@@ -71,14 +71,14 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
     noise, releases = noise_of(task), max(counted / task.slots, 1.0)
     lengths = (inverse @ inverse).diagonal()[1:]
     privacy = noise.of_gradient(RECENT * releases) ** 2 * lengths
-    until = noise.releases_until(float(np.linalg.eigvalsh(bread)[0]))
     latest = longest = None
     if ridge:
         latest = math.ceil(noise.releases_until(ridge)) * task.slots
         most = _deviation_bound(task) / ridge / math.sqrt(counted)
         longest = reach * math.hypot(noise.slope_error(releases, ridge, task.norm_bound), most)
-    usual = math.ceil(until) * task.slots
-    intercept = _intercept_after(task, _bend(task) * products, noise)
+    curvature = _bend(task) * products
+    usual = _known_after(task, curvature, noise, slice(1, None)) or int(MOST_SLOTS)
+    intercept = _known_after(task, curvature, noise, slice(0, 1))
     # without both classes there are no intervals at all
     classes = slots_until(task, rarer_share(task.study))
     least = classes or 0
@@ -165,16 +165,16 @@ def design(study: Study, records: int, clients: int) -> Design:
     return Design(changes, reasons)
 
 
-def _intercept_after(task: RenewableTask, curvature: Matrix, noise: Noise) -> int | None:
-    """Return after how many record slots the intercept has an interval, to 5 %.
+def _known_after(task: RenewableTask, curvature: Matrix, noise: Noise, which: slice) -> int | None:
+    """Return after how many record slots some coefficients have intervals, to 5 %.
 
-    It has no ridge, so its direction must show through the noise: the rule of `bread_of` itself,
-    for this mean curvature without its noise.
+    By the rule of `bread_of` itself, for this mean curvature without its noise. None: after no
+    number that a plan looks at.
     """
 
     def is_hidden(releases: float) -> bool:
-        bread = bread_of(curvature, RECENT * releases, task.penalty, noise)
-        return bool(bread.unknown[0])
+        bread = bread_of(curvature, RECENT * releases, task.penalty, noise, noisy=False)
+        return bool(bread.unknown[which].any())
 
     enough = releases_needed(task.size) / RECENT
     if not is_hidden(enough):
