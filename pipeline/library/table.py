@@ -81,6 +81,12 @@ def _grid(message: EstimateMessage, study: Study, rows: int) -> Table:
 
 def intervals_table(message: EstimateMessage, study: Study) -> RenderableType:
     """Return all intervals of an estimate side by side, with what each one needs and costs."""
+    given = any(row.interval for row in message.coefficients)
+    if given and not message.intervals and not method_of(study).intervals(study):
+        return Text(
+            f"this kind of study has one kind of interval, that above ({message.interval_method}): "
+            "there is nothing to compare"
+        )
     if not message.intervals:
         return Text(f"no intervals to compare: {message.reason or message.interval_method}")
     grid = Table(title=f"{message.study}: {message.level:.0%} intervals by method", expand=False)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy.special import expit
 
+from pipeline.cli.design import design
 from pipeline.doctor.population import default_truth
 from pipeline.doctor.streams import _Releases, simulated
 from pipeline.errors import ConfigError
@@ -292,6 +295,20 @@ def test_a_design_names_the_width_that_is_the_default() -> None:
     assert task_of(again).secant.width == width
     logistic, _ = designed(parse_study(study_text(loss="logistic")))
     assert not logistic.estimator.method
+
+
+def test_a_design_says_that_it_overrides_a_ridge_of_zero(tmp_path: Path) -> None:
+    path, written = tmp_path / "study.toml", tmp_path / "new.toml"
+    for ridge, told in ((0.0, True), (0.01, False)):
+        path.write_text(study_text(loss="logistic", ridge=ridge))
+        size = ["--records", "20000", "--clients", "5"]
+        done = CliRunner().invoke(design, [str(path), *size, "--write", str(written)])
+        assert done.exit_code == 0
+        assert ("overrides the ridge = 0" in " ".join(done.stdout.split())) == told
+        assert f"instead of {ridge:g} in the file" in done.stdout
+        comments = " ".join(written.read_text().replace("#", "").split())
+        assert ("overrides the ridge = 0" in comments) == told
+        written.unlink()
 
 
 TEXT = study_text(ridge=0.01).replace("records = 50", "records = 50    # mine")

@@ -8,7 +8,7 @@ import pytest
 import veilstream as vs
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import kept_of
-from pipeline.library.table import target_line
+from pipeline.library.table import intervals_table, target_line
 from pipeline.study import parse_study
 from tests.builders import study_text
 
@@ -44,6 +44,16 @@ def test_an_estimate_names_its_ridge_and_what_it_takes() -> None:
     # of features that go together it says more than a share does
     assert "may turn a sign" in target_line(with_ridge)
     assert target_line(without) == ""
+
+
+def test_a_kind_with_one_kind_of_interval_says_so() -> None:
+    rng = np.random.default_rng(1)
+    table = {"x0": rng.uniform(-1, 1, 1000), "y": rng.uniform(-1, 1, 1000)}
+    study = parse_study(study_text(p=1, private=False, loss="linear"))
+    message = vs.fit(study, table).message
+    assert all(row.interval for row in message.coefficients)
+    assert "no interval" not in str(intervals_table(message, study))
+    assert "one kind of interval, that above" in str(intervals_table(message, study))
 
 
 def test_a_ridge_may_turn_the_sign_of_a_slope_and_its_share_does_not_show_it() -> None:
