@@ -250,7 +250,7 @@ def test_a_verdict_says_how_long_intervals_are(
         assert f"{found.own.detectable / 2:.0%} of the response's range" in said
 
 
-@pytest.mark.parametrize(("records", "needed"), [(4_000, True), (400_000, False)])
+@pytest.mark.parametrize(("records", "needed"), [(3_400, True), (400_000, False)])
 def test_a_verdict_says_that_predictions_need_the_intercept(records: int, needed: bool) -> None:
     text = study_text(p=9, loss="linear", epsilon=1.0)
     found = proposed(parse_study(text), records, 5)
