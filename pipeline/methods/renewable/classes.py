@@ -87,27 +87,37 @@ def _ways(task: RenewableTask, share: float, slots: int) -> str:
     unit = 10 ** max(len(str(missing)) - 2, 0)
     ways = [f"about {-(-missing // unit) * unit:,} more records"]
     # a new study would draw new noise, and some room is for that
-    times = COUNTS_PLANNED / COUNTS_NOISE / math.sqrt(share)
-    counts = math.ceil(100 * _share(task) * _raised(task, times)) / 100
+    times, own = COUNTS_PLANNED / COUNTS_NOISE / math.sqrt(share), _share(task)
     largest = slots // releases_needed(task.size)
+    counts = math.ceil(100 * own * _raised(task, times)) / 100
+    larger = math.ceil(task.slots * times**2)
     if counts <= MOST_COUNTS:
-        whole = task.split.gradient + task.split.curvature
-        gradient = round((1 - counts) * task.split.gradient / whole, 3)
-        ways.append(
-            f"in a new study of as many, privacy.split = {{ gradient = {gradient:g}, "
-            f"curvature = {1 - counts - gradient:.3g}, counts = {counts:g} }}"
-        )
-    if (window := math.ceil(task.slots * times**2)) <= largest:
-        ways.append(
-            f"in a new study of as many, window.records = {window} (a release has the same noise "
-            "whatever its size)"
-        )
+        ways.append(_split_with(task, counts))
+    if larger <= largest:
+        ways.append(f"window.records = {larger} (a release has the same noise whatever its size)")
+    if len(ways) == 1 and own < MOST_COUNTS:
+        # neither alone is enough, so both
+        gained = (MOST_COUNTS / own) ** (2 / _power(task))
+        larger = math.ceil(task.slots * times**2 / gained)
+        if larger <= largest:
+            ways.append(
+                f"{_split_with(task, MOST_COUNTS)} with window.records = {larger} (a release has "
+                "the same noise whatever its size)"
+            )
+    told = f"What would give intervals: {ways[0]}"
     if len(ways) == 1:
-        ways.append(
-            "a new study for which `veilstream study design` is told the share of `positive` "
-            "(typical of data.response)"
-        )
-    return f"What would give intervals: {', or '.join(ways)}"
+        return told
+    return f"{told}, or, in a new study of as many, {' or '.join(ways[1:])}"
+
+
+def _split_with(task: RenewableTask, counts: float) -> str:
+    """Write a split in which counts have this share and the others stand to each other as now."""
+    whole = task.split.gradient + task.split.curvature
+    gradient = round((1 - counts) * task.split.gradient / whole, 3)
+    return (
+        f"privacy.split = {{ gradient = {gradient:g}, curvature = {1 - counts - gradient:.3g}, "
+        f"counts = {counts:g} }}"
+    )
 
 
 def _share(task: RenewableTask) -> float:
@@ -118,5 +128,9 @@ def _share(task: RenewableTask) -> float:
 
 def _raised(task: RenewableTask, times: float) -> float:
     """Return how many times the share must be to have noise so many times smaller."""
+    return times ** _power(task)
+
+
+def _power(task: RenewableTask) -> int:
     # shares are of the squared budget where the noise is Gaussian, of epsilon where it is Laplace
-    return times ** (2 if task.budget.mechanism.order == 2 else 1)
+    return 2 if task.budget.mechanism.order == 2 else 1
