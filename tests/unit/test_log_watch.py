@@ -27,7 +27,7 @@ def test_what_retention_took_before_it_was_folded_is_for_who_folds_it() -> None:
     # a watermark that was read before it moved on, and a log that is empty now
     check_end("t", 0, 100, 400)
     check_end("t", 0, 100, 101)
-    with pytest.raises(OffsetGap, match="offsets 100 to 299 are gone"):
+    with pytest.raises(OffsetGap, match="offsets 100 to 299 were removed"):
         check_log("t", 0, 100, 300, 400)
 
 
