@@ -40,7 +40,7 @@ ROOM := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000
 JOBS ?= $(shell expr 4 + `getconf _NPROCESSORS_ONLN`)
 .PHONY: test
 test: .venv/ready  ## All tests but the slow ones, on a real Kafka and Redis
-	@$(ROOM) $(BIN)/python -m pytest -m "not slow" -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20
+	@$(ROOM) $(BIN)/python -m pytest -m "not slow" -q --tx '$(JOBS)*popen//python=$(BIN)/python tests/processes.py' --dist loadfile --no-loadscope-reorder --durations=20
 
 .PHONY: collect
 collect: .venv/ready  ## Compile the tests, once for all processes that run them

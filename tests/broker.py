@@ -1,4 +1,4 @@
-"""A real MQTT broker in a process of its own: `python -m tests.broker` is amqtt's.
+"""A real MQTT broker in a process of its own, which for amqtt is forked (`tests/forks.py`).
 
 Where mosquitto is installed, tests run on it as well, and speak MQTT 5 to it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.local.ports import HOST, free_port
-from tests.stage import until
+from tests.forks import FORKS
+from tests.stage import Process, until
 
 #: Whom a broker with users lets in.
 USER, PASSWORD = "reader", "right-password"
@@ -45,12 +47,20 @@ def broker(
         Messages that mosquitto sends before the first is acknowledged; 20 is its own number.
     """
     port = port or free_port()
-    command = (_amqtt if kind == "amqtt" else _mosquitto)(folder, port, users, certificate)
-    if kind == "mosquitto":
-        with (folder / "mosquitto.conf").open("a") as config:
-            config.write(f"max_inflight_messages {ahead}\n")
+    process: Process
     with (folder / "broker.log").open("ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if kind == "amqtt":
+            config = json.dumps(_amqtt(folder, port, users, certificate))
+            if FORKS.usable:
+                process = FORKS.start([config], os.environ, log, module="tests.broker")
+            else:
+                command = [sys.executable, "-m", "tests.broker", config]
+                process = subprocess.Popen(command, stdout=log, stderr=log)
+        else:
+            command = _mosquitto(folder, port, users, certificate)
+            with (folder / "mosquitto.conf").open("a") as settings:
+                settings.write(f"max_inflight_messages {ahead}\n")
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         until(lambda: _answers(port), "the broker answers")
         yield port
@@ -59,7 +69,7 @@ def broker(
         process.wait()
 
 
-def _amqtt(folder: Path, port: int, users: bool, certificate: Path | None) -> list[str]:
+def _amqtt(folder: Path, port: int, users: bool, certificate: Path | None) -> dict[str, Any]:
     listener: dict[str, Any] = {"type": "tcp", "bind": f"{HOST}:{port}"}
     if certificate is not None:
         listener |= {"ssl": True, "certfile": str(certificate), "keyfile": str(certificate)}
@@ -72,8 +82,7 @@ def _amqtt(folder: Path, port: int, users: bool, certificate: Path | None) -> li
         hasher = Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1)
         (folder / "users").write_text(f"{USER}:{hasher.hash(PASSWORD)}\n")
         plugins = {f"{rooms}.FileAuthPlugin": {"password_file": str(folder / "users")}}
-    config = {"listeners": {"default": listener}, "plugins": plugins}
-    return [sys.executable, "-m", "tests.broker", json.dumps(config)]
+    return {"listeners": {"default": listener}, "plugins": plugins}
 
 
 def _mosquitto(folder: Path, port: int, users: bool, certificate: Path | None) -> list[str]:
@@ -104,5 +113,10 @@ async def _run(config: dict[str, Any]) -> None:
     await asyncio.Event().wait()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run amqtt with the settings that are the only argument."""
     asyncio.run(_run(json.loads(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

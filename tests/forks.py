@@ -31,18 +31,31 @@ import numpy as np
 
 #: What commands import when they run.
 MODULES = (
+    "amqtt.broker",
     "pipeline.cli.main",
     "pipeline.cli.produce",
     "pipeline.cli.worker",
     "agents.worker",
+    "cryptography.hazmat.backends.openssl.backend",
     "encodings.idna",
     "faust.app",
     "faust.app.router",
+    "faust.assignor.leader_assignor",
     "faust.fixups.django",
+    "faust.tables.objects",
+    "faust.tables.sets",
+    "faust.topics",
+    "faust.transport.utils",
     "faust.worker",
     "producers.run",
-    "pipeline.methods.renewable.method",
+    "producers.sources.inbox",
+    "producers.sources.kafka_topic",
+    "producers.sources.pushed",
+    "scipy.linalg",
+    "pipeline.methods.age_aware.method",
     "pipeline.methods.ldp_sgd.method",
+    "pipeline.methods.noisy_mle.method",
+    "pipeline.methods.renewable.method",
 )
 #: Longest request: the words and the environment of a process.
 LONGEST = 1 << 20

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from scipy.special import ndtri
 
-from pipeline.backtest.grid import Cell, GridResult, Mean
+from pipeline.backtest.grid_result import Cell, GridResult, Mean
 
 #: Largest loss of balanced accuracy, and of the share of an error, that counts as close.
 CLOSE, CLOSE_SHARE = 0.01, 0.02

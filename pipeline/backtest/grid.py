@@ -1,21 +1,19 @@
 """Many backtests of one history: settings of a study, each with noise drawn several times.
 
 Runs are independent, and may go to other processes. One that fails is kept beside the others, with
-its reason. Beside each setting stands the same study
-without privacy, run once: what the noise costs is the difference. Standard errors are over draws of
-the noise on this one history; they say nothing about another history.
+its reason. Beside each setting stands the same study without privacy, run once: what the noise
+costs is the difference.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
-from dataclasses import dataclass
 
 from pipeline.backtest.axes import Axis, Setting, settings_of
+from pipeline.backtest.grid_result import Cell, Failed, GridResult, Run, ended
 from pipeline.backtest.history import History
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult
@@ -25,159 +23,7 @@ from pipeline.methods import method_of
 from pipeline.study import Study, StudySource, read_study
 
 #: Told of a run that has ended or failed, how many have by now, and of how many.
-Report = Callable[["Run | Failed", int, int], None]
-#: Scores of a run that are averaged, and other numbers of its last estimate.
-MEASURES = (
-    "accuracy", "balanced_accuracy", "auc", "log_loss", "mean_absolute_error",
-    "root_mean_square_error", "width", "intervals", "coverage", "privacy_share", "ready",
-    "releases", "seconds",
-)  # fmt: skip
-
-
-#: A setting has intervals if at least this share of its coefficients does, in every draw.
-MOST = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One backtest of a grid.
-
-    setting, label: Number of its setting, and the same in words.
-    draw: Number of its draw of the noise; None for the run without privacy.
-    """
-
-    setting: int
-    label: str
-    draw: int | None
-    result: BacktestResult
-
-    @property
-    def measures(self) -> dict[str, float | None]:
-        """The numbers that are averaged, by name; widths are those of the last estimate."""
-        result = self.result
-        found = dataclasses.asdict(result.scores)
-        diagnostics = result.estimate.diagnostics
-        widths = sorted(c.interval[1] - c.interval[0] for c in result.estimate.coefficients
-                        if c.interval is not None)  # fmt: skip
-        found |= {
-            "width": widths[len(widths) // 2] if widths else None,
-            "intervals": len(widths) / len(result.estimate.coefficients),
-            "coverage": result.pooled.coverage,
-            "privacy_share": diagnostics.privacy_share if widths else None,
-            "ready": float(result.estimate.status == "ready"),
-            "releases": float(result.estimate.releases),
-            "seconds": result.seconds,
-        }
-        return {name: found[name] for name in MEASURES}
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A backtest of a grid that came to no result; its attributes are as those of `Run`.
-
-    error: Why.
-    """
-
-    setting: int
-    label: str
-    draw: int | None
-    error: VeilstreamError
-
-    @property
-    def name(self) -> str:
-        """Which run it is, in words."""
-        return f"{self.label}, {named(self.draw)}"
-
-
-def ended() -> VeilstreamError:
-    """Return why runs fail whose process is gone."""
-    return VeilstreamError(
-        "a process that computed a part was ended from outside, perhaps for want of memory; the "
-        "operator must free some, or give fewer --jobs"
-    )
-
-
-def named(draw: int | None) -> str:
-    """Return what a draw of the noise is called, counted from 1; None is the run without it."""
-    return "without privacy" if draw is None else f"draw {draw + 1}"
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """A mean over draws of the noise, with its standard error; None of one draw alone."""
-
-    value: float
-    error: float | None
-    draws: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Mean:
-        """Return the mean of at least one value."""
-        count = len(values)
-        centre = math.fsum(values) / count
-        if count == 1:
-            return cls(centre, None, 1)
-        spread = math.fsum((value - centre) ** 2 for value in values) / (count - 1)
-        return cls(centre, math.sqrt(spread / count), count)
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A setting with what its runs came to.
-
-    runs: One for each draw that did not fail.
-    open: The run without privacy; None where the study itself keeps none, its kind has no stream
-        without noise, or that run failed.
-    """
-
-    setting: Setting
-    runs: tuple[Run, ...]
-    open: Run | None
-
-    @property
-    def means(self) -> dict[str, Mean]:
-        """Means over the draws, by measure; those that no run has are left out."""
-        found = {}
-        for name in MEASURES:
-            values = [v for run in self.runs if (v := run.measures[name]) is not None]
-            if values:
-                found[name] = Mean.of(values)
-        return found
-
-    @property
-    def has_intervals(self) -> bool:
-        """Whether every draw ended with an interval for most of the coefficients."""
-        return bool(self.runs) and all(
-            (run.measures["intervals"] or 0.0) >= MOST for run in self.runs
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class GridResult:
-    """What a grid came to.
-
-    axes: The keys and their values.
-    cells: One for each setting, in the order of the axes.
-    seconds: How long all took.
-    failed: Runs that came to no result, in the same order.
-    no_open: Why settings have no run without privacy beside them, each reason once.
-    """
-
-    axes: tuple[Axis, ...]
-    cells: tuple[Cell, ...]
-    seconds: float
-    failed: tuple[Failed, ...] = ()
-    no_open: tuple[str, ...] = ()
-
-    @property
-    def first(self) -> Cell:
-        """The first setting with a result."""
-        return next(cell for cell in self.cells if cell.runs)
-
-    @property
-    def main_score(self) -> str:
-        """Name of the score that says most in one number."""
-        return self.first.runs[0].result.main_score[0]
+Report = Callable[[Run | Failed, int, int], None]
 
 
 def run_grid(

@@ -45,7 +45,7 @@ class Reading:
     """
 
     def __init__(self, study: Study, options: Options, history: History, form: str) -> None:
-        self._history, self._form = history, form
+        self._history, self._form, self._shuffle = history, form, options.shuffle
         self._encoder = BatchEncoder(study)
         self._clients = options.clients_of(study)
         forgetting = study.estimator.forgetting
@@ -152,9 +152,12 @@ class Reading:
         if self._time is not None:
             columns.append(self._time.column)
         columns = list(dict.fromkeys(columns))
-        if isinstance(self._history, (str, Path)):
-            return read_batches(str(self._history), columns, form=self._form)
-        return table_batches(self._history, columns)
+        found = (
+            read_batches(str(self._history), columns, form=self._form)
+            if isinstance(self._history, (str, Path))
+            else table_batches(self._history, columns)
+        )
+        return found if self._shuffle is None else shuffled(found, self._shuffle)
 
     def _check(self) -> None:
         if not self._read:
@@ -176,6 +179,22 @@ def worded_faults(faults: Mapping[str, int]) -> str:
     worst = sorted(faults, key=lambda name: -faults[name])
     named = {name: "the line" if name == LINE else f"column {name!r}" for name in worst}
     return ", ".join(f"{named[name]} cannot be read in {faults[name]}" for name in worst)
+
+
+def shuffled(batches: Iterator[Batch], seed: int) -> Iterator[Batch]:
+    """Yield the records of a history in a random order: the same one for a seed and a number."""
+    every = list(batches)
+    if not every:
+        return
+    lost = np.concatenate([batch.lost for batch in every])
+    columns = {
+        name: np.concatenate([batch.columns[name] for batch in every]) for name in every[0].columns
+    }
+    order = np.random.default_rng([seed, len(lost)]).permutation(len(lost))
+    for first in range(0, len(order), RECORDS):
+        some = order[first : first + RECORDS]
+        found = {name: column[some] for name, column in columns.items()}
+        yield Batch(found, lost[some], (first + len(some)) / len(order))
 
 
 def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:

@@ -26,6 +26,7 @@ class Options:
         without event time the number of a record.
     without_privacy: Run the same study without noise.
     simulate: Draw noise of the same size from this seed: repeatable, and it protects nobody.
+    shuffle: Take the records in a random order of this seed, all of them in memory at once.
     seed: Of delays and of the rule "dirichlet".
     bins: The most bins of time, in [2, 1000].
     pooled: Whether to fit all records without privacy as well, and see which intervals hold that.
@@ -46,6 +47,7 @@ class Options:
     freeze: str | float | None = None
     without_privacy: bool = False
     simulate: int | None = None
+    shuffle: int | None = None
     seed: int = 0
     bins: int = 60
     pooled: bool = True
@@ -68,8 +70,12 @@ class Options:
             raise ConfigError("--without-privacy and --simulate: give one of the two")
         if not 2 <= self.bins <= 1000:
             raise ConfigError("--bins: it must be in [2, 1000]")
-        if self.seed < 0 or (self.simulate or 0) < 0:
-            raise ConfigError("--seed and --simulate: they must be 0 or more")
+        if min(self.seed, self.simulate or 0, self.shuffle or 0) < 0:
+            raise ConfigError("--seed, --simulate and --shuffle: they must be 0 or more")
+        if timed and self.shuffle is not None:
+            raise ConfigError(
+                "--shuffle and --event-time: records with times have an order; give one of the two"
+            )
         if self.network.mean and (self.network.of == "seconds") != timed:
             raise ConfigError(
                 "--delay: it is in seconds where there is an --event-time, and in records where "

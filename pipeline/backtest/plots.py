@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline.backtest.advice import WORDS
 from pipeline.backtest.axes import Axis, text_of
-from pipeline.backtest.grid import Cell, GridResult
+from pipeline.backtest.grid_result import Cell, GridResult
 from pipeline.backtest.result import BacktestResult
 from pipeline.extras import extra
 

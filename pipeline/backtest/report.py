@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.backtest import plots
 from pipeline.backtest.advice import WORDS, advise
 from pipeline.backtest.axes import text_of
-from pipeline.backtest.grid import Cell, GridResult, Mean
+from pipeline.backtest.grid_result import Cell, GridResult, Mean
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import NOT_PRIVATE, BacktestResult
 from pipeline.extras import extra

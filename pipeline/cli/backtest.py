@@ -22,7 +22,8 @@ from pipeline.study import require_live
 @STUDY
 @click.option(
     "--input", "source", required=True,
-    help="A .parquet, .csv, .jsonl or .ndjson file in the order of time, or -.",
+    help="A .parquet, .csv, .jsonl or .ndjson file in the order of time, or -. "
+    "A file without an order of time: see --shuffle.",
 )  # fmt: skip
 @FORMAT
 @CLIENT_COLUMN
@@ -60,6 +61,10 @@ from pipeline.study import require_live
 @click.option(
     "--simulate", type=int, metavar="SEED",
     help="Draw noise of the same size from a seed: repeatable, but it protects nobody.",
+)  # fmt: skip
+@click.option(
+    "--shuffle", type=int, metavar="SEED",
+    help="Take the records in a random order: for a file that is sorted, or goes site by site.",
 )  # fmt: skip
 @click.option(
     "--seed",

@@ -23,7 +23,8 @@ from rich.text import Text
 from pipeline.backtest import NOT_PRIVATE, Options
 from pipeline.backtest.advice import WORDS, advise
 from pipeline.backtest.axes import parse_axis
-from pipeline.backtest.grid import Failed, GridResult, Run, ended, named, run_grid
+from pipeline.backtest.grid import run_grid
+from pipeline.backtest.grid_result import Failed, GridResult, Run, ended, named
 from pipeline.backtest.report import COLUMNS, report_of, rows_of
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say, show

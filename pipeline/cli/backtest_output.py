@@ -21,7 +21,8 @@ from pipeline.backtest.report import coefficients_of
 from pipeline.backtest.scoring import Scores
 from pipeline.errors import ConfigError
 from pipeline.extras import extra
-from pipeline.library.table import information_line, line, privacy_line, unit_lines, value
+from pipeline.library.numbers import value
+from pipeline.library.table import information_line, line, privacy_line, unit_lines
 from pipeline.words import counted
 
 #: Names of the scores for people.

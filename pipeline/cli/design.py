@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import click
 
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.errors import ConfigError
-from pipeline.library.plan_words import counted_of, exact, lacking, verdict
+from pipeline.library.plan_words import classes, counted_of, exact, lacking, verdict
 from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.losses import MEANINGS
 from pipeline.release.share import standstill
@@ -29,6 +30,12 @@ CLIENTS = click.option(
     help="How many clients you expect.",
 )  # fmt: skip
 COLUMNS = ("epsilon", "window", "ridge", "typical", "sure", "+- typical", "+- at most", "finds")
+#: What is said where a ridge takes the place of none.
+OVERRIDDEN = (
+    "this overrides the ridge = 0 of the file, with which the fit is not penalised and its "
+    "intervals come only where the records' own curvature is clear of the noise: for that fit, set "
+    "ridge = 0 again"
+)
 LEGEND = (
     "Each row has its own design. typical: records after which intervals appear, if features are "
     "independent and their values spread over the whole range (around `typical`, where it is "
@@ -79,7 +86,7 @@ def design(
     if as_json:
         put(found.to_dict())
     else:
-        _show(found)
+        _show(found, _given(text))
     if warning := standstill(found.study, clients):
         say(f"WARNING: {warning}")
 
@@ -90,9 +97,21 @@ def designed(text: str, found: Plan, given: Mapping[str, object] | None = None) 
     given: Other keys that the plan has and the file does not.
     """
     reasons = dict(found.own.design.reasons)
+    if "estimator.ridge" in reasons and _given(text).get("estimator.ridge") == 0:
+        reasons["estimator.ridge"] += f"; {OVERRIDDEN}"
     if why := reasons.get("window.records"):
         reasons["window.records"] = f"for {counted_of(found.records, found.clients)}: {why}"
     return edited(text, {**(given or {}), **found.own.design.changes}, reasons)
+
+
+def _given(text: str) -> dict[str, object]:
+    """Return what the text of a study file says itself, by key as in "window.records"."""
+    return {
+        f"{name}.{key}": value
+        for name, table in tomllib.loads(text).items()
+        if isinstance(table, dict)
+        for key, value in table.items()
+    }
 
 
 def _text(path: Path) -> str:
@@ -110,7 +129,7 @@ def _write(path: Path, text: str) -> None:
     say(f"wrote {path}")
 
 
-def _show(found: Plan) -> None:
+def _show(found: Plan, given: Mapping[str, object]) -> None:
     own, study = found.own, found.study
     delta = "" if study.privacy.delta is None else f", delta {study.privacy.delta:g}"
     click.echo(
@@ -119,9 +138,15 @@ def _show(found: Plan) -> None:
     )
     click.echo(f"  {own.loss}: {MEANINGS[own.loss]}")
     for key, value in own.design.changes.items():
-        click.echo(f"  {key} = {_value(value)}: {own.design.reasons[key]}")
+        before = given.get(key, value)
+        instead = "" if before == value else f", instead of {_value(before)} in the file"
+        click.echo(f"  {key} = {_value(value)}{instead}: {own.design.reasons[key]}")
+    if given.get("estimator.ridge") == 0 and "estimator.ridge" in own.design.changes:
+        click.echo(OVERRIDDEN)
     click.echo(verdict(found))
     if said := exact(own.outlook, study, found.records):
+        click.echo(said)
+    if said := classes(own.outlook, study):
         click.echo(said)
     if own.outlook.why:
         click.echo(own.outlook.why)

@@ -10,7 +10,7 @@ from pipeline.cli.context import say
 from pipeline.cli.stage import Demonstration, Site, same_state
 from pipeline.errors import RecordError
 from pipeline.library.comparing import comparison, counts, covers, half, half_widths
-from pipeline.library.table import value
+from pipeline.library.numbers import value
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.records.encode import Encoder, Row

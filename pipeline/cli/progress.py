@@ -11,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from infra.waiting import AGAIN
 from pipeline.cli.context import say
-from pipeline.library.table import interval, line, table, value
+from pipeline.library.numbers import interval, value
+from pipeline.library.table import line, table
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.study import Study
 from pipeline.words import counted

@@ -24,7 +24,8 @@ from pipeline.errors import VeilstreamError
 from pipeline.library.comparing import counts
 from pipeline.library.exact import ExactFit
 from pipeline.library.feed import Feed
-from pipeline.library.table import line, privacy_line, table, value
+from pipeline.library.numbers import value
+from pipeline.library.table import line, privacy_line, table
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.offline import by_client, run_windows
 from pipeline.records.encode import Row

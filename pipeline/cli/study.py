@@ -28,7 +28,7 @@ from pipeline.cli.keys import keys, recover
 from pipeline.errors import ConfigError
 from pipeline.library.checking import facts_of, warnings_of
 from pipeline.library.lengths import NOT_PRIVATE, of_sample
-from pipeline.library.plan_words import verdict
+from pipeline.library.plan_words import classes, verdict
 from pipeline.library.planning import proposed
 from pipeline.methods import METHODS, load_live
 from pipeline.settings import Settings
@@ -58,7 +58,7 @@ PLAIN = {
     "exact": "at best",
     "exact_is_half_a_unit_after": "records until an exact one is half a unit to either side",
     "ready_at_the_latest": "records until estimates are ready, at the latest",
-    "latest": "at the latest, in records",
+    "latest": "for slopes that do not go with the intercept, whatever features are like",
     "usual": "usually, in records",
     "influence": "influence of a client that lies",
     "less_than_an_interval": "less than half an interval",
@@ -181,6 +181,8 @@ def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     few = found.own.outlook.usual > found.records
     whose = "with the features of the example, " if found.study.data.features else ""
     say(f"{'WARNING: ' if few else ''}{whose}{verdict(found)}")
+    if said := classes(found.own.outlook, found.study):
+        say(said)
     size = f"--records {records} --clients {clients}"
     again = f"; with your own: `veilstream study design {path} {size}`" if whose else ""
     estimator = found.study.estimator

@@ -13,14 +13,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, ndtri, pdtrik
+import scipy
+from scipy.special import expit, logit, ndtri, pdtrik
 
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import study_rows, target
 from pipeline.release.task import Task
-from pipeline.study.reference import draw, law_of, moments
+from pipeline.study.reference import draw, law_of, moments, sample
 from pipeline.types import Matrix, Vector
 
 #: Standard deviation of the linear predictor by kind of response, in encoded units.
@@ -160,9 +161,9 @@ def target_of(population: Population, seed: int = 0) -> Target:
 def default_truth(task: Task) -> Vector:
     """Return coefficients of alternating sign with equal shares in the predictor, shape (d,).
 
-    The standard deviation of the predictor is 1 for classes, which are equally frequent, 0.25 for
-    numbers, about the middle of their range, and 0.3 for counts, whose mean is about a quarter of
-    the largest.
+    The standard deviation of the predictor is 1 for classes, which are as frequent as the study
+    guesses (`data.response.typical`, by default equally), 0.25 for numbers, about the middle of
+    their range, and 0.3 for counts, whose mean is about a quarter of the largest.
     """
     kind = task.study.data.response.kind
     products = moments(task.encoding, law_of(task.encoding))
@@ -171,7 +172,19 @@ def default_truth(task: Task) -> Vector:
     signs = np.where(np.arange(task.size - 1) % 2, -1.0, 1.0)
     slopes = signs * SPREAD[kind] / math.sqrt(task.size - 1) / deviations
     middle = math.log(task.study.data.response.ends[1] / 4) if kind == "count" else 0.0
+    if (share := task.study.data.response.typical) is not None:
+        middle = _log_odds(task, slopes, share) + float(slopes @ means)
     return np.append(middle - float(slopes @ means), slopes)
+
+
+def _log_odds(task: Task, slopes: Vector, share: float) -> float:
+    """Return the intercept with which the positive class has this share."""
+    predictor = sample(task.encoding, law_of(task.encoding)) @ slopes
+    found = scipy.optimize.brentq(
+        lambda intercept: float(np.mean(expit(intercept + predictor))) - share,
+        logit(share) - float(predictor.max()), logit(share) - float(predictor.min()),
+    )  # fmt: skip
+    return float(found)
 
 
 def _minimiser(population: Population, points: Matrix) -> Vector:

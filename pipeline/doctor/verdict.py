@@ -145,22 +145,30 @@ def _wrong(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict |
 
 def _right(found: Coverage) -> Verdict:
     own = found.intervals[0]
-    late = ""
-    if found.given <= WHOLE:
+    late, but, advice = "", "", "nothing"
+    if found.given <= WHOLE or found.rarest_given < LEAST_GIVEN:
         late = (
             f"; {found.given:.0%} of the coefficients have them, {found.rarest!r} in "
             f"{found.rarest_given:.0%} of the streams"
         )
+    if found.rarest_given < LEAST_GIVEN:
+        but = f", but mostly not for {found.rarest!r}"
+        advice = f"nothing for the others; more records, or a larger epsilon, for {found.rarest!r}"
+    if own.worst_coverage + CHANCE * own.worst_error < found.level - TOLERATED:
+        # too few streams to say no, and by chance alone it would hardly be so low
+        but = f", but perhaps not for {own.worst!r}"
+        late += f"; those of {own.worst!r} {own.worst_coverage:.1%} (+-{own.worst_error:.1%})"
+        advice = f"nothing for the others; more --replications to be sure of {own.worst!r}"
     if own.coverage - CHANCE * own.error > found.level + (1 - found.level) / 2:
         return Verdict(
-            True, "yes, but they are longer than necessary",
-            f"they cover {own.coverage:.1%} (+-{own.error:.1%}){late}", "nothing",
+            True, f"yes, but they are longer than necessary{but}",
+            f"they cover {own.coverage:.1%} (+-{own.error:.1%}){late}", advice,
         )  # fmt: skip
     return Verdict(
-        True, "yes",
+        True, f"yes{but}",
         f"they cover {own.coverage:.1%} (+-{own.error:.1%}) where they promise "
         f"{found.level:.0%}{late}",
-        "nothing",
+        advice,
     )  # fmt: skip
 
 

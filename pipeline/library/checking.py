@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.library.lengths import expected
-from pipeline.library.plan_words import exact, when
+from pipeline.library.plan_words import classes, exact, far_off, when
 from pipeline.losses import MEANINGS
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
@@ -74,7 +74,9 @@ def facts_of(task: Task) -> dict[str, object]:
     facts["intervals"] = {
         "come": when(outlook, task.study),
         **({"exact": said} if (said := exact(outlook, task.study)) else {}),
+        **({"classes": said} if (said := classes(outlook, task.study)) else {}),
         **({"but": outlook.why} if outlook.why else {}),
+        **({"advice": said} if (said := far_off(outlook, task.study)) else {}),
         "latest": outlook.latest,
         "usual": outlook.usual,
     }

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import DataError
+from pipeline.library.sampled import classes_of, order_of
 from pipeline.methods import method_of
 from pipeline.methods.offline import offline_method
 from pipeline.records.features import Features
@@ -61,13 +62,15 @@ def expected(task: Task) -> dict[str, object]:
 def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     """Return the same of the records of a file, and features that use a sliver of their range.
 
-    The file needs the features alone, or the response where there are none. None of it is private.
+    The file needs the features alone, or the response where there are none; if it has responses,
+    how frequent classes are is said, too, and what goes with the order of the records. None of it
+    is private.
     Raises DataError if the file cannot be read, lacks a column, or has no record that can be used.
     """
     features = Features.of(task.study)
     if not features.names:
         return _of_response(task, path, form)
-    values, read, faults = _values(features, path, form)
+    values, responses, read, faults = _values(features, path, form, task)
     inside = features.clip(values)
     columns = features.encode(inside)
     wrong = _too_small(features, values)
@@ -81,6 +84,8 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
         "share_shortened": _beyond(lengths, task.kept_norm),
         "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
+        **classes_of(task, responses),
+        **order_of(task, columns, responses),
         **({} if offline_method(task.study) else method_of(task.study).of_features(task, columns)),
     }
 
@@ -134,18 +139,26 @@ def _beyond(lengths: Vector, limit: float) -> float:
     return float(np.mean(lengths > limit * (1.0 + 2.0**-40)))
 
 
-def _values(features: Features, path: str, form: str) -> tuple[Matrix, int, dict[str, int]]:
+def _values(
+    features: Features, path: str, form: str, task: Task
+) -> tuple[Matrix, Vector, int, dict[str, int]]:
     """Return the values of the usable records of a file, shape (n, k), and what was read.
 
-    That is how many records, and in how many of them which column cannot be read.
+    That is the encoded responses, NaN where there is none, how many records, and in how many of
+    them which column cannot be read.
     """
-    parts, read = [], 0
+    parts, responses, read = [], [np.zeros(0)], 0
     faults: Counter[str] = Counter()
-    for batch in read_batches(path, features.names, form=form):
+    response = response_of(task.study)
+    for batch in read_batches(path, features.names, form=form, optional=[response.name]):
         found = [features.column(name, batch.columns[name]) for name in features.names]
         part = np.column_stack(found)
         known = np.isfinite(part)
-        parts.append(part[known.all(axis=1) & ~batch.lost])
+        usable = known.all(axis=1) & ~batch.lost
+        parts.append(part[usable])
+        said = batch.columns.get(response.name)
+        encoded = np.full(len(batch), np.nan) if said is None else response.of_column(said)[0]
+        responses.append(encoded[usable])
         for name, column in zip(features.names, known.T, strict=True):
             faults[name] += int(np.count_nonzero(~column & ~batch.lost))
         read += len(batch)
@@ -156,7 +169,12 @@ def _values(features: Features, path: str, form: str) -> tuple[Matrix, int, dict
         raise DataError(
             f"{path}: none of its {read} records has a value for every feature of the study"
         )
-    return values, read, {name: count for name, count in faults.items() if count}
+    return (
+        values,
+        np.concatenate(responses),
+        read,
+        {name: count for name, count in faults.items() if count},
+    )
 
 
 def _slivers(features: Features, inside: Matrix, wrong: Container[str]) -> dict[str, str]:

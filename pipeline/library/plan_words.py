@@ -25,8 +25,12 @@ BUT = (
     "records have (these go with the intercept, which no ridge helps)"
 )
 #: Smallest slope that most such studies tell from zero, above which next to nothing is seen: in
-#: log odds or logs over half a feature's range, and in half ranges of a response that is a number.
-BLIND = 1.0
+#: log odds or logs over half a feature's range, and as a share of the range of a number.
+BLIND, BLIND_OF_RANGE = 1.0, 0.2
+#: A size that a ridge makes sure of is of no use from so many typical ones on.
+FAR = 10
+#: What the unit of a slope is, by loss; of numbers it is that of the response.
+UNITS = {"logistic": " in log odds", "poisson": " in the log of the mean"}
 
 
 def when(outlook: Outlook, study: Study | None = None) -> str:
@@ -50,7 +54,22 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
         )
     if latest is None:
         return f"{typical}, {IF}; no number of records guarantees it"
-    return f"{typical}, {IF}; after {latest:,} at the latest for slopes {BUT}"
+    return f"{typical}, {IF}; whatever features are like, after {latest:,} for slopes {BUT}"
+
+
+def far_off(outlook: Outlook, study: Study) -> str:
+    """Say what to do where the ridge of a study is so small that it makes sure of next to nothing.
+
+    Returns: Empty where there is nothing to do.
+    """
+    if outlook.latest is None or outlook.latest <= FAR * outlook.usual:
+        return ""
+    return (
+        f"estimator.ridge = {study.estimator.ridge:g} is so small for these releases that it makes "
+        f"sure of no interval before {_about(min(outlook.latest, 10**12))} records: run "
+        "`veilstream study design STUDY --records N --clients K`, which proposes a ridge and "
+        "windows for your number of records"
+    )
 
 
 def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:
@@ -73,6 +92,25 @@ def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:
     )
 
 
+def classes(outlook: Outlook, study: Study) -> str:
+    """Say which share of the classes a plan supposes, and what waits for it.
+
+    Returns: Empty where nothing does.
+    """
+    if (after := outlook.classes) is None:
+        return ""
+    typical = study.data.response.typical
+    share = 0.5 if typical is None else min(typical, 1.0 - typical)
+    whence = "as data.response.typical says"
+    if typical is None:
+        whence = "as data.response has no `typical`, a public guess of the share of `positive`"
+    return (
+        f"assumed: {share:.3g} of the records have the rarer class ({whence}). No interval comes "
+        "before both noised class counts stand out of their noise, here after about "
+        f"{_about(after)} records; with half that share it takes four times as many"
+    )
+
+
 def _about(records: int) -> str:
     """Return a number of records with three digits, rounded up."""
     unit = 10 ** max(len(str(records)) - 3, 0)
@@ -86,16 +124,15 @@ def verdict(found: Plan) -> str:
         sure = outlook.latest is not None and outlook.latest <= found.records
         sure = sure or not found.study.data.features
         where = "" if sure else " where features spread over their ranges"
-        but = ""
+        enough = f"are enough{' for wide intervals only' if _is_blind(found) else ''}{where}"
+        told = _finds(found)
         if outlook.intercept is not None and outlook.intercept > found.records:
-            but = ", but for the intercept"
-        come = f"intervals come {when(outlook, found.study)}"
-        if (blind := _blind(found)) is not None:
-            return (
-                f"{size} are enough for wide intervals only{where}{but}: slopes below "
-                f"{blind:.2g} over half a feature's range can hardly be told from zero; {come}"
+            enough += ", but for the intercept"
+            told.append(
+                "predictions need the intercept, so they may be far off before it has an interval"
             )
-        return f"{size} are enough{where}{but}: {come}"
+        told.append(f"intervals come {when(outlook, found.study)}")
+        return f"{size} {enough}: {'; '.join(told)}"
     ways = []
     if found.enough_records is not None:
         ways.append(f"about {found.enough_records:,} records")
@@ -114,13 +151,33 @@ def verdict(found: Plan) -> str:
     )
 
 
-def _blind(found: Plan) -> float | None:
-    """Return the smallest slope that is seen, if it is so large that next to nothing is."""
+def _finds(found: Plan) -> list[str]:
+    """Say how long intervals are at the size, by the smallest effect that they find."""
+    study, seen = found.study, found.own.detectable
+    if seen is None or not study.data.features:
+        return []
+    response, step = study.data.response, "one unit of a feature"
+    unit = UNITS.get(study.estimator.loss, "")
+    if study.data.scaling == "unit":
+        step = "half a feature's range"
+        if response.kind == "number":
+            unit = f" ({seen / (response.ends[1] - response.ends[0]):.0%} of the response's range)"
+    return [f"they find only effects larger than {_plain(seen)}{unit}, over {step}"]
+
+
+def _plain(number: float) -> str:
+    """Return a number with two digits, without an exponent where it is not tiny."""
+    return f"{float(f'{number:.2g}'):,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def _is_blind(found: Plan) -> bool:
+    """Whether the smallest slope that is seen is so large that next to nothing is."""
     response, seen = found.study.data.response, found.own.detectable
     if seen is None or not found.study.data.features:
-        return None
-    low, high = response.ends if response.kind == "number" else (-1.0, 1.0)
-    return seen if seen > BLIND * (high - low) / 2 else None
+        return False
+    if response.kind == "number":
+        return seen > BLIND_OF_RANGE * (response.ends[1] - response.ends[0])
+    return seen > BLIND
 
 
 def lacking(rows: Sequence[Row], records: int) -> str:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.library.numbers import interval, number_of, value
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.methods import method_of
@@ -21,8 +22,6 @@ IN_FULL = 0.99
 MOST_RECORDS = 10**9
 #: So many coefficients of one kind are named.
 NAMED = 4
-#: Losses whose coefficients have the response's unit.
-IN_UNITS = ("linear", "expectile")
 
 
 def table(message: EstimateMessage, study: Study) -> RenderableType:
@@ -71,16 +70,22 @@ def _grid(message: EstimateMessage, study: Study, rows: int) -> Table:
             value(message, row.value),
             interval(message, row.interval),
             # in files of older estimates it is 0
-            _number(
+            number_of(
                 message, row.sampling_se or None, nothing="below noise" if row.interval else "-"
             ),
-            _number(message, row.privacy_se),
+            number_of(message, row.privacy_se),
         )
     return grid
 
 
 def intervals_table(message: EstimateMessage, study: Study) -> RenderableType:
     """Return all intervals of an estimate side by side, with what each one needs and costs."""
+    given = any(row.interval for row in message.coefficients)
+    if given and not message.intervals and not method_of(study).intervals(study):
+        return Text(
+            f"this kind of study has one kind of interval, that above ({message.interval_method}): "
+            "there is nothing to compare"
+        )
     if not message.intervals:
         return Text(f"no intervals to compare: {message.reason or message.interval_method}")
     grid = Table(title=f"{message.study}: {message.level:.0%} intervals by method", expand=False)
@@ -153,7 +158,12 @@ def target_line(message: EstimateMessage) -> str:
         return said
     least, most = (f"{math.floor(100 * share)}" for share in (min(kept), max(kept)))
     share = f"{least}" if least == most else f"{least} to {most}"
-    return f"{said}: its slopes keep about {share}% of their size"
+    if len(slopes) == 1:
+        return f"{said}: its slope keeps about {share}% of its size"
+    return (
+        f"{said}: with the others fixed, each slope keeps about {share}% of its size; where "
+        "features go together, a ridge also moves size between them, and may turn a sign"
+    )
 
 
 def spread_line(message: EstimateMessage, study: Study) -> str:
@@ -182,7 +192,7 @@ def fit_table(message: FitMessage, study: Study) -> RenderableType:
         cells = (
             value(message, row.value),
             interval(message, row.interval),
-            _number(message, row.standard_error),
+            number_of(message, row.standard_error),
         )
         grid.add_row(row.name, *cells)
     score = "" if message.score is None else f", score {message.score:.1e}"
@@ -273,26 +283,3 @@ def _in_two_digits(count: int) -> int:
 def privacy_line(message: EstimateMessage | FitMessage) -> str:
     """Return the guarantee in one line."""
     return f"privacy: {message.privacy.guarantee}"
-
-
-def value(message: EstimateMessage | FitMessage, number: float, decimals: int = 4) -> str:
-    """Return a coefficient with its sign; one with a unit by its leading digits."""
-    return f"{number:+.5g}" if message.loss in IN_UNITS else f"{number:+.{decimals}f}"
-
-
-def interval(message: EstimateMessage | FitMessage, ends: tuple[float, float] | None) -> str:
-    """Return an interval, or that there is none."""
-    if ends is None:
-        return "-"
-    form = ".5g" if message.loss in IN_UNITS else ".3f"
-    return f"[{ends[0]:{form}}, {ends[1]:{form}}]"
-
-
-def _number(
-    message: EstimateMessage | FitMessage, number: float | None, *, nothing: str = "-"
-) -> str:
-    if number is None:
-        return nothing
-    if number == 0:
-        return "0"
-    return f"{number:.3g}" if message.loss in IN_UNITS else f"{number:.4f}"

@@ -32,7 +32,8 @@ class Coefficient(msgspec.Struct, frozen=True):
     privacy_se: Standard error of the noise alone.
     step: What it is a change for, in words; empty for the intercept, and for a step of half the
         feature's range, or of its unit.
-    kept: About which share of its size without the ridge it keeps; null where the method does not
+    kept: About which share of its size without the ridge it keeps, with the others fixed: what the
+        ridge moves between features that go together is not in it. Null where the method does not
         know it.
     """
 

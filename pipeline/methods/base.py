@@ -115,6 +115,7 @@ class Method(ABC, Generic[T]):
     losses: What it can minimise.
     tables: Tables under [estimator] that it reads: "method", or one of its own.
     features: Whether records have features beside the response.
+    penalised: Whether there is a ridge; where there is none, its default is 0.
     levels: Whether single records can have budgets of their own (`privacy.personal`).
     server_side: Keys that only the worker reads, with what they decide: a replay may change them.
     client_side: Why a replay may not change other keys of its tables, by the beginning of the key.
@@ -126,6 +127,7 @@ class Method(ABC, Generic[T]):
     losses: ClassVar[tuple[str, ...]]
     tables: ClassVar[tuple[str, ...]] = ()
     features: ClassVar[bool] = True
+    penalised: ClassVar[bool] = True
     levels: ClassVar[bool] = False
     server_side: ClassVar[Mapping[str, str]] = {}
     client_side: ClassVar[Mapping[str, str]] = {}

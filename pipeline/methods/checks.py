@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from pipeline.study import Study
 PAIRS, ROUNDING = 200, 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """A study and encoded records that fit it.
 
@@ -46,7 +47,7 @@ class Case:
     study: Study
     windows: Sequence[Arrays]
 
-    @property
+    @cached_property
     def task(self) -> Task:
         """The study's task, as the client whose windows these are has it."""
         return task_of(self.study).of_client("c")

@@ -88,6 +88,9 @@ class Outlook:
         bounds it.
     why: What it hangs on, in words; empty if there is nothing to say.
     exact: Of a method whose noise is that of single records; None for others.
+    classes: Record slots after which the noised counts of both classes stand out of their noise, if
+        classes are as frequent as the study guesses; `latest`, `usual` and `intercept` are no less.
+        None: nothing waits for that.
     """
 
     latest: int | None
@@ -97,6 +100,7 @@ class Outlook:
     why: str = ""
     intercept: int | None = None
     exact: Exact | None = None
+    classes: int | None = None
     narrow: int | None = None
 
 

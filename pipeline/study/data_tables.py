@@ -129,6 +129,14 @@ class Response(Strict, frozen=True, kw_only=True):
     max: Annotated[
         float | None, key("upper end of the public range of a number or count", 100.0)
     ] = None
+    typical: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        key(
+            "of classes: a public guess of the share of `positive`, in (0, 1); plans and "
+            "simulations alone use it, no release and no estimate does; default: 0.5",
+            0.1,
+        ),
+    ] = None
 
     @property
     def classes(self) -> tuple[str, str]:

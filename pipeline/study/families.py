@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pipeline import losses
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
@@ -94,6 +96,11 @@ def check_keys(response: Response) -> None:
         raise ConfigError(
             f'data.response.{missing[0]}: is required with kind = "{response.kind}"; {example}'
         )
+    if response.typical is not None and response.kind != "class":
+        raise ConfigError(
+            "data.response.typical: is a guess of the share of one of two classes, and does not go "
+            f'with kind = "{response.kind}"; remove it'
+        )
     if extra := sorted(given - needed):
         raise ConfigError(
             f'data.response.{extra[0]}: does not go with kind = "{response.kind}"; {example}'
@@ -157,6 +164,16 @@ def check_kind(study: Study) -> None:
             f"estimator.kind{_with(True, lambda m: (m.levels,))}"
         )
     method.check(study)
+
+
+def unpenalised(study: Study, given: Container[str]) -> Study:
+    """Return a study without the default ridge where its kind has none; `given` as `completed`."""
+    kind = study.estimator.kind
+    if "ridge" in given or kind not in METHODS or load_live(kind).penalised:
+        return study
+    return msgspec.structs.replace(
+        study, estimator=msgspec.structs.replace(study.estimator, ridge=0.0)
+    )
 
 
 def completed(study: Study, given: Container[str]) -> Study:

@@ -11,7 +11,7 @@ import msgspec
 from pipeline.errors import ConfigError
 from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import check_reach
-from pipeline.study.families import check_kind, check_response, completed
+from pipeline.study.families import check_kind, check_response, completed, unpenalised
 from pipeline.study.features import check_features
 from pipeline.study.model import Study
 from pipeline.study.tables import check_known, strict
@@ -74,6 +74,7 @@ def study_of(tables: dict[str, Any], *, name: str) -> Study:
     try:
         # nobody says which feature it is that is wrong
         study = strict(tables, Study, hidden=lambda: _faulty_feature(tables))
+        study = unpenalised(study, tables["estimator"])
         check_consistency(study)
         study = completed(study, tables["estimator"])
     except ConfigError as error:

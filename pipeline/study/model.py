@@ -72,7 +72,7 @@ class Estimator(Strict, frozen=True, kw_only=True):
         float,
         key(
             "penalty per record, on all coefficients but the intercept; default 1e-3, for "
-            "classes with noise as much as intervals need",
+            "classes with noise as much as intervals need, and 0 where a kind has none",
             1e-3,
             ge=0,
             le=1e6,

@@ -32,7 +32,10 @@ def revision_of(study: Study) -> str:
     split = study.privacy.split or Split()
     tables["privacy"]["split"] = msgspec.to_builtins(split)
     response = tables["data"]["response"]
-    tables["data"]["response"] = {k: v for k, v in response.items() if v is not None}
+    # a guess of how frequent a class is, for plans alone, may be made better while a study runs
+    tables["data"]["response"] = {
+        k: v for k, v in response.items() if k != "typical" and v is not None
+    }
     meaning: dict[str, Any] = {
         "semantics": RELEASE_SEMANTICS,
         "features": [_declared(name, one) for name, one in study.data.features.items()],

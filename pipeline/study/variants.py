@@ -21,6 +21,8 @@ description = "What this study estimates, in one line"
 # The column to explain, and its two values. 1.0 and JSON's true stand for "1" as well; every other
 # value is refused record by record.
 response = { name = "anomaly", positive = "1", negative = "0" }
+# Of classes also a public guess of the share of `positive`, for plans alone: typical = 0.1. A rare
+# class needs more of the budget for its counts, or larger windows (`veilstream study design`).
 # A number, for loss = "linear": { name = "power", kind = "number", min = 0, max = 100 }
 # A count, for loss = "poisson": { name = "visits", kind = "count", max = 50 }
 # interactions = ["temperature:pressure"]

@@ -21,8 +21,12 @@ from pipeline.records.features import there
 from producers.sources.arrow_parts import named_once
 
 
-def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[Batch]:
+def parquet_batches(
+    path: Path, columns: Sequence[str], size: int, optional: Sequence[str] = ()
+) -> Iterator[Batch]:
     """Yield the records of a file in batches of at most `size`, with these columns alone.
+
+    optional: Names of further columns, which batches lack where the file does.
 
     Raises ConfigError if pyarrow is not installed; DataError if the file cannot be read, or lacks a
     column.
@@ -35,9 +39,10 @@ def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[B
             like = there(names, missing, of_file=False)
             raise DataError(f"{path.name} has no column {', '.join(map(repr, missing))}{like}")
         done, total = 0, int(file.metadata.num_rows)
+        every = [*columns, *(name for name in optional if name in names)]
         try:
-            for part in file.iter_batches(size, columns=list(columns), use_threads=False):
-                found = {name: _values(part.column(name)) for name in columns}
+            for part in file.iter_batches(size, columns=every, use_threads=False):
+                found = {name: _values(part.column(name)) for name in every}
                 done += part.num_rows
                 yield Batch(found, np.zeros(part.num_rows, dtype=bool), done / max(total, 1))
         except (OSError, ValueError) as error:

@@ -18,7 +18,9 @@ from producers.sources.parquet_file import parquet_batches
 PARQUET_RECORDS, TEXT_RECORDS = 65_536, 8_192
 
 
-def read_batches(spec: str, columns: Sequence[str], *, form: str = "csv") -> Iterator[Batch]:
+def read_batches(
+    spec: str, columns: Sequence[str], *, form: str = "csv", optional: Sequence[str] = ()
+) -> Iterator[Batch]:
     """Yield a history in batches, with these columns alone.
 
     spec: A path that ends in .csv, .jsonl, .ndjson or .parquet; "-" for standard input; or
@@ -26,12 +28,13 @@ def read_batches(spec: str, columns: Sequence[str], *, form: str = "csv") -> Ite
     columns: Their names. A Parquet file or a CSV header must have them all; in JSON lines a record
         without one has None there.
     form: As in `open_source`.
+    optional: Names of further columns, which batches lack where the history does.
 
     Raises DataError if it cannot be read, or lacks a column; ConfigError if it is Parquet and
     pyarrow is not installed.
     """
     if Path(spec).suffix.lower() == ".parquet":
-        yield from parquet_batches(Path(spec), columns, PARQUET_RECORDS)
+        yield from parquet_batches(Path(spec), columns, PARQUET_RECORDS, optional)
         return
     source = open_once(spec, form=form)
     try:
@@ -41,10 +44,11 @@ def read_batches(spec: str, columns: Sequence[str], *, form: str = "csv") -> Ite
             raise DataError(
                 f"{spec} has no column {', '.join(map(repr, missing))}{there(found, missing)}"
             )
+        every = [*columns, *(name for name in optional if name in (source.columns or optional))]
         while not source.ended:
             slots = source.read(TEXT_RECORDS, 1.0)
             if slots:
-                yield _batch(slots, columns, source.progress)
+                yield _batch(slots, every, source.progress)
     finally:
         source.close()
 

@@ -84,6 +84,7 @@ def main(message: EstimateMessage) -> Coefficient:
     return message.coefficients[PLACE]
 
 
+@pytest.mark.slow
 def test_every_flight_is_there_and_those_that_never_arrived_keep_their_slots(
     shown: Flights,
 ) -> None:
@@ -94,6 +95,7 @@ def test_every_flight_is_there_and_those_that_never_arrived_keep_their_slots(
     assert {site.name: site.records for site in shown.sites} == AIRLINES
 
 
+@pytest.mark.slow
 def test_at_its_budget_the_main_coefficient_is_told_from_zero(
     final: EstimateMessage, pooled: list[float]
 ) -> None:
@@ -120,6 +122,7 @@ def test_models_as_late_as_on_a_busy_machine_leave_intervals(
     assert covers(interval, pooled[PLACE])
 
 
+@pytest.mark.slow
 def test_a_stream_without_intervals_is_told_that_others_have_them(
     shown: Flights,
     final: EstimateMessage,
@@ -142,6 +145,7 @@ def test_a_stream_without_intervals_is_told_that_others_have_them(
     assert "Without delay the same" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_at_epsilon_one_intervals_are_longer(
     tight: EstimateMessage, final: EstimateMessage
 ) -> None:

@@ -42,6 +42,7 @@ def score(shuttle, message):
     return shuttle.score([c.value for c in message.coefficients])
 
 
+@pytest.mark.slow
 def test_the_exact_fit_without_privacy_has_every_interval(shuttle):
     exact = shuttle.exact()
     assert (exact.status, exact.privacy.mechanism) == ("ready", "none")

@@ -36,7 +36,7 @@ from tests.docs.snippets import ALL, BUILT, COMMAND, ROOT, RUN, SHOWN, Snippet, 
 from tests.stage import PATIENCE
 
 #: Pages that are tried in every run; the others are tried with the slow tests.
-QUICK = {"README.md", "docs/tutorial.md"}
+QUICK = {"README.md"}
 #: The page with a target of its own, in commands and in seconds.
 FIRST, COMMANDS, SECONDS = ROOT / "docs" / "guides" / "first-estimate.md", 5, 120
 #: Numbers in the documents that stand for ports.

@@ -257,7 +257,11 @@ def test_a_revoked_client_stops_and_what_it_sent_before_stays(stage: Stage) -> N
     until(lambda: "newest word about 1 clients" in stage.said("w0"), "the worker says that it did")
 
 
-@pytest.mark.parametrize("fault", ["unknown", "other", "cut", "open"])
+@pytest.mark.parametrize(
+    # a file that is cut or that others can read is looked at in `test_key_files.py` as well
+    "fault",
+    ["unknown", "other", *(pytest.param(f, marks=pytest.mark.slow) for f in ("cut", "open"))],
+)
 def test_a_client_whose_key_is_not_right_spends_nothing(stage: Stage, fault: str) -> None:
     opened(stage, "north", "south")
     keys = stage.settings.home / "clients"

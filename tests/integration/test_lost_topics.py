@@ -281,6 +281,7 @@ def _holds(stage: Stage, windows: int) -> bool:
     return len(stage.releases()) >= windows
 
 
+@pytest.mark.slow
 def test_a_verification_of_a_log_that_has_grown_again_asks_for_a_recovery(shared: Stage) -> None:
     """A rebuild would leave clients with models that nothing explains, and admit nobody."""
     stage, file = shared, write_csv(shared.folder / "north.csv", 40)
@@ -301,6 +302,7 @@ def test_a_verification_of_a_log_that_has_grown_again_asks_for_a_recovery(shared
     assert "rebuild" not in verified.stderr
 
 
+@pytest.mark.slow
 def test_who_is_admitted_is_asked_again_where_both_topics_that_say_it_are_lost(
     shared: Stage,
 ) -> None:

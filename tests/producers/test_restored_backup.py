@@ -62,11 +62,13 @@ def numbers(stage: Stage) -> list[int]:
     return [header_of(record.value).seq for record in stage.releases()]
 
 
-#: Privacy, releases before the copy, and whether the lock is copied: each pair of them in every
-#: run, and all three with the slow tests.
+#: Privacy, releases before the copy, and whether the lock is copied: each of them in every run,
+#: and all with all in the slow tests.
+QUICK = ((PRIVATE, 3, True), (OPEN, 0, False))
 CASES = [
     pytest.param(
-        privacy, before, lock, marks=[pytest.mark.slow] * ((privacy is OPEN) + before + lock & 1),
+        privacy, before, lock,
+        marks=[] if (privacy, before, lock) in QUICK else [pytest.mark.slow],
         id=f"{'open' if privacy is OPEN else 'private'}-after {before}-lock {lock}",
     )
     for privacy in (PRIVATE, OPEN) for before in (0, 3) for lock in (True, False)

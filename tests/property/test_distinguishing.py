@@ -107,7 +107,9 @@ def test_no_attack_learns_more_from_payloads_made_one_by_one(mechanism: Mechanis
     assert 0.3 < share_of(mechanism, found.claimed) <= 1
 
 
-@every_mechanism
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param(m, marks=[pytest.mark.slow] * (m != BOTH[0])) for m in BOTH]
+)
 def test_no_attack_learns_more_from_short_vectors_of_noise(mechanism: Mechanism) -> None:
     attack = attack_of("step", mechanism, "zero-out")
     found = measure(attack, DRAWS[mechanism], streams(4), draw=few_at_a_time)
@@ -127,12 +129,16 @@ def test_releases_side_by_side_are_those_that_a_client_makes(
     assert np.array_equal(one, two)
 
 
+#: Each fault with each mechanism, in the release that shows it first; a long run has all releases.
 PLANTED = [
-    pytest.param(bug.name, release, mechanism, id=f"{bug.name}-{release}-{mechanism}")
+    pytest.param(
+        bug.name, release, mechanism, id=f"{bug.name}-{release}-{mechanism}",
+        marks=[pytest.mark.slow] * (release != bug.releases[0]),
+    )
     for bug in BUGS.values()
     for release in bug.releases
     for mechanism in bug.mechanisms
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "release", "mechanism"), PLANTED)

@@ -258,9 +258,19 @@ STUDIES = {
 }  # fmt: skip
 
 
-@mechanisms
-@pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
-@pytest.mark.parametrize("settings", STUDIES.values(), ids=STUDIES.keys())
+#: Each study with both mechanisms and with both kinds of neighbours; a long run has each with each.
+APART = [
+    pytest.param(
+        settings, neighbours, mechanism, id=f"{name}-{neighbours}-{mechanism}",
+        marks=[pytest.mark.slow] * ((number + one + other) % 2),
+    )
+    for number, (name, settings) in enumerate(STUDIES.items())
+    for one, neighbours in enumerate(("zero-out", "replace-one"))
+    for other, mechanism in enumerate(MECHANISMS)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "neighbours", "mechanism"), APART)
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_no_neighbours_are_further_apart_than_stated(
     effort: int, settings: dict[str, object], neighbours: str, mechanism: str
@@ -629,7 +639,7 @@ def farthest(bounds: Bounds, size: int, order: Order, *, replaced: bool, curved:
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("replaced", [False, True])
-@pytest.mark.parametrize("size", [2, 3, 6])
+@pytest.mark.parametrize("size", [2, 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_no_bounded_records_are_further_apart_than_the_formulas_say(
     size: int, replaced: bool, order: Order
 ) -> None:

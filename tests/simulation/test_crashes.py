@@ -19,9 +19,9 @@ from tests.simulation.studies import FORMS, Theatre
 from tests.simulation.world import Scenario, World
 
 #: Of the steps of a run, each of so many dies alone; `slow` tests take each one.
-EVERY = 30
+EVERY = 60
 #: Schedules of several deaths, for each form of the study.
-SCHEDULES = 15
+SCHEDULES = 9
 #: Schedules that have found something, by the form of the study.
 FOUND = {
     # Redis lost a model and no state: the next one had its version, and clients passed it over
@@ -79,7 +79,7 @@ def runs(folder: Path, request: pytest.FixtureRequest) -> Runs:
     return Runs(folder, request.param)
 
 
-@pytest.mark.takes("some sixty runs of a whole stream")
+@pytest.mark.takes("some thirty runs of a whole stream")
 def test_a_death_at_any_step_changes_nothing(runs: Runs) -> None:
     kills = 0
     for step in range(1 + FORMS.index(runs.theatre.form), runs.alone.steps, EVERY):
@@ -95,7 +95,7 @@ def test_a_death_at_each_step_changes_nothing(runs: Runs) -> None:
         runs.check(runs.theatre.play(runs.scenario(0, step)))
 
 
-@pytest.mark.takes("fifteen runs of a whole stream")
+@pytest.mark.takes("some runs of a whole stream")
 def test_schedules_of_deaths_and_losses_change_nothing(runs: Runs) -> None:
     kills = losses = 0
     for seed in range(1, SCHEDULES):

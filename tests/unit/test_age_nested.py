@@ -91,7 +91,7 @@ def test_equal_rounds_stay_bounded_only_while_the_mixing_beats_the_noise():
     assert bounded_rounds(0.5, 1.0) == float("inf")
 
 
-@pytest.mark.parametrize("count", [1, 63, 64, 65, 10_000])
+@pytest.mark.parametrize("count", [1, 63, 64, 65, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("back", "ahead"), [(1.0, 0.3), (0.3, 1.0), (0.3, 0.3), (1.0, 1.0)])
 def test_many_equal_rounds_cost_no_less_than_the_worst_slot(count, back, ahead):
     backward, forwards = np.array([1.0, 1.0, back]), np.array([1.0, 1.0, ahead])

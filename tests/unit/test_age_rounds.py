@@ -44,7 +44,7 @@ def window(values: np.ndarray) -> Arrays:
     return Arrays(np.zeros((len(values), 0)), (values - 90.0) / 90.0)
 
 
-@pytest.mark.parametrize("use", ["debiased", "wiener"])
+@pytest.mark.parametrize("use", ["debiased", pytest.param("wiener", marks=pytest.mark.slow)])
 def test_the_loss_of_rounds_is_what_the_plan_expects(use: str) -> None:
     law = "law = [0.7, 0.1, 0.1, 0.1]"
     groups = ages.GROUPS.replace("q = 0.9", f"q = 0.9\n{law}")
@@ -139,7 +139,7 @@ def test_a_round_leaves_when_it_is_over_and_never_fresher() -> None:
         assert isinstance(policy.decide(part, PUBLIC, 1e9), Wait)
 
 
-@pytest.mark.parametrize("epsilon", [0.2, 1.5])
+@pytest.mark.parametrize("epsilon", [pytest.param(0.2, marks=pytest.mark.slow), 1.5])
 def test_equal_rounds_cost_what_brute_force_finds(epsilon: float) -> None:
     task = ages.task_of(ages.study_text())
     for card in task.plan.cards.values():

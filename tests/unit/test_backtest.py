@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,33 @@ def test_without_delay_it_is_the_offline_run_bit_by_bit(name: str) -> None:
     assert engine.run.model.lattice.tolist() == expected.model.lattice.tolist()
 
 
+@pytest.mark.parametrize("of_file", [False, True])
+def test_a_shuffled_history_is_another_order_of_the_same_records(
+    of_file: bool, tmp_path: Path
+) -> None:
+    study = read_study(STUDIES["classes"])
+    table = history(study)
+    order = np.random.default_rng([4, len(table["y"])]).permutation(len(table["y"]))
+    by_hand = {name: column[order] for name, column in table.items()}
+    given: Any = table
+    if of_file:
+        given = tmp_path / "history.csv"
+        lines = [",".join(map(str, row.values())) for row in records_of(table)]
+        given.write_text("\n".join([",".join(table), *lines]) + "\n")
+    expected = engine_of(study, by_hand, Options(client_column="who"))
+    engine = engine_of(study, given, Options(client_column="who", shuffle=4))
+    assert differences(engine.run.partition, expected.run.partition) == []
+    kept = engine_of(study, table, Options(client_column="who"))
+    assert differences(engine.run.partition, kept.run.partition) != []
+
+
+def test_records_with_times_are_not_shuffled() -> None:
+    with pytest.raises(ConfigError, match="--shuffle and --event-time"):
+        Options(event_time="t", shuffle=1)
+    with pytest.raises(ConfigError, match="--shuffle: they must be 0 or more"):
+        Options(shuffle=-1)
+
+
 def watched(study: Study, table: Any, options: Options) -> tuple[Any, ...]:
     """Everything that a result says but how long it took, and when."""
     found = run_backtest(study, table, options).to_dict()
@@ -182,7 +210,7 @@ TIMED = Options(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("records", [1, 37, 1_000])
+@pytest.mark.parametrize("records", [1, pytest.param(37, marks=pytest.mark.slow), 1_000])
 @pytest.mark.parametrize(
     "options",
     [

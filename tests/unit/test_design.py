@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy.special import expit
 
+from pipeline.cli.design import design
 from pipeline.doctor.population import default_truth
 from pipeline.doctor.streams import _Releases, simulated
 from pipeline.errors import ConfigError
@@ -88,7 +91,11 @@ def test_designed_intervals_are_certain_at_half_and_shorter_with_more(
 
 
 @pytest.mark.parametrize(
-    ("loss", "more"), [("gdwd", {"maximum": 4.0}), ("logistic", {}), ("linear", {})]
+    ("loss", "more"),
+    [
+        ("gdwd", {"maximum": 4.0}),
+        *(pytest.param(loss, {}, marks=pytest.mark.slow) for loss in ("logistic", "linear")),
+    ],
 )
 def test_simulated_streams_have_the_intervals_that_were_planned(
     loss: str, more: dict[str, float]
@@ -181,10 +188,25 @@ def test_two_hundred_features_can_be_planned() -> None:
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
     assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes except")
     assert when(Outlook(500, 400, None, None)).startswith("after about 400 records, if features")
-    assert "after 500 at the latest for slopes" in when(Outlook(500, 400, None, None))
+    sure = when(Outlook(500, 400, None, None))
+    assert "whatever features are like, after 500 for slopes except" in sure
+    # of slopes that go with the intercept it is no latest one
+    assert "latest" not in sure
     assert "no number of records guarantees" in when(Outlook(None, 400, None, None))
     both = when(Outlook(500, 400, None, None, intercept=700))
     assert "about 400 records for slopes and 700 for the intercept" in both
+
+
+@pytest.mark.parametrize("loss", ["linear", "poisson"])
+def test_a_default_ridge_that_makes_sure_of_nothing_says_what_to_do(loss: str) -> None:
+    study = parse_study(study_text(loss=loss, epsilon=1.0, ridge=1e-3))
+    found = check_study(study)["intervals"]
+    assert isinstance(found, dict)
+    assert found["latest"] > 10 * found["usual"]
+    assert "`veilstream study design STUDY --records N --clients K`" in found["advice"]
+    planned = check_study(proposed(study, 100_000, 5).study)["intervals"]
+    assert isinstance(planned, dict)
+    assert "advice" not in planned
 
 
 def test_a_verdict_names_settings_that_are_enough() -> None:
@@ -202,6 +224,40 @@ def test_a_verdict_names_settings_that_are_enough() -> None:
     own = [row for row in rows if row.kind == "renewable"]
     assert "100 records are too few at epsilon 0.5, 1" in lacking(own, 100)
     assert not lacking([row for row in own if row.outlook.usual <= 100], 100)
+
+
+@pytest.mark.parametrize(
+    ("loss", "records", "wide", "unit"),
+    [
+        ("linear", 100_000, False, "of the response's range"),
+        ("linear", 1_600, True, "of the response's range"),
+        ("logistic", 100_000, False, "in log odds"),
+        ("poisson", 100_000, False, "in the log of the mean"),
+    ],
+)
+def test_a_verdict_says_how_long_intervals_are(
+    loss: str, records: int, wide: bool, unit: str
+) -> None:
+    found = proposed(parse_study(study_text(p=3, loss=loss, epsilon=1.0)), records, 5)
+    said = verdict(found)
+    assert found.own.outlook.usual <= records
+    assert found.own.detectable is not None
+    assert f"effects larger than {found.own.detectable:.2g}" in said
+    assert unit in said
+    assert ("wide intervals only" in said) == wide
+    if loss == "linear":
+        # the response's range is 2 wide
+        assert f"{found.own.detectable / 2:.0%} of the response's range" in said
+
+
+@pytest.mark.parametrize(("records", "needed"), [(3_400, True), (400_000, False)])
+def test_a_verdict_says_that_predictions_need_the_intercept(records: int, needed: bool) -> None:
+    text = study_text(p=9, loss="linear", epsilon=1.0)
+    found = proposed(parse_study(text), records, 5)
+    assert found.own.outlook.usual <= records
+    assert found.own.outlook.intercept is not None
+    assert (found.own.outlook.intercept > records) == needed
+    assert ("predictions need the intercept" in verdict(found)) == needed
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -239,6 +295,20 @@ def test_a_design_names_the_width_that_is_the_default() -> None:
     assert task_of(again).secant.width == width
     logistic, _ = designed(parse_study(study_text(loss="logistic")))
     assert not logistic.estimator.method
+
+
+def test_a_design_says_that_it_overrides_a_ridge_of_zero(tmp_path: Path) -> None:
+    path, written = tmp_path / "study.toml", tmp_path / "new.toml"
+    for ridge, told in ((0.0, True), (0.01, False)):
+        path.write_text(study_text(loss="logistic", ridge=ridge))
+        size = ["--records", "20000", "--clients", "5"]
+        done = CliRunner().invoke(design, [str(path), *size, "--write", str(written)])
+        assert done.exit_code == 0
+        assert ("overrides the ridge = 0" in " ".join(done.stdout.split())) == told
+        assert f"instead of {ridge:g} in the file" in done.stdout
+        comments = " ".join(written.read_text().replace("#", "").split())
+        assert ("overrides the ridge = 0" in comments) == told
+        written.unlink()
 
 
 TEXT = study_text(ridge=0.01).replace("records = 50", "records = 50    # mine")

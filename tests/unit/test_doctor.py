@@ -195,6 +195,32 @@ def test_one_coefficient_that_is_not_covered_is_named() -> None:
     assert said.trusted is False
 
 
+def few_of_one(covered: int, streams: int) -> list[StreamResult]:
+    """Return 200 streams, of which some give the intercept an interval, that of a few covers."""
+    planted = results(LOGISTIC, 200, width=1.96)
+    for number, one in enumerate(planted):
+        for ends, side in zip(one.ends["random-scaling"], (-1.0, 1.0), strict=True):
+            ends[0] = math.nan if number >= streams else 9.0 * (number >= covered) + side
+    return planted
+
+
+def test_a_yes_names_the_coefficient_that_it_may_not_hold_for() -> None:
+    found = sum_up(LOGISTIC, few_of_one(9, 14), np.zeros(LOGISTIC.size))
+    said = judge(LOGISTIC, found, SIZES, 10_000)
+    assert found.intervals[0].worst_coverage == pytest.approx(9 / 14)
+    assert (said.trusted, said.verdict) == (True, "yes, but perhaps not for 'intercept'")
+    assert "'intercept' 64.3% (+-12.8%)" in said.reason
+    assert "--replications" in said.advice
+
+
+def test_a_yes_names_the_coefficient_that_mostly_has_no_interval() -> None:
+    found = sum_up(LOGISTIC, few_of_one(40, 40), np.zeros(LOGISTIC.size))
+    said = judge(LOGISTIC, found, SIZES, 10_000)
+    assert (said.trusted, said.verdict) == (True, "yes, but mostly not for 'intercept'")
+    assert "'intercept' in 20% of the streams" in said.reason
+    assert said.advice != "nothing"
+
+
 def test_coverage_and_its_error_are_those_of_the_binomial_law() -> None:
     found = sum_up(LOGISTIC, results(LOGISTIC, 400, width=1.2815516), np.zeros(LOGISTIC.size))
     [own] = found.intervals

@@ -133,7 +133,7 @@ def tried(encoder: Encoder, record: dict[str, object]) -> Row | None:
         return None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(RECORDS, min_size=1, max_size=7), st.sampled_from(["unit", "none"]))
 def test_columns_are_encoded_bit_by_bit_as_their_records_are(
     records: list[dict[str, object]], scaling: str

@@ -19,6 +19,7 @@ def test_a_card_counts_steps_between_days_that_both_have_a_flight():
     np.testing.assert_allclose(card(told), 0.8 * shares + 0.2 * np.eye(4))
 
 
+@pytest.mark.slow
 @pytest.mark.takes("reads a year of flights")
 def test_fresh_data_help_and_planned_ages_miss_what_makes_all_flights_late(series):
     assert {found.shape for found in series.values()} == {(364, EACH)}

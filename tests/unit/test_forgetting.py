@@ -185,8 +185,8 @@ def test_equal_weights_give_the_bits_of_the_plain_sums(private: bool) -> None:
 def test_effective_records_are_those_of_the_used_epochs_without_forgetting() -> None:
     task = task_of(p=2, records=30)
     state = PrivateState(Shape.of(task))
-    state.fold(batch_of(task, 0, [1, 1, 2, 5, 9, 17, 33], start=3))
-    assert estimate_private(task, state).effective_records == 3 * 30
+    state.fold(batch_of(task, 0, [4, 5, 7] * 9, start=3))
+    assert estimate_private(task, state).effective_records == 27 * 30
     only = PrivateState(Shape.of(task))
     only.fold(batch_of(task, 0, [], start=3))
     assert estimate_private(task, only).effective_records == 3 * 30
@@ -216,7 +216,7 @@ def test_too_short_a_half_life_says_so() -> None:
 # --- the whole way ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("private", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_in_one_process_keeps_few_buckets_and_counts_what_it_drops(private: bool) -> None:
     task = task_of(
         p=1, records=10, private=private, releases=2, forgetting='half_life = 20, of = "records"'

@@ -18,7 +18,8 @@ from pipeline.backtest import BacktestResult, Options
 from pipeline.backtest import grid as grids
 from pipeline.backtest.advice import CLOSE, advise
 from pipeline.backtest.axes import Axis, parse_axis, settings_of, text_of
-from pipeline.backtest.grid import Cell, Failed, GridResult, Mean, Run, ended, run_grid
+from pipeline.backtest.grid import run_grid
+from pipeline.backtest.grid_result import Cell, Failed, GridResult, Mean, Run, ended
 from pipeline.backtest.report import report_of
 from pipeline.cli.backtest_grid import one_core_each, summary, to_dict
 from pipeline.errors import ConfigError, DataError, NumericError, VeilstreamError

@@ -8,7 +8,7 @@ import pytest
 import veilstream as vs
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import kept_of
-from pipeline.library.table import target_line
+from pipeline.library.table import intervals_table, target_line
 from pipeline.study import parse_study
 from tests.builders import study_text
 
@@ -40,8 +40,35 @@ def test_an_estimate_names_its_ridge_and_what_it_takes() -> None:
     assert kept[1] == pytest.approx(0.08 / (0.08 + 0.1), abs=0.05)
     assert [row.kept for row in without.coefficients] == pytest.approx([1.0] * 4)
     assert "ridge 0.1" in target_line(with_ridge)
-    assert "of their size" in target_line(with_ridge)
+    assert "with the others fixed" in target_line(with_ridge)
+    # of features that go together it says more than a share does
+    assert "may turn a sign" in target_line(with_ridge)
     assert target_line(without) == ""
+
+
+def test_a_kind_with_one_kind_of_interval_says_so() -> None:
+    rng = np.random.default_rng(1)
+    table = {"x0": rng.uniform(-1, 1, 1000), "y": rng.uniform(-1, 1, 1000)}
+    study = parse_study(study_text(p=1, private=False, loss="linear"))
+    message = vs.fit(study, table).message
+    assert all(row.interval for row in message.coefficients)
+    assert "no interval" not in str(intervals_table(message, study))
+    assert "one kind of interval, that above" in str(intervals_table(message, study))
+
+
+def test_a_ridge_may_turn_the_sign_of_a_slope_and_its_share_does_not_show_it() -> None:
+    rng = np.random.default_rng(2)
+    first = rng.uniform(-0.5, 0.5, 4000)
+    second = first + rng.uniform(-0.1, 0.1, 4000)
+    response = np.clip(2 * first - 1.2 * second + rng.normal(0, 0.05, 4000), -1, 1)
+    table = {"x0": first, "x1": second, "y": response}
+    slopes = []
+    for ridge in (0.0, 0.1):
+        text = study_text(p=2, private=False, loss="linear", ridge=ridge)
+        slopes.append(vs.fit(text, table).message.coefficients[2])
+    assert slopes[0].value < 0 < slopes[1].value
+    assert slopes[1].kept is not None
+    assert slopes[1].kept > 0
 
 
 def test_nearest_values_are_named() -> None:

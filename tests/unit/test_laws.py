@@ -81,7 +81,7 @@ def outside(law: Law, weights: Weights, total: mpmath.mpf) -> tuple[mpmath.mpf, 
 
 
 @pytest.mark.parametrize("law", SMALL, ids=str)
-@pytest.mark.parametrize("bits", [64, 192])
+@pytest.mark.parametrize("bits", [64, pytest.param(192, marks=pytest.mark.slow)])
 def test_the_cumulative_bounds_hold_the_truth_and_are_close(law: Law, bits: int) -> None:
     weights = law.weights(bits + 64)
     lower, upper = weights.cumulative(bits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -100,7 +101,13 @@ def case_of(kind: str, name: str) -> Case:
 @pytest.mark.parametrize(("kind", "name"), NAMES, ids=["-".join(pair) for pair in NAMES])
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
 def test_a_method_keeps_what_is_asked(check: Callable[[Case], None], kind: str, name: str) -> None:
-    check(case_of(kind, name))
+    check(shared_case_of(kind, name))
+
+
+@lru_cache
+def shared_case_of(kind: str, name: str) -> Case:
+    """Return the same case for all checks: its task is made but once."""
+    return case_of(kind, name)
 
 
 def test_every_method_of_the_registry_is_checked() -> None:

@@ -206,7 +206,7 @@ def test_one_site_with_nearly_all_records_weighs_its_share_alone() -> None:
     assert kept[0] == pytest.approx(0.5 * kept.sum())
 
 
-@pytest.mark.parametrize("method", ["", 'release = "copies"'])
+@pytest.mark.parametrize("method", ["", pytest.param('release = "copies"', marks=pytest.mark.slow)])
 def test_one_site_with_nearly_all_records_has_its_share_of_an_estimate(method: str) -> None:
     text = study_text(method, p=3, loss="linear", records=100, epsilon=8.0, ridge=1e-3,
                       noise_scale=SPREAD, mechanism="insecure-simulation",
@@ -223,7 +223,7 @@ def test_one_site_with_nearly_all_records_has_its_share_of_an_estimate(method: s
     assert np.all(np.abs(found.coefficients - TRUTH["linear"]) < 4 * errors[0])
 
 
-@pytest.mark.parametrize("method", ["", 'release = "copies"'])
+@pytest.mark.parametrize("method", ["", pytest.param('release = "copies"', marks=pytest.mark.slow)])
 @pytest.mark.takes("a mean of distances needs some streams")
 def test_the_distance_of_a_site_with_nearly_all_records_counts_the_noise_of_the_others(
     method: str,

@@ -132,6 +132,7 @@ def test_class_weights_are_those_of_the_exact_counts() -> None:
         assert fit_of(task_of(kind, maximum=8.0), rows_by_client(x, y)).weights[0] > 1.5
 
 
+@pytest.mark.slow
 def test_intervals_of_the_pooled_fit_cover() -> None:
     target = fit_of(
         task_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(99, n=100_000))]}
@@ -344,7 +345,7 @@ CASES = [
 LEARNT = {**dict.fromkeys(["renewable", "private"], ""), **KEYS}
 
 
-@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+@pytest.mark.parametrize("ridge", [0.0, pytest.param(1e-3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", LEARNT)
 def test_bad_data_end_in_an_error_or_a_finite_estimate_with_a_true_status(

@@ -143,7 +143,11 @@ def sample(p: int) -> Records:
     return two_gaussians(100 + p, 30_000, p)
 
 
-@pytest.mark.parametrize(("p", "shape", "weight"), POPULATION)
+@pytest.mark.parametrize(
+    ("p", "shape", "weight"),
+    # many features take ever more records
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] > 20)) for case in POPULATION],
+)
 def test_the_pooled_fit_converges_to_the_population_s_minimiser(
     p: int, shape: str, weight: float
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -43,8 +44,11 @@ def test_a_forked_child_never_repeats_the_parent_or_its_sibling() -> None:
     assert len(np.unique(everything)) == 256
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("taken", [0, 3, 500, 20_000])
+@pytest.mark.parametrize(
+    ("taken", "count"),
+    # each count with numbers in stock and each stock with a short count and a long one
+    [*((500, count) for count in COUNTS), *product((0, 3, 20_000), (7, 16_385))],
+)
 def test_a_child_repeats_nothing_of_its_parent_for_any_count(count: int, taken: int) -> None:
     """Before the fork, after it, and in a second child; with and without numbers in stock."""
     stream = SecureStream()

@@ -26,6 +26,7 @@ from pipeline.release.model import Model, round_model
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry, relogged
+from tests.builders import study_text as renewable
 from tests.sgd import TRUTH, drawn, folded, log_of, rows_of, streamed, study_text, task_of
 from tests.wire import as_rows, numbers_of, valued
 
@@ -155,7 +156,7 @@ def test_nothing_and_little_have_a_status_of_their_own() -> None:
     assert all(c.interval is None for c in little.coefficients)
 
 
-@pytest.mark.parametrize("loss", ["linear", "logistic"])
+@pytest.mark.parametrize("loss", [pytest.param("linear", marks=pytest.mark.slow), "logistic"])
 def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
     held = {"linear": "alpha = 0.501, eta0 = 2", "logistic": 'releases = "gradients+curvature"'}
     task = task_of(loss=loss, epsilon=18.163, path=held[loss], records=50, publish=3)
@@ -167,6 +168,7 @@ def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
         assert abs(row.value - truth) < 5 * row.standard_error
 
 
+@pytest.mark.slow
 def test_without_privacy_the_plug_in_is_that_of_the_sandwich() -> None:
     task = task_of(mechanism="none", path="behind = 0", records=20, publish=5)
     found = streamed(task, 60_000, 6).estimate(0.0)[0]
@@ -396,6 +398,24 @@ def test_what_does_not_go_with_a_path_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=key):
         parse_study(study_text(**settings))  # type: ignore[arg-type]
+
+
+def test_all_that_another_kind_has_is_refused_at_once() -> None:
+    text = renewable(loss="logistic")
+    assert parse_study(text).stream.partitions > 1
+    text = text.replace("[estimator]", '[estimator]\nkind = "ldp-sgd"')
+    with pytest.raises(ConfigError) as refused:
+        parse_study(text)
+    for key in ("estimator.ridge", "privacy.neighbours", "stream.partitions"):
+        assert key in str(refused.value)
+    # a ridge that the file has not is none, and is not spoken of
+    lines = [line for line in text.splitlines() if not line.startswith("ridge")]
+    with pytest.raises(ConfigError) as refused:
+        parse_study("\n".join(lines))
+    assert "ridge" not in str(refused.value)
+    plain = study_text().replace("ridge = 0\n", "")
+    assert parse_study(plain) == parse_study(study_text())
+    assert parse_study(plain).estimator.ridge == 0
 
 
 def test_the_revision_knows_the_steps_and_not_which_interval_is_shown() -> None:

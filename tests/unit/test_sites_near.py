@@ -248,7 +248,9 @@ def test_plans_say_when_scores_are_near() -> None:
     assert method.outlook(task_of(at_zero), 10**6).usual < windows
 
 
-@pytest.mark.parametrize("clients", [3, 7, 10])
+@pytest.mark.parametrize(
+    "clients", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (7, 10))]
+)
 def test_a_design_has_intervals_when_it_says(clients: int) -> None:
     """Steep slopes, and clients that move together."""
     found = plan(parse_study(study_text(p=2, loss="logistic", epsilon=1.0)), 31_500, clients)
@@ -261,6 +263,7 @@ def test_a_design_has_intervals_when_it_says(clients: int) -> None:
 
 
 @pytest.mark.takes("a mean error is known from some streams")
+@pytest.mark.slow
 def test_with_a_ridge_intervals_are_for_penalised_coefficients_of_weighed_records() -> None:
     cell, ridge = replace(RARE, records=5000), 0.01
     told = []

@@ -50,7 +50,9 @@ def coverage(least: float, share: float, own: float, *, protected: bool) -> floa
     return float(weights @ held / weights.sum())
 
 
-@pytest.mark.parametrize("own", [pytest.param(0.0, marks=pytest.mark.slow), 0.5, 1.0])
+@pytest.mark.parametrize(
+    "own", [*(pytest.param(o, marks=pytest.mark.slow) for o in (0.0, 0.5)), 1.0]
+)
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow), 4, 9])
 @pytest.mark.parametrize(
     "share", [1 / 160, 0.1, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.5, 0.84, 0.999))]
@@ -72,7 +74,9 @@ def test_with_standard_errors_alone_or_nearer_limits_they_do_not() -> None:
         assert coverage(2 * math.sqrt(size), 0.02, 1.0, protected=True) < most
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.84])
+@pytest.mark.parametrize(
+    "share", [0.1, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.5, 0.84))]
+)
 def test_copies_of_few_coefficients_have_the_limit_of_four(share: float) -> None:
     # no share has more noise than the root of 2 over the degrees
     assert of_copies.limit(2) == of_copies.limit(3) == of_copies.limit(4) < of_copies.limit(5)
@@ -84,9 +88,9 @@ def test_copies_of_few_coefficients_have_the_limit_of_four(share: float) -> None
 @pytest.mark.parametrize(
     ("share", "shown", "least", "most"),
     [
-        (0.3, 0.1, 0.95, 0.975),
+        pytest.param(0.3, 0.1, 0.95, 0.975, marks=pytest.mark.slow),
         (0.3, 0.02, 0.9, 0.96),
-        (0.0, 0.1, 0.89, 0.94),
+        pytest.param(0.0, 0.1, 0.89, 0.94, marks=pytest.mark.slow),
         (0.0, 0.02, 0.64, 0.83),
     ],
 )

@@ -94,7 +94,7 @@ TIES = [
 
 
 @pytest.mark.parametrize(("law", "k"), TIES, ids=str)
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_tie_is_decided_by_further_bits_on_both_sides_of_the_threshold(
     law: SomeLaw, k: int, count: int
 ) -> None:

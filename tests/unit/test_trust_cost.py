@@ -40,7 +40,9 @@ def many_false_models(count: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("made", [many_models, many_false_models])
+@pytest.mark.parametrize(
+    "made", [many_models, pytest.param(many_false_models, marks=pytest.mark.slow)]
+)
 def test_no_client_makes_a_batch_dearer_than_its_releases(made: Callable[[int], World]) -> None:
     # a cost in proportion to the models of a batch would be several times as much here
     few, many = (each_costs(made(count)) for count in (CHUNK // 10, CHUNK))

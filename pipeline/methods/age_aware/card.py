@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import gamma
+from scipy.special import gammainccinv
 
 from pipeline.errors import ConfigError, DataError, PrivacyError
 from pipeline.methods.age_aware.chains import Chain
@@ -191,7 +191,7 @@ def _error(total: float, size: int, scale: float, steps: int) -> float:
     """
     share = FAILURE / (2 * size)
     # a draw on the integers is at most one larger than one of the continuous law
-    noise = float(gamma.isf(share, size, scale=scale)) + size
+    noise = float(gammainccinv(size, share)) * scale + size
     if total <= noise:
         return 1.0
     laws = size * math.log(2) + math.log(steps) - math.log(share)

@@ -21,6 +21,7 @@ class LdpSgd(Method[GradientTask]):
     tables = ("path",)
     losses = spec.LOSSES
     levels = True
+    penalised = False
     server_side: ClassVar = {
         "estimator.path.interval": "which intervals are shown",
         "estimator.path.burn_in": "where the average of the path begins",

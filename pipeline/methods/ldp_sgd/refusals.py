@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pipeline.errors import ConfigError
 from pipeline.methods.ldp_sgd.spec import INTERVALS, LOSSES, Path, spec_of
 from pipeline.study import Study
@@ -15,28 +17,11 @@ def check(study: Study) -> None:
     estimator = study.estimator
     if estimator.loss not in LOSSES:
         raise ConfigError(f'estimator.loss: kind = "ldp-sgd" has {", ".join(LOSSES)}')
-    if estimator.ridge > 0:
-        raise ConfigError(
-            'estimator.ridge: kind = "ldp-sgd" has no penalty; the default is 1e-3, so write '
-            "ridge = 0"
-        )
-    if estimator.loss != "logistic" and estimator.residual_bound is None:
-        raise ConfigError(
-            "estimator.residual_bound: must be given, as the noise is in proportion to it: about "
-            "1.345 times a public guess of the residuals' scale, in the response's unit"
-        )
-    for key in ("class_weights", "norm_bound", "noise_scale", "forgetting"):
-        if getattr(estimator, key) is not None:
-            instead = "; use estimator.path.clipping_norm" if key == "norm_bound" else ""
-            raise ConfigError(f'estimator.{key}: kind = "ldp-sgd" has none; remove it{instead}')
-    if study.noised and study.privacy.neighbours != "replace-one":
-        raise ConfigError(
-            "privacy.neighbours: the releases of single records are private against any other "
-            'value of the record; set neighbours = "replace-one"'
-        )
     path = spec_of(study)
+    # a study of another kind may have all of these, so they are said together
+    if found := [*_foreign(study), *_partitions(study, path)]:
+        raise ConfigError("; also ".join(map(str, found)))
     _check_personal(study, path)
-    _check_partitions(study, path)
     if path.shown not in path.intervals:
         raise ConfigError(
             f'estimator.path.interval: "{path.shown}" is read from releases = '
@@ -51,17 +36,40 @@ def check(study: Study) -> None:
         )
 
 
-def _check_partitions(study: Study, path: Path) -> None:
+def _foreign(study: Study) -> Iterator[ConfigError]:
+    """Say what belongs to other kinds, and what this one needs in their place."""
+    estimator = study.estimator
+    if estimator.ridge > 0:
+        yield ConfigError(
+            'estimator.ridge: kind = "ldp-sgd" has no penalty; remove it, or write ridge = 0'
+        )
+    if estimator.loss != "logistic" and estimator.residual_bound is None:
+        yield ConfigError(
+            "estimator.residual_bound: must be given, as the noise is in proportion to it: about "
+            "1.345 times a public guess of the residuals' scale, in the response's unit"
+        )
+    for key in ("class_weights", "norm_bound", "noise_scale", "forgetting"):
+        if getattr(estimator, key) is not None:
+            instead = "; use estimator.path.clipping_norm" if key == "norm_bound" else ""
+            yield ConfigError(f'estimator.{key}: kind = "ldp-sgd" has none; remove it{instead}')
+    if study.noised and study.privacy.neighbours != "replace-one":
+        yield ConfigError(
+            "privacy.neighbours: the releases of single records are private against any other "
+            'value of the record; set neighbours = "replace-one"'
+        )
+
+
+def _partitions(study: Study, path: Path) -> Iterator[ConfigError]:
     """Refuse several partitions without a way to bring them together, and the other way round."""
     several = path.partitions
     if study.stream.partitions > 1 and several is None:
-        raise ConfigError(
+        yield ConfigError(
             'stream.partitions: kind = "ldp-sgd" moves one path through all records in their '
             "order; set partitions = 1 (the default is 2), or say how several of them go together: "
             'estimator.path.partitions = "shared" or "pooled"'
         )
     if study.stream.partitions == 1 and several is not None:
-        raise ConfigError(
+        yield ConfigError(
             "estimator.path.partitions: a stream of one partition has nothing to bring together; "
             "remove it, or raise stream.partitions"
         )

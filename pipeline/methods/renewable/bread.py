@@ -33,6 +33,8 @@ class Bread:
         known, in [0, 1], shape (d,). A direction counts by what is certain of it: one that is
         spread evenly over all coefficients can rule the variance of each.
     turned: How much of each coefficient's axis lies in those directions, in [0, 1], shape (d,).
+    come: How many of the releases that they need have come to make the directions known, by what
+        they seem to hold, as a share, shape (d,); 1 or more where they are.
     noise: s.
     """
 
@@ -41,6 +43,7 @@ class Bread:
     certain: Vector
     loadings: Vector
     turned: Vector
+    come: Vector
     noise: float
 
     @property
@@ -54,19 +57,26 @@ class Bread:
         return self.loadings >= UNKNOWN_SHARE
 
 
-def bread_of(mean: Matrix, releases: float, penalty: Vector, noise: Noise) -> Bread:
+def bread_of(
+    mean: Matrix, releases: float, penalty: Vector, noise: Noise, *, noisy: bool = True
+) -> Bread:
     """Return the bread.
 
-    mean, releases: Mean noisy curvature of one record, and of how many releases it is.
+    mean, releases: Mean curvature of one record, and of how many releases it is.
     penalty: Of each coefficient, shape (d,).
+    noisy: Whether the mean curvature holds the noise; a plan knows it without.
     """
     size = noise.of_curvature(releases)
     values, vectors = np.linalg.eigh(mean)
-    values, ridge = shrunk(values, size), np.diag(penalty)
+    values, ridge = shrunk(values, size) if noisy else values, np.diag(penalty)
     curvature = _assembled(vectors, np.maximum(values, 0.0))
     least = _assembled(vectors, np.maximum(values - size, 0.0))
     certain, axes = np.linalg.eigh(least + ridge)
     hidden = certain < READY * size
+    held = penalty @ axes**2
+    seeming = held + np.einsum("ji,jk,ki->i", axes, curvature, axes)
+    # noise falls as the root of the releases, until either is enough
+    come = (np.maximum(held / READY, seeming / (1 + READY)) / size) ** 2
     # noise goes through the inverse of M; what is not certain at all counts as 1e-6 of the rest
     shares = axes**2 / np.maximum(certain, 1e-6 * max(float(certain.max()), size)) ** 2
     values, vectors = np.linalg.eigh(curvature + ridge)
@@ -76,6 +86,7 @@ def bread_of(mean: Matrix, releases: float, penalty: Vector, noise: Noise) -> Br
         certain=certain,
         loadings=shares[:, hidden].sum(axis=1) / shares.sum(axis=1),
         turned=(axes[:, hidden] ** 2).sum(axis=1),
+        come=come,
         noise=size,
     )
 

@@ -17,6 +17,12 @@ from scipy.special import ndtri
 from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook
 from pipeline.methods.renewable.bread import bread_of
+from pipeline.methods.renewable.classes import (
+    MOST_COUNTS,
+    rarer_share,
+    share_for,
+    slots_until,
+)
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.precision import RECENT, Noise, noise_of, releases_needed
 from pipeline.methods.renewable.task import WIDTHS, RenewableTask
@@ -35,9 +41,12 @@ BEGIN = (0.5, 0.75, 1.0)
 #: Releases for each coefficient that a design has when it expects intervals: more than these need,
 #: so that several models have been heard of by then.
 RELEASES = 10
+#: The same where a class is so rare that its count is hidden otherwise.
+FEWER_RELEASES = 6
 #: Windows that a client should have, so that it hears of several models.
 WINDOWS = 10
-#: Shares of the squared budget: 70 to 30 for gradient and curvature.
+#: Shares of the squared budget: 70 to 30 for gradient and curvature; counts have more where a class
+#: is rare.
 SPLIT = {"gradient": 0.665, "curvature": 0.285, "counts": 0.05}
 #: A larger ridge leaves little of the coefficients.
 LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
@@ -62,16 +71,20 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
     noise, releases = noise_of(task), max(counted / task.slots, 1.0)
     lengths = (inverse @ inverse).diagonal()[1:]
     privacy = noise.of_gradient(RECENT * releases) ** 2 * lengths
-    until = noise.releases_until(float(np.linalg.eigvalsh(bread)[0]))
     latest = longest = None
     if ridge:
         latest = math.ceil(noise.releases_until(ridge)) * task.slots
         most = _deviation_bound(task) / ridge / math.sqrt(counted)
         longest = reach * math.hypot(noise.slope_error(releases, ridge, task.norm_bound), most)
-    usual = math.ceil(until) * task.slots
+    curvature = _bend(task) * products
+    usual = _known_after(task, curvature, noise, slice(1, None)) or int(MOST_SLOTS)
+    intercept = _known_after(task, curvature, noise, slice(0, 1))
+    # without both classes there are no intervals at all
+    classes = slots_until(task, rarer_share(task.study))
+    least = classes or 0
     return Outlook(
-        latest=latest,
-        usual=usual if latest is None else min(usual, latest),
+        latest=None if latest is None else max(latest, least),
+        usual=max(usual if latest is None else min(usual, latest), least),
         longest=longest,
         usual_half=reach * math.sqrt(float(np.median(privacy + sampling))),
         why=""
@@ -80,7 +93,8 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
             "estimator.ridge is 0, so intervals wait until the records' own curvature is clear "
             "of the noise; nothing bounds how long that takes"
         ),
-        intercept=_intercept_after(task, _bend(task) * products, noise),
+        intercept=None if intercept is None else max(intercept, least),
+        classes=classes,
     )
 
 
@@ -106,16 +120,27 @@ def design(study: Study, records: int, clients: int) -> Design:
             "shorter, and all noise grows with it"
         ),
     }
-    needed = math.ceil(RELEASES * task.size / RECENT)
-    for begin in BEGIN:
+    for begin, releases in (*((share, RELEASES) for share in BEGIN), (1.0, FEWER_RELEASES)):
+        needed = math.ceil(releases * task.size / RECENT)
         most = min(begin * records / needed, records / (WINDOWS * clients), 100_000)
         changes["window.records"] = window = int(_down(max(1.0, most)))
-        noise = noise_of(RenewableTask(with_keys(study, changes, name="the design")))
-        certain = noise.certain_ridge(begin * records / window)
-        if certain <= LARGEST_RIDGE:
+        changes["privacy.split"] = dict(SPLIT)
+        found = RenewableTask(with_keys(study, changes, name="the design"))
+        counts = share_for(found, begin * records)
+        if counts > SPLIT["counts"]:
+            changes["privacy.split"] = _split(min(_up(counts), MOST_COUNTS))
+            found = RenewableTask(with_keys(study, changes, name="the design"))
+        certain = noise_of(found).certain_ridge(begin * records / window)
+        # fewer releases are for classes that are too rare otherwise
+        if counts <= MOST_COUNTS and (certain <= LARGEST_RIDGE or begin == BEGIN[-1]):
             break
+    if counts > SPLIT["counts"]:
+        reasons["privacy.split"] += (
+            f". The counts have more than usual, so that a class with {rarer_share(study):.3g} of "
+            "the records stands out of their noise in time"
+        )
     reasons["window.records"] = (
-        f"the largest window that still gives {needed:,} releases ({RELEASES} recent ones for "
+        f"the largest window that still gives {needed:,} releases ({releases} recent ones for "
         f"each coefficient) within {begin:.0%} of the records, and {WINDOWS} releases of each "
         "client: the noise of a release does not depend on its size"
     )
@@ -140,16 +165,16 @@ def design(study: Study, records: int, clients: int) -> Design:
     return Design(changes, reasons)
 
 
-def _intercept_after(task: RenewableTask, curvature: Matrix, noise: Noise) -> int | None:
-    """Return after how many record slots the intercept has an interval, to 5 %.
+def _known_after(task: RenewableTask, curvature: Matrix, noise: Noise, which: slice) -> int | None:
+    """Return after how many record slots some coefficients have intervals, to 5 %.
 
-    It has no ridge, so its direction must show through the noise: the rule of `bread_of` itself,
-    for this mean curvature without its noise.
+    By the rule of `bread_of` itself, for this mean curvature without its noise. None: after no
+    number that a plan looks at.
     """
 
     def is_hidden(releases: float) -> bool:
-        bread = bread_of(curvature, RECENT * releases, task.penalty, noise)
-        return bool(bread.unknown[0])
+        bread = bread_of(curvature, RECENT * releases, task.penalty, noise, noisy=False)
+        return bool(bread.unknown[which].any())
 
     enough = releases_needed(task.size) / RECENT
     if not is_hidden(enough):
@@ -166,7 +191,12 @@ def _intercept_after(task: RenewableTask, curvature: Matrix, noise: Noise) -> in
 
 def _bend(task: RenewableTask) -> float:
     """Return the guess of a record's mean curvature at the reference."""
-    return (BEND if task.loss.remainder else 1.0) * task.loss.start_curvature
+    bend = BEND if task.loss.remainder else 1.0
+    if task.classes and task.largest_weight == 1:
+        # the mean of p (1 - p) is at most that of the mean
+        share = rarer_share(task.study)
+        bend = min(bend, 4 * share * (1 - share))
+    return bend * task.loss.start_curvature
 
 
 def _slope_deviation(task: RenewableTask) -> float:
@@ -189,6 +219,12 @@ def _deviation_bound(task: RenewableTask) -> float:
     """
     weighted = task.loss.slope_bound * math.sqrt((task.largest_weight + 1) / 2)
     return weighted * 2 * math.sqrt(task.norm_bound**2 - 1)
+
+
+def _split(counts: float) -> dict[str, float]:
+    """Return shares of the budget of which counts have so much, 70 to 30 for the others."""
+    gradient = round(0.7 * (1 - counts), 4)
+    return {"gradient": gradient, "curvature": round(1 - counts - gradient, 4), "counts": counts}
 
 
 def _down(number: float) -> float:

@@ -26,6 +26,7 @@ from pipeline.estimators.estimate import (
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, sandwiches, solve_positive
 from pipeline.losses import Regression
+from pipeline.methods.renewable.classes import both_classes
 from pipeline.methods.renewable.precision import RECENT
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.methods.renewable.private_sums import (
@@ -49,8 +50,6 @@ STILL_MOVING = (
     "the estimate still moves away from the models at which clients computed these releases, so "
     "intervals would not cover the value that it moves to: wait for more releases at newer models"
 )
-#: A class is taken to occur when its count is so many standard deviations of the noise above 0.
-COUNTS_NOISE = 3.0
 
 
 def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estimate:
@@ -84,7 +83,7 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
             carried = float(bread.curvature[0, 0])
             dispersion = dispersion_of(moments.slopes / moments.slots, carried)
         apart = known_curvature(task, bread, slots)
-        conditions = [enough_releases(task, moments.releases), _both_classes(task, parts), apart]
+        conditions = [enough_releases(task, moments.releases), both_classes(task, parts), apart]
         if conditions[0].holds:
             covariance, privacy = _variances(solution)
             total = np.maximum(np.diag(covariance), np.diag(privacy))
@@ -153,24 +152,6 @@ def _weights(task: RenewableTask, parts: Weighed) -> tuple[float, float]:
     unit = task.update_channels.counts.unit
     counts = total_of(parts, lambda state: state.counts)
     return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, task.largest_weight)
-
-
-def _both_classes(task: RenewableTask, parts: Weighed) -> Condition:
-    """Return whether both noised counts stand out of their noise.
-
-    One class alone has no best fit; a regression has no classes that could be missing.
-    """
-    part = task.update_channels.counts
-    if part is None or not task.classes:
-        return Condition(1.0, "")
-    counts = total_of(parts, lambda state: state.counts)[:2] * part.unit
-    releases = sum(weight**2 * state.releases for weight, state in parts)
-    least = COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
-    return Condition(
-        min(1.0, max(0.0, float(counts.min()) / least) ** 2),
-        "one class is so rare that its noised count may be only noise: intervals need more "
-        "records of both classes",
-    )
 
 
 def _start_status(task: RenewableTask, releases: int) -> tuple[Status, str]:

@@ -118,7 +118,7 @@ def solve(task: RenewableTask, parts: Weighed) -> Solution:
             variance = found.variance(spread)
             own, moving = found.error(variance), found.is_moving(np.diag(variance))
             # older releases weigh no more than newer ones, unless one of them was forged
-            if own < error and (moves or not moving) and found.moments.releases >= before:
+            if own <= error and (moves or not moving) and found.moments.releases >= before:
                 best, error, moves = found, own, moving
                 if share == 1.0:
                     break

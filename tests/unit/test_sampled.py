@@ -1,0 +1,65 @@
+"""A sample file whose records are in an order says so; one in a random order does not."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.library.lengths import of_sample
+from pipeline.methods import task_of
+from pipeline.study import parse_study
+from tests.builders import study_text
+
+RECORDS = 2_000
+
+
+def sample(path: Path, arranged: Callable[[np.ndarray[Any, Any]], Any], seed: int) -> Any:
+    """Return what is said of a file of records, x0 to x2 and y, whose rows are arranged."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (RECORDS, 3))
+    y = (rng.random(RECORDS) < 1 / (1 + np.exp(-x[:, 0]))).astype(int)
+    study = parse_study(study_text(loss="logistic"))
+    rows = np.column_stack([x, y])
+    rows = rows[arranged(rows)]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*study.feature_names, study.data.response.name])
+        writer.writerows([*row[:3], int(row[3])] for row in rows.tolist())
+    return of_sample(task_of(study), str(path))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_random_order_is_nothing_to_speak_of(seed: int, tmp_path: Path) -> None:
+    found = sample(tmp_path / "sample.csv", lambda rows: np.arange(len(rows)), seed)
+    assert "order" not in found
+    assert "goes_with_the_order" not in found
+
+
+@pytest.mark.parametrize("column", [0, 2, 3])
+def test_a_sorted_file_is_found_with_the_column(column: int, tmp_path: Path) -> None:
+    found = sample(
+        tmp_path / "sample.csv", lambda rows: np.argsort(rows[:, column], kind="stable"), 1
+    )
+    study = parse_study(study_text(loss="logistic"))
+    names = [*study.feature_names, study.data.response.name]
+    assert next(iter(found["goes_with_the_order"])) == names[column]
+    assert "`shuf`" in found["order"]
+
+
+def test_a_drift_in_half_of_the_file_is_found(tmp_path: Path) -> None:
+    def drifting(rows: np.ndarray[Any, Any]) -> Any:
+        late = rows[:, 1] + np.random.default_rng(2).normal(0, 1, len(rows))
+        return np.argsort(late)
+
+    found = sample(tmp_path / "sample.csv", drifting, 1)
+    assert list(found["goes_with_the_order"]) == ["x1"]
+
+
+def test_few_records_say_nothing_of_an_order(tmp_path: Path) -> None:
+    found = sample(tmp_path / "sample.csv", lambda rows: np.argsort(rows[:, 0])[:150], 1)
+    assert "order" not in found
