@@ -7,7 +7,8 @@
   path; `steps`: step sizes and their two caps; `scaling`: the matrix before the gradients.
   `forecast`: when intervals can be hoped for.
 - `path`, `sums`, `running`: the recursion and its sums, whole batches of releases at once.
-- `estimate`, `readiness`: the estimate, and which coefficients have an interval.
+- `estimate`, `readiness`: the estimate, and which coefficients have an interval. `bending`: what
+  models off the minimum of a curved loss do to it.
 - `random_scaling`, `plug_in`, `batch_means`, `intervals`: the intervals that those sums give, with
   critical values of one path or of several pooled.
 

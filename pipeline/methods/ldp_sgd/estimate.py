@@ -157,16 +157,17 @@ def _missing(found: _Paths, coefficients: Vector) -> tuple[NDArray[np.bool_], st
         alone = (i for i, p in enumerate(found.parts) if "plug-in" not in plug_ins(task, [p]))
         name, blocks = _which(found, next(alone, 0))
         return nothing, f"{name} has hardly begun to move, and intervals need a longer one{blocks}"
-    # a bend that is not small yet is known badly, and must not make models look near
     about = coefficients if plug.bent is None else coefficients + plug.bent
-    square = readiness.cloud(found.parts, about, plug.paths[0].curvature)
     if plug.centre is not None and own in found.plugs:
         lacks = [
             readiness.lacks_curvature(plug, found.records),
-            readiness.lacks_nearness(square, task, plug, found.records),
+            readiness.lacks_nearness(
+                readiness.distance(task, found.parts, about, plug), task, plug, found.records
+            ),
         ]
     else:
         errors = standard_errors(plug)
+        square = readiness.cloud(found.parts, about, plug.paths[0].curvature)
         bent = readiness.bend(task, square, coefficients, plug.paths[0].curvature)
         lacks = [_mixing(found), readiness.lacks_straightness(bent, errors)]
     missing = np.any([lack.coefficients for lack in lacks], axis=0)

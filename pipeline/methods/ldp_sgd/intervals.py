@@ -12,8 +12,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from pipeline.errors import NumericError
-from pipeline.methods.ldp_sgd import plug_in, readiness
+from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
+from pipeline.methods.ldp_sgd.bending import straightened
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
 from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, pooled
@@ -53,25 +54,8 @@ def plug_ins(task: GradientTask, parts: Sequence[Sums]) -> dict[str, PooledPlugI
             each = tuple(make(logs) for logs in paths)
         except NumericError:
             continue
-        found[name] = PooledPlugIn(each, _bent(task, paths, each))
+        found[name] = straightened(task, paths, each)
     return found
-
-
-def _bent(
-    task: GradientTask, paths: Sequence[Sequence[Sums]], plugs: Sequence[PlugIn]
-) -> Vector | None:
-    """Return how far noise about the minimum bends the mean of the centres, shape (d,), or None."""
-    found = []
-    for logs, plug in zip(paths, plugs, strict=True):
-        if plug.centre is None:
-            return None
-        # beyond what intervals allow the bend is no small correction, and not known
-        square = min(
-            readiness.cloud(logs, plug.centre, plug.curvature), readiness.largest_cloud(task)
-        )
-        found.append(readiness.bend(task, square, plug.centre, plug.curvature))
-    mean: Vector = np.average(found, axis=0, weights=[plug.records for plug in plugs])
-    return mean
 
 
 def gradient_noise(task: GradientTask) -> float:

@@ -42,6 +42,8 @@ class PlugIn:
         the path had come to rest. Shape (d,); None where A is regressed on the path itself.
     width_error: Relative error of each standard error that the noise of a released curvature
         causes, shape (d,); infinite where that noise hides more than `HIDDEN` of the variance.
+    there: The curvature where the estimate is, by which `covariance` is, shape (d, d); None where
+        that is A.
     """
 
     curvature: Matrix
@@ -50,10 +52,12 @@ class PlugIn:
     records: int
     centre: Vector | None = None
     width_error: Vector | None = None
+    there: Matrix | None = None
 
     def privacy_covariance(self, noise: float) -> Matrix:
         """Return the part of the covariance that noise of this variance causes, shape (d, d)."""
-        return sandwich(self.curvature, noise * np.eye(len(self.curvature))) / self.records
+        curvature = self.curvature if self.there is None else self.there
+        return sandwich(curvature, noise * np.eye(len(curvature))) / self.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,8 @@ class PooledPlugIn:
     """A covariance of the pooled average of independent paths, weighted by their records.
 
     paths: The plug-in of each path; one where there is one path, or one that is shared.
-    bent: About how far noise about the minimum of a curved loss bends the mean of the centres,
-        which is taken off it, shape (d,); None where that is not known.
+    bent: About how far models off the minimum of a curved loss bend the mean of the centres, which
+        is taken off it, shape (d,); None where that is not known.
     """
 
     paths: tuple[PlugIn, ...]
@@ -92,6 +96,12 @@ class PooledPlugIn:
         """The largest of the paths' own, shape (d,); zeros where no curvature was released."""
         known = [plug.width_error for plug in self.paths if plug.width_error is not None]
         return np.max(known, axis=0) if known else np.zeros(len(self.paths[0].curvature))
+
+    @property
+    def square(self) -> float:
+        """The mean square of predictors by which chance moves the pooled average."""
+        own, curvature = self._pooled([p.covariance for p in self.paths]), self.paths[0].curvature
+        return float(np.sum(own * curvature)) / float(curvature[0, 0])
 
     @property
     def covariance(self) -> Matrix:

@@ -31,6 +31,9 @@ LARGEST_ERROR = 0.25
 #: Mean square of predictors about the minimum, over the square of the loss's scale, at most: what
 #: is cut at both ends alike bends nothing.
 LARGEST_CLOUD = {"linear": 0.5, "expectile": 0.25, "logistic": 0.25}
+#: Of classes, that and the mean square by which chance moves the estimate, at most. Without the
+#: latter streams come first whose estimates noise has drawn to their models.
+LARGEST_BOTH = 0.45
 #: Mean square distance of points from the minimum, over that of their average, at NEWTON steps.
 WANDERING = 3.2
 #: A bias by noise about the minimum may be this share of a standard error.
@@ -63,6 +66,16 @@ def scale_of(task: GradientTask) -> float:
 def largest_cloud(task: GradientTask) -> float:
     """Return the largest mean square of predictors between clients' models and the estimate."""
     return LARGEST_CLOUD[task.study.estimator.loss] * scale_of(task) ** 2
+
+
+def largest_distance(task: GradientTask) -> float:
+    """Return how far models may be from the estimate with intervals, as `distance`."""
+    return LARGEST_BOTH if task.classes else largest_cloud(task)
+
+
+def wandering(task: GradientTask) -> float:
+    """Return `distance` over the mean square error of the average, at NEWTON steps."""
+    return WANDERING + 1 if task.classes else WANDERING
 
 
 def relaxations(curvature: Matrix, matrix: Matrix | None, moved: float) -> Vector:
@@ -113,6 +126,18 @@ def cloud(paths: Sequence[Sums], centre: Vector, curvature: Matrix) -> float:
     return float(np.trace(about @ curvature)) / float(curvature[0, 0])
 
 
+def distance(
+    task: GradientTask, paths: Sequence[Sums], centre: Vector, plug: PooledPlugIn
+) -> float:
+    """Return how far models are from the minimum: `cloud`, and of classes what chance adds to it.
+
+    centre: Before its bend is taken off: one that is not small yet is known badly, and must not
+        make models look near.
+    """
+    square = cloud(paths, centre, plug.paths[0].curvature)
+    return square + plug.square if task.classes else square
+
+
 def bend(task: GradientTask, square: float, coefficients: Vector, curvature: Matrix) -> Vector:
     """Return about how far, and which way, noise of this mean square bends an average, (d,)."""
     if task.classes:
@@ -160,15 +185,15 @@ def lacks_curvature(plug: PooledPlugIn, records: int) -> Lack:
 def lacks_nearness(square: float, task: GradientTask, plug: PooledPlugIn, records: int) -> Lack:
     """Return whether clients' models were too far from the estimate, for all coefficients.
 
-    square: Their mean square distance, as `cloud`.
+    square: As `distance`.
     """
-    most, curvature = largest_cloud(task), plug.paths[0].curvature
+    most = largest_distance(task)
     # capped steps keep points near at first, however long the path is, and one path wanders less
     # than another: what is usual at such an error of the average is the better forecast
-    usual = WANDERING * float(np.sum(plug.covariance * curvature)) / float(curvature[0, 0])
+    usual = wandering(task) * plug.square
     missing = records * max(square / most - 1, usual / most - 1, 0.0)
     return Lack(
-        np.full(len(curvature), square > most),
+        np.full(len(plug.paths[0].curvature), square > most),
         "models are still too far from the estimate for its loss to be as curved as measured: "
         f"about {_two_digits(missing)} more records, a larger epsilon or fewer features help",
     )
