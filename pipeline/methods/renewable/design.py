@@ -56,27 +56,20 @@ MOST_SLOTS = 1e12
 
 def outlook(task: RenewableTask, records: int) -> Outlook:
     """As `Method.outlook`."""
-    counted, ridge = (
-        counted_slots(task.study, records),
-        task.study.estimator.ridge,
-    )
-    reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
-    products, bread = kept_moments(task.encoding, task.norm_bound), reference_bread(task)
-    inverse = np.linalg.pinv(bread, hermitian=True)
-    scores = _slope_deviation(task) ** 2 / counted * products
-    sampling = np.diag(inverse @ scores @ inverse)[1:]
+    half = usual_half(task, records)
     if not task.study.noised:
         needed = RECORDS_PER_COEFFICIENT * task.size
-        return Outlook(needed, needed, None, reach * math.sqrt(float(np.median(sampling))))
+        return Outlook(needed, needed, None, half)
+    ridge, counted = task.study.estimator.ridge, counted_slots(task.study, records)
     noise, releases = noise_of(task), max(counted / task.slots, 1.0)
-    lengths = (inverse @ inverse).diagonal()[1:]
-    privacy = noise.of_gradient(RECENT * releases) ** 2 * lengths
     latest = longest = None
     if ridge:
         latest = math.ceil(noise.releases_until(ridge)) * task.slots
         most = _deviation_bound(task) / ridge / math.sqrt(counted)
-        longest = reach * math.hypot(noise.slope_error(releases, ridge, task.norm_bound), most)
-    curvature = _bend(task) * products
+        longest = _reach(task) * math.hypot(
+            noise.slope_error(releases, ridge, task.norm_bound), most
+        )
+    curvature = _bend(task) * kept_moments(task.encoding, task.norm_bound)
     usual = _known_after(task, curvature, noise, slice(1, None)) or int(MOST_SLOTS)
     intercept = _known_after(task, curvature, noise, slice(0, 1))
     # without both classes there are no intervals at all
@@ -86,7 +79,7 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
         latest=None if latest is None else max(latest, least),
         usual=max(usual if latest is None else min(usual, latest), least),
         longest=longest,
-        usual_half=reach * math.sqrt(float(np.median(privacy + sampling))),
+        usual_half=half,
         why=""
         if ridge
         else (
@@ -96,6 +89,25 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
         intercept=None if intercept is None else max(intercept, least),
         classes=classes,
     )
+
+
+def usual_half(task: RenewableTask, records: float) -> float:
+    """Return half the length of a slope's interval at the reference, in the unit of estimates."""
+    counted = counted_slots(task.study, records)
+    inverse = np.linalg.pinv(reference_bread(task), hermitian=True)
+    products = kept_moments(task.encoding, task.norm_bound)
+    meat = _slope_deviation(task) ** 2 / counted * products
+    variances = np.diag(inverse @ meat @ inverse)[1:]
+    if task.study.noised:
+        releases = max(counted / task.slots, 1.0)
+        own = noise_of(task).of_gradient(RECENT * releases)
+        variances = variances + own**2 * (inverse @ inverse).diagonal()[1:]
+    return _reach(task) * math.sqrt(float(np.median(variances)))
+
+
+def _reach(task: RenewableTask) -> float:
+    """Return the normal quantile of the study's level, in the unit of estimates."""
+    return float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
 
 
 def reference_bread(task: RenewableTask) -> Matrix:

@@ -7,7 +7,12 @@ import math
 import numpy as np
 
 from pipeline.estimators.forgetting import counted_slots
-from pipeline.methods.renewable.design import MOST_SLOTS, outlook, reference_bread
+from pipeline.methods.renewable.design import (
+    MOST_SLOTS,
+    outlook,
+    reference_bread,
+    usual_half,
+)
 from pipeline.methods.renewable.precision import FLOOR, noise_of
 from pipeline.methods.renewable.solution import LONGEST_STEP
 from pipeline.methods.renewable.task import RenewableTask
@@ -49,9 +54,8 @@ def _below_an_interval(task: RenewableTask, usual: int) -> int | None:
     """
 
     def is_below(slots: float) -> bool:
-        half = outlook(task, int(slots)).usual_half
         moved = largest_move(task, counted_slots(task.study, slots) / task.slots)
-        return half is not None and moved < half
+        return moved < usual_half(task, slots)
 
     most = float(usual)
     while not is_below(most):
