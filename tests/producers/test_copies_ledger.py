@@ -56,5 +56,5 @@ def test_a_third_study_is_told_that_its_delta_is_used_up(path: Path) -> None:
             said = refused(store, copies("three"), path)
             assert "delta is used up; raise it with --delta-limit 2e-05 if the data owner" in said
         start(store, copies("three"), Limit(epsilon=9.0, delta=2e-5))
-        with pytest.raises(ConfigError, match=r"^--delta-limit: at delta 1e-06, what studies have spent"):
+        with pytest.raises(ConfigError, match=r"^--delta-limit: at delta 1e-06, what studies"):
             store.open_stream(copies("three"), SOURCE, Limit(delta=1e-6))
