@@ -96,12 +96,12 @@ def designed(text: str, found: Plan, given: Mapping[str, object] | None = None) 
 
     given: Other keys that the plan has and the file does not.
     """
-    reasons = dict(found.own.design.reasons)
+    reasons = dict(found.chosen.design.reasons)
     if "estimator.ridge" in reasons and _given(text).get("estimator.ridge") == 0:
         reasons["estimator.ridge"] += f"; {OVERRIDDEN}"
     if why := reasons.get("window.records"):
-        reasons["window.records"] = f"for {counted_of(found.records, found.clients)}: {why}"
-    return edited(text, {**(given or {}), **found.own.design.changes}, reasons)
+        reasons["window.records"] = f"for {counted_of(found.chosen_for, found.clients)}: {why}"
+    return edited(text, {**(given or {}), **found.chosen.design.changes}, reasons)
 
 
 def _given(text: str) -> dict[str, object]:
@@ -137,16 +137,20 @@ def _show(found: Plan, given: Mapping[str, object]) -> None:
         f"epsilon {own.epsilon:g}{delta}"
     )
     click.echo(f"  {own.loss}: {MEANINGS[own.loss]}")
-    for key, value in own.design.changes.items():
+    chosen = found.chosen.design
+    if found.larger is not None and chosen.changes:
+        size = counted_of(found.chosen_for)
+        click.echo(f"  no settings are enough for this size; these are for {size}:")
+    for key, value in chosen.changes.items():
         before = given.get(key, value)
         instead = "" if before == value else f", instead of {_value(before)} in the file"
-        click.echo(f"  {key} = {_value(value)}{instead}: {own.design.reasons[key]}")
-    if given.get("estimator.ridge") == 0 and "estimator.ridge" in own.design.changes:
+        click.echo(f"  {key} = {_value(value)}{instead}: {chosen.reasons[key]}")
+    if given.get("estimator.ridge") == 0 and "estimator.ridge" in chosen.changes:
         click.echo(OVERRIDDEN)
     click.echo(verdict(found))
     if said := exact(own.outlook, study, found.records):
         click.echo(said)
-    if said := classes(own.outlook, study):
+    if said := classes(found.chosen.outlook, study):
         click.echo(said)
     if own.outlook.why:
         click.echo(own.outlook.why)

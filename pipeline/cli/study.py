@@ -181,7 +181,7 @@ def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     few = found.own.outlook.usual > found.records
     whose = "with the features of the example, " if found.study.data.features else ""
     say(f"{'WARNING: ' if few else ''}{whose}{verdict(found)}")
-    if said := classes(found.own.outlook, found.study):
+    if said := classes(found.chosen.outlook, found.study):
         say(said)
     size = f"--records {records} --clients {clients}"
     again = f"; with your own: `veilstream study design {path} {size}`" if whose else ""

@@ -140,14 +140,11 @@ def verdict(found: Plan) -> str:
         ways.append(f"privacy.epsilon = {found.enough_epsilon:g}")
     if found.study.data.features:
         ways.append("fewer features")
-    best = ""
-    if "window.records" in found.own.design.changes:
-        best = f" (window.records = {found.study.window.records} is the best for this size)"
     best_of_all = outlook.exact
     even = "" if best_of_all is None else f", where even an exact one is +-{best_of_all.half:.2g}"
     return (
         f"{size} are too few for intervals at epsilon {found.own.epsilon:g}{even}; enough would be "
-        f"{' or '.join(ways or ['larger clients'])}{best}"
+        f"{' or '.join(ways or ['larger clients'])}"
     )
 
 

@@ -50,11 +50,12 @@ class Row:
 class Plan:
     """What a study of a size should set, and what it can then find.
 
-    study: With the settings that are proposed.
+    study: With the settings that are proposed: those of `chosen`.
     own, rows: At the study's own budget, and at others, for every kind that can estimate it.
     enough_records, enough_epsilon: With how many records, or at which budget, intervals are to be
         expected, each with its own design; None where the study has enough as it is, or where
         nothing allowed is enough.
+    larger: As `own`, for `enough_records`.
     """
 
     study: Study
@@ -64,6 +65,17 @@ class Plan:
     rows: tuple[Row, ...]
     enough_records: int | None
     enough_epsilon: float | None
+    larger: Row | None
+
+    @property
+    def chosen(self) -> Row:
+        """The design that is proposed: of the expected records, or of the fewest that do."""
+        return self.larger or self.own
+
+    @property
+    def chosen_for(self) -> int:
+        """How many records that design is for."""
+        return self.records if self.larger is None else self.enough_records or self.records
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -90,11 +102,16 @@ def proposed(study: Study, records: int, clients: int) -> Plan:
     """Return the plan of a study alone, without rows; errors as those of `plan`."""
     epsilon = _budget(study)
     own = _row(study, epsilon, records, clients)
-    few = own.outlook.usual > records
+    enough_records = enough_epsilon = larger = None
+    if own.outlook.usual > records:
+        enough_records = _enough_records(study, epsilon, records, clients)
+        enough_epsilon = _enough_epsilon(study, epsilon, records, clients)
+        # settings that cannot do at this size would not do at a larger one, either
+        larger = enough_records and _row(study, epsilon, enough_records, clients)
+    changes = (larger or own).design.changes
     return Plan(
-        with_keys(study, own.design.changes, name="the design"), records, clients, own, (),
-        _enough_records(study, epsilon, records, clients) if few else None,
-        _enough_epsilon(study, epsilon, records, clients) if few else None,
+        with_keys(study, changes, name="the design"), records, clients, own, (),
+        enough_records, enough_epsilon, larger or None,
     )  # fmt: skip
 
 

@@ -209,6 +209,17 @@ def test_a_default_ridge_that_makes_sure_of_nothing_says_what_to_do(loss: str) -
     assert "advice" not in planned
 
 
+def test_where_no_settings_are_enough_those_of_the_fewest_records_that_are_are_proposed() -> None:
+    study = parse_study(study_text(p=5, epsilon=1.0))
+    few = proposed(study, 100, 2)
+    enough = proposed(study, few.enough_records or 0, 2)
+    assert few.study == enough.study
+    assert few.larger == few.chosen == enough.own == enough.chosen
+    assert (few.chosen_for, enough.chosen_for) == (few.enough_records,) * 2
+    # not those of its own size, with which more records than these would not do
+    assert few.own.design != few.chosen.design
+
+
 def test_a_verdict_names_settings_that_are_enough() -> None:
     study = parse_study(study_text(p=5, epsilon=1.0))
     few = proposed(study, 100, 2)
