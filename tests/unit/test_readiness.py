@@ -91,7 +91,7 @@ def test_features_at_an_end_of_their_range_are_named_when_they_hide_the_intercep
     found = streamed(text, features, responses)
     assert found.status == "ready"
     assert "no interval for intercept" in found.reason
-    assert "The intercept goes with x1: " in found.reason
+    assert "The records hardly tell the intercept from x1, " in found.reason
     assert "more records, or estimator.ridge = " in found.reason
     assert found.progress is not None
     assert 0 < found.progress.share < 1
@@ -128,7 +128,10 @@ def test_a_level_that_most_records_have_is_to_be_the_base() -> None:
     bread = bread_of(0.2 * products, 100.0, task.penalty, noise)
     assert bread.unknown.tolist() == [True, False, True]
     reason = known_curvature(task, bread, 25_000).reason
-    assert "The intercept goes with x1=s: a level that nearly all records have" in reason
+    assert (
+        "The records hardly tell the intercept from x1=s, which nearly all records seem to have"
+        in reason
+    )
 
 
 @pytest.mark.parametrize("declared", [False, True])

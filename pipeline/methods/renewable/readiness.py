@@ -86,15 +86,18 @@ def _ends(task: RenewableTask, bread: Bread) -> str:
     told = []
     if numbers:
         told.append(
-            f"{', '.join(numbers)}: values that stay near one end of a range do that, and a "
-            "typical value (data.features) or a narrower range ends it"
+            f"{' and '.join(numbers)}, whose values seem to stay near one end of the range: give a "
+            "typical value (data.features) or a narrower range"
         )
     if levels:
         told.append(
-            f"{', '.join(levels)}: a level that nearly all records have does that, and as the base "
-            "(data.features) it does not"
+            f"{' and '.join(levels)}, which nearly all records seem to have: make it the base level"
+            " (data.features)"
         )
-    return f". The intercept goes with {'; and with '.join(told)}; this needs a new study"
+    return (
+        f". The records hardly tell the intercept from {'; or from '.join(told)}. This needs a "
+        "new study"
+    )
 
 
 def _undeclared(task: RenewableTask, bread: Bread) -> str:
@@ -139,8 +142,8 @@ def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
     if shorter > 1.1:
         ways.append(f"estimator.norm_bound = {math.floor(100 * shorter) / 100:g}")
     return (
-        f"What would give one: {', or '.join(ways)}. A larger ridge pulls coefficients towards "
-        "0; of a study that runs, its log shows what would come out (`veilstream replay --ridge`)"
+        f"Each of these alone would do: {', or '.join(ways)}. A larger ridge pulls coefficients "
+        "towards 0; `veilstream replay --ridge` shows what it would do to this study"
     )
 
 
