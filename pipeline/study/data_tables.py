@@ -130,10 +130,10 @@ class Response(Strict, frozen=True, kw_only=True):
         float | None, key("upper end of the public range of a number or count", 100.0)
     ] = None
     typical: Annotated[
-        Annotated[float, Meta(gt=0, lt=1)] | None,
+        Annotated[float, Meta(ge=1e-6, le=1 - 1e-6)] | None,
         key(
-            "of classes: a public guess of the share of `positive`, in (0, 1); plans and "
-            "simulations alone use it, no release and no estimate does; default: 0.5",
+            "of classes: a public guess of the share of `positive`, from 1e-6 to 1 - 1e-6; plans "
+            "and simulations alone use it, no release and no estimate does; default: 0.5",
             0.1,
         ),
     ] = None

@@ -97,6 +97,19 @@ def test_a_direction_is_on_its_way_as_releases_come_until_it_is_known() -> None:
     """Noise falls as the root of the releases: a quarter of those it takes is a share of 1/4."""
     hidden = curvature(np.eye(9)[2], 0.875 * S)
     bread = bread_of(hidden, 300.0, np.full(9, 1e-3 * S), NOISE)
-    assert bread.come.min() == pytest.approx((0.876 / 1.75) ** 2, rel=0.05)
-    later = bread_of(hidden, 300.0 / bread.come.min() * 1.05, np.full(9, 1e-3 * S), NOISE)
+    assert bread.come == pytest.approx((0.876 / 1.75) ** 2, rel=0.05)
+    later = bread_of(hidden, 300.0 / bread.come * 1.05, np.full(9, 1e-3 * S), NOISE)
     assert (bread.hidden, later.hidden) == (1, 0)
+
+
+def test_how_far_it_is_does_not_depend_on_the_basis_of_directions_that_are_equally_hidden() -> None:
+    """Without a ridge nothing is certain of four directions, which have different curvatures."""
+    axes = np.linalg.qr(np.random.default_rng(5).normal(size=(9, 9)))[0]
+    whole = (axes * np.array([0.1, 0.2, 0.5, 0.7, 20, 20, 20, 20, 20]) * S) @ axes.T
+    found = []
+    for seed in range(5):
+        shift = np.random.default_rng(seed).normal(size=(9, 9)) * 1e-13 * S
+        bread = bread_of(whole + shift + shift.T, 300.0, np.zeros(9), NOISE, noisy=False)
+        assert bread.hidden == 4
+        found.append(bread.come)
+    assert found == pytest.approx([(0.1 / 1.75) ** 2] * 5, rel=1e-6)

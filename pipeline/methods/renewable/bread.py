@@ -33,8 +33,8 @@ class Bread:
         known, in [0, 1], shape (d,). A direction counts by what is certain of it: one that is
         spread evenly over all coefficients can rule the variance of each.
     turned: How much of each coefficient's axis lies in those directions, in [0, 1], shape (d,).
-    come: How many of the releases that they need have come to make the directions known, by what
-        they seem to hold, as a share, shape (d,); 1 or more where they are.
+    come: How many of the releases that are needed have come to make the hidden directions known,
+        by what these seem to hold, as a share; 1 where none is hidden.
     noise: s.
     """
 
@@ -43,7 +43,7 @@ class Bread:
     certain: Vector
     loadings: Vector
     turned: Vector
-    come: Vector
+    come: float
     noise: float
 
     @property
@@ -73,10 +73,6 @@ def bread_of(
     least = _assembled(vectors, np.maximum(values - size, 0.0))
     certain, axes = np.linalg.eigh(least + ridge)
     hidden = certain < READY * size
-    held = penalty @ axes**2
-    seeming = held + np.einsum("ji,jk,ki->i", axes, curvature, axes)
-    # noise falls as the root of the releases, until either is enough
-    come = (np.maximum(held / READY, seeming / (1 + READY)) / size) ** 2
     # noise goes through the inverse of M; what is not certain at all counts as 1e-6 of the rest
     shares = axes**2 / np.maximum(certain, 1e-6 * max(float(certain.max()), size)) ** 2
     values, vectors = np.linalg.eigh(curvature + ridge)
@@ -86,9 +82,24 @@ def bread_of(
         certain=certain,
         loadings=shares[:, hidden].sum(axis=1) / shares.sum(axis=1),
         turned=(axes[:, hidden] ** 2).sum(axis=1),
-        come=come,
+        come=_come(axes[:, hidden], curvature, penalty, size),
         noise=size,
     )
+
+
+def _come(axes: Matrix, curvature: Matrix, penalty: Vector, size: float) -> float:
+    """Return which share of the releases has come that hidden directions need.
+
+    axes: An orthonormal basis of them, shape (d, k). Which one does not matter: what is certain of
+        several directions may be the same, and then any basis of them is as good.
+    """
+    if not axes.shape[1]:
+        return 1.0
+    own, turns = np.linalg.eigh(axes.T @ curvature @ axes)
+    held = penalty @ (axes @ turns) ** 2
+    # noise falls as the root of the releases, until either is enough
+    found = np.maximum(held / READY, (held + own) / (1 + READY)) / size
+    return float(np.min(found)) ** 2
 
 
 def shrunk(values: Vector, size: float) -> Vector:

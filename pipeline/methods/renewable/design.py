@@ -147,9 +147,11 @@ def design(study: Study, records: int, clients: int) -> Design:
         if counts <= MOST_COUNTS and (certain <= LARGEST_RIDGE or begin == BEGIN[-1]):
             break
     if counts > SPLIT["counts"]:
+        after = slots_until(found, rarer_share(study)) or 0
         reasons["privacy.split"] += (
             f". The counts have more than usual, so that a class with {rarer_share(study):.3g} of "
-            "the records stands out of their noise in time"
+            "the records stands out of their noise "
+            + ("in time" if after <= records else f"after about {after:,} records, not in time")
         )
     reasons["window.records"] = (
         f"the largest window that still gives {needed:,} releases ({releases} recent ones for "

@@ -60,7 +60,7 @@ def known_curvature(task: RenewableTask, bread: Bread, slots: int) -> Condition:
     least, wanted = float(bread.certain.min()), READY * bread.noise
     if not bread.unknown.any():
         return Condition(1.0, "")
-    share = min(0.999, float(bread.come.min()))
+    share = min(0.999, bread.come)
     unknown = np.array(task.study.coefficient_names)[bread.unknown]
     names = "any coefficient" if bread.unknown.all() else ", ".join(unknown)
     told = (

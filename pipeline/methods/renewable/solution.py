@@ -101,7 +101,8 @@ class Solution:
 
     def is_moving(self, variances: Vector) -> bool:
         """Whether the coefficients are far from the models of these releases, for their errors."""
-        return bool(np.any(np.abs(self.step) > MOVING * np.sqrt(variances)))
+        # sums that somebody forged may leave a variance below 0: nothing is near for that
+        return bool(np.any(np.abs(self.step) > MOVING * np.sqrt(np.maximum(variances, 0.0))))
 
 
 def solve(task: RenewableTask, parts: Weighed) -> Solution:
