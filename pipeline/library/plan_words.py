@@ -29,6 +29,8 @@ BUT = (
 BLIND, BLIND_OF_RANGE = 1.0, 0.2
 #: A size that a ridge makes sure of is of no use from so many typical ones on.
 FAR = 10
+#: No plan looks further ahead than for so many records.
+NEVER = 10**12
 #: What the unit of a slope is, by loss; of numbers it is that of the response.
 UNITS = {"logistic": " in log odds", "poisson": " in the log of the mean"}
 
@@ -38,6 +40,8 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
 
     study: Without noise, or without features, what its records say matters to no size.
     """
+    if outlook.usual >= NEVER:
+        return "not with these settings" if outlook.why else f"not within {NEVER:,} records"
     if study is not None and not (study.noised and study.data.features):
         return f"after about {outlook.usual:,} records"
     latest, usual, intercept = outlook.latest, outlook.usual, outlook.intercept

@@ -37,6 +37,11 @@ class Secant:
             return self.loss.curvature_bound
         return min(self.loss.sharp_curvature_bound, self.loss.slope_range / (2 * self.width))
 
+    @property
+    def levels(self) -> bool:
+        """Whether it levels a peak of the loss's curvature."""
+        return self.width > 0 and hasattr(self.loss, "levelled_curvature")
+
     def of(self, predictor: Vector, response: Vector) -> Vector:
         """Return the curvature of each record, shape (n,), within the bound up to rounding."""
         if not self.width:

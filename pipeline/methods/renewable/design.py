@@ -19,7 +19,12 @@ from pipeline.methods.facts import Design, Outlook
 from pipeline.methods.renewable.bread import bread_of
 from pipeline.methods.renewable.classes import (
     MOST_COUNTS,
+    NARROW,
+    TOO_WIDE,
+    VERY_UNEVEN,
+    is_too_wide,
     rarer_share,
+    rarer_weight,
     share_for,
     slots_until,
 )
@@ -75,6 +80,10 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
     # without both classes there are no intervals at all
     classes = slots_until(task, rarer_share(task.study))
     least = classes or 0
+    if is_too_wide(task, _planned_weight(task)):
+        never = int(MOST_SLOTS)
+        why = TOO_WIDE.format(width=task.secant.width)
+        return Outlook(None, never, longest, half, why=why, intercept=never, classes=classes)
     return Outlook(
         latest=None if latest is None else max(latest, least),
         usual=max(usual if latest is None else min(usual, latest), least),
@@ -132,6 +141,8 @@ def design(study: Study, records: int, clients: int) -> Design:
             "shorter, and all noise grows with it"
         ),
     }
+    if task.secant.levels and _planned_weight(task) < VERY_UNEVEN:
+        changes["estimator.method"] = {**(study.estimator.method or {}), "secant_width": NARROW}
     for begin, releases in (*((share, RELEASES) for share in BEGIN), (1.0, FEWER_RELEASES)):
         needed = math.ceil(releases * task.size / RECENT)
         most = min(begin * records / needed, records / (WINDOWS * clients), 100_000)
@@ -159,7 +170,12 @@ def design(study: Study, records: int, clients: int) -> Design:
         "client: the noise of a release does not depend on its size"
     )
     width = RenewableTask(with_keys(study, changes, name="the design")).secant.width
-    if width:
+    if "estimator.method" in changes:
+        reasons["estimator.method"] = (
+            f"secant_width: the widest that classes allow of which one has less than "
+            f"{VERY_UNEVEN:.0%} of the weight"
+        )
+    elif width:
         changes["estimator.method"] = {**(study.estimator.method or {}), "secant_width": width}
         reasons["estimator.method"] = (
             f"secant_width: the smallest of {', '.join(f'{each:g}' for each in WIDTHS)} for "
@@ -203,11 +219,18 @@ def _known_after(task: RenewableTask, curvature: Matrix, noise: Noise, which: sl
     return math.ceil(enough) * task.slots
 
 
+def _planned_weight(task: RenewableTask) -> float:
+    """Return the share of the weight that the rarer class is expected to have, in [0, 0.5]."""
+    rarer = rarer_share(task.study)
+    return rarer_weight(task, np.array([rarer, 1 - rarer]))
+
+
 def _bend(task: RenewableTask) -> float:
     """Return the guess of a record's mean curvature at the reference."""
     bend = BEND if task.loss.remainder else 1.0
     if task.classes and task.largest_weight == 1:
-        # the mean of p (1 - p) is at most that of the mean
+        # of logistic regression: the mean of p (1 - p) is at most that of the mean; others flatten
+        # about as much
         share = rarer_share(task.study)
         bend = min(bend, 4 * share * (1 - share))
     return bend * task.loss.start_curvature
