@@ -250,6 +250,8 @@ def overall(rows: list[dict[str, Any]]) -> None:
                 count = row["draws"] * row["coefficients"] * row[given]
                 # "insured, typical" has the records of "insured"
                 sets[row["stream"].split(",")[0]].append((count * row[name][0], count))
+        if not sets:
+            continue
         held, counts = np.array([np.sum(of, axis=0) for of in sets.values()]).T
         error = float(np.std(held / counts) / np.sqrt(len(sets) - 1))
         share = told((float(np.mean(held / counts)), error))

@@ -13,7 +13,7 @@ from pipeline.library.checking import check_study
 from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
 from pipeline.methods.renewable import private_estimate, solution
-from pipeline.methods.renewable.classes import NARROW, UNEVEN, is_too_wide, rarer_weight
+from pipeline.methods.renewable.classes import NARROW, is_too_wide, rarer_weight
 from pipeline.methods.renewable.private_estimate import STILL_MOVING, estimate_private
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.methods.renewable.solution import Solution, solve
@@ -128,7 +128,7 @@ def test_what_a_step_may_miss_counts_where_classes_are_uneven_and_the_curvature_
     None
 ):
     """As much as the step itself, less what chance makes of it."""
-    plain, uneven = (solution_of(study_with(width=0.5), share) for share in (0.45, UNEVEN - 0.1))
+    plain, uneven = (solution_of(study_with(width=0.5), share) for share in (0.45, 0.1))
     assert (plain.may_miss, uneven.may_miss) == (False, True)
     assert not solution_of(study_with("logistic", None), 0.1).may_miss
     variance = 1e-12 * np.eye(3)

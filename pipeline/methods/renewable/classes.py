@@ -28,13 +28,12 @@ MOST_COUNTS = 0.3
 #: Of a count that is nearer to 0, in shares of what is needed, noise alone says how rare it is.
 LEAST_SHARE = 1e-3
 #: Where the rarer class has less of the weight, nearly all margins lie on the flat side of a
-#: curvature's peak, near the intercept. Levelled, it is up to twice as large there as it is.
-UNEVEN = 0.3
-#: With less, intervals need a width of at most this one.
-VERY_UNEVEN, NARROW = 0.25, 0.5
+#: curvature's peak, near the intercept. Levelled, it is up to twice as large there as it is, and
+#: intervals need a width of at most NARROW.
+UNEVEN, NARROW = 0.25, 0.5
 TOO_WIDE = (
     "the curvature of `gdwd` is levelled too widely here (secant_width {width:g}) for classes of "
-    f"which one has less than {VERY_UNEVEN:.0%} of the weight: intervals would miss. In a new "
+    f"which one has less than {UNEVEN:.0%} of the weight: intervals would miss. In a new "
     "study, set estimator.class_weights, or "
     f"estimator.method = {{{{ secant_width = {NARROW:g} }}}}, or loss = "
     '"logistic"'
@@ -109,7 +108,7 @@ def narrow_enough(task: RenewableTask, parts: Weighed) -> Condition:
 
 def is_too_wide(task: RenewableTask, share: float) -> bool:
     """Whether there are no intervals where the rarer class has this share of the weight."""
-    return task.secant.levels and task.secant.width > NARROW and share < VERY_UNEVEN
+    return task.secant.levels and task.secant.width > NARROW and share < UNEVEN
 
 
 def rarer_weight(task: RenewableTask, counts: Vector) -> float:

@@ -21,7 +21,7 @@ from pipeline.methods.renewable.classes import (
     MOST_COUNTS,
     NARROW,
     TOO_WIDE,
-    VERY_UNEVEN,
+    UNEVEN,
     is_too_wide,
     rarer_share,
     rarer_weight,
@@ -141,7 +141,7 @@ def design(study: Study, records: int, clients: int) -> Design:
             "shorter, and all noise grows with it"
         ),
     }
-    if task.secant.levels and _planned_weight(task) < VERY_UNEVEN:
+    if task.secant.levels and _planned_weight(task) < UNEVEN:
         changes["estimator.method"] = {**(study.estimator.method or {}), "secant_width": NARROW}
     for begin, releases in (*((share, RELEASES) for share in BEGIN), (1.0, FEWER_RELEASES)):
         needed = math.ceil(releases * task.size / RECENT)
@@ -173,7 +173,7 @@ def design(study: Study, records: int, clients: int) -> Design:
     if "estimator.method" in changes:
         reasons["estimator.method"] = (
             f"secant_width: the widest that classes allow of which one has less than "
-            f"{VERY_UNEVEN:.0%} of the weight"
+            f"{UNEVEN:.0%} of the weight"
         )
     elif width:
         changes["estimator.method"] = {**(study.estimator.method or {}), "secant_width": width}
