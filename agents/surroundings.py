@@ -34,12 +34,21 @@ _UNKNOWN, _NOT_SEEN = 3, 29
 class Finding:
     """One part, and what is to be said of it.
 
-    fault: What is wrong and who must act; None: it is as it should be.
+    fault: What is wrong and who must act; None: it can run.
+    warning: Whether somebody should act before it does.
     """
 
     part: str
     said: str
     fault: VeilstreamError | None = None
+    warning: bool = False
+
+    @property
+    def word(self) -> str:
+        """How it stands, in one word."""
+        if self.fault is not None:
+            return "FAULT"
+        return "WARNING" if self.warning else "ok"
 
 
 def findings(task: Task, settings: Settings, roles: Sequence[Role]) -> Iterator[Finding]:
@@ -59,12 +68,17 @@ def findings(task: Task, settings: Settings, roles: Sequence[Role]) -> Iterator[
     yield look("disk", lambda: _disk(settings.home))
 
 
-def look(part: str, ask: Callable[[], str]) -> Finding:
-    """Return what a question about a part gives; its error, if it raises one of ours."""
+def look(part: str, ask: Callable[[], str | tuple[str, bool]]) -> Finding:
+    """Return what a question about a part gives; its error, if it raises one of ours.
+
+    ask: Returns what is to be said, alone or with whether it is a warning.
+    """
     try:
-        return Finding(part, ask())
+        found = ask()
     except VeilstreamError as fault:
         return Finding(part, str(fault), fault)
+    said, warning = (found, False) if isinstance(found, str) else found
+    return Finding(part, said, warning=warning)
 
 
 def _broker(settings: Settings) -> str:

@@ -4,41 +4,78 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.errors import DataError
 from pipeline.records.encode import Encoder
 from pipeline.release.task import Task
-from pipeline.release.usable import worded
+from pipeline.release.usable import JUMP, Trial, refusal_of, worded
 from pipeline.settings import Settings
-from producers.source_test import Held, look
+from producers.source_test import Held, Looked, look
 from producers.sources import kind_of, open_source
 
-#: Record slots that are looked at, and seconds that they may take to come.
+#: Record slots that are looked at, if a client's own test takes no more; seconds they may take.
 SLOTS, PATIENCE = 200, 5.0
 
 
-def look_at_source(task: Task, settings: Settings, spec: str) -> str:
+class Seen(NamedTuple):
+    """What is to be said of a source, and whether somebody should act although it can be used."""
+
+    said: str
+    warning: bool = False
+
+
+def look_at_source(task: Task, settings: Settings, spec: str) -> Seen:
     """Return how many of the first records of a source a study can use, and what ails the others.
 
     spec: As `producers.sources.open_source` takes it.
 
-    Raises DataError if it cannot be opened, or none of them can be used; BrokerError, ConfigError
-    as its kind of source does.
+    Raises DataError if it cannot be opened, or if a client would refuse it at its start;
+    BrokerError, ConfigError as its kind of source does.
     """
     if kind_of(spec) == "input" or spec.startswith("mqtt"):
-        return "not looked at: what is read of it is taken from it"
+        return Seen("not looked at: what is read of it is taken from it")
     source = open_source(spec, None, folder=Path(), settings=settings)
     try:
         if source.columns is not None:
             Encoder(task.study).check_columns(source.columns)
-        until = time.monotonic() + PATIENCE
-        found = look(task, source, Held(), None, SLOTS, lambda: time.monotonic() >= until)
+        # as many as the client's own test takes, so that both come to the same end
+        slots, until = max(SLOTS, Trial.of(task).slots), time.monotonic() + PATIENCE
+        found = look(task, source, Held(), None, slots, lambda: time.monotonic() >= until)
     finally:
         source.close()
+    return _judged(task, found)
+
+
+def _judged(task: Task, found: Looked) -> Seen:
+    """Return what is to be said of what was found; DataError if a client would refuse it."""
     if found.slots and not found.usable:
         raise DataError(
             f"none of its first {found.slots} records can be used: {worded(found.faults)}; the "
             "data owner must correct the source, or the operator the study's [data]"
         )
-    others = f"; of the others: {worded(found.faults)}" if found.faults else ""
-    return f"{found.usable} of its first {found.slots} records can be used{others}"
+    said = f"{found.usable} of its first {found.slots} records can be used"
+    if refused := refusal_of(task, found.usable, found.undeclared, found.slots):
+        raise DataError(
+            f"{said}, and `veilstream produce` will refuse it: {refused}. Faults: "
+            f"{worded(found.faults)}. The data owner must correct the source, or the operator the "
+            "study's [data]"
+        )
+    if found.faults:
+        said += f"; of the others: {worded(found.faults)}"
+    cut = {name: count / found.usable for name, count in found.outside.items()}
+    wide = {name: share for name, share in cut.items() if share >= JUMP}
+    if wide:
+        named = ", ".join(f"{name} {share:.0%}" for name, share in wide.items())
+        said += (
+            f". So many values are outside their range: {named}. A client cuts them to the range "
+            "and spends their budget all the same. The operator must check `min` and `max` in the "
+            "study's [data], or the data owner the unit of the source"
+        )
+    many = found.slots - found.usable >= JUMP * found.slots
+    if many:
+        said += (
+            ". Records that cannot be used are spent like others, on noise alone: the data owner "
+            "must correct the source"
+        )
+    return Seen(said, bool(wide) or (many and found.slots > 0))

@@ -43,12 +43,14 @@ class Looked:
     slots, usable: How many there are, and how many of them hold a record that can be used.
     undeclared: How many hold a class or level that the study does not declare.
     faults: Of all that cannot be used, by kind.
+    outside: How many values of the usable ones lie outside their range, by column.
     """
 
     slots: int
     usable: int
     undeclared: int
     faults: Counter[str]
+    outside: Counter[str]
 
     def told(self, when: str = "") -> str:
         """Return what people are told, with the kinds of faults and never a value."""
@@ -160,7 +162,7 @@ def look(
         report(slots - len(held.slots))
     del faults[GOOD]
     undeclared = sum(faults[refusal] for refusal in encoder.refusals)
-    return Looked(len(held.slots), usable, undeclared, faults)
+    return Looked(len(held.slots), usable, undeclared, faults, encoder.clipped)
 
 
 def passed(

@@ -270,7 +270,8 @@ def connect(study: Path, source: str | None, role: str | None, as_json: bool) ->
     """Check whether STUDY can run here: Kafka, topics and rights, Redis, clock, disk, a source.
 
     Prints one line for each, with what is wrong and who must act. Nothing is spent, made or sent.
-    The exit code is that of the first fault, or 0.
+    A WARNING can run, and somebody should act before. The exit code is that of the first fault, or
+    0.
     """
     task = live_task_of(study, "`veilstream doctor connect`")
     roles = cast("list[Role]", [role] if role else ["client", "worker"])
@@ -279,9 +280,10 @@ def connect(study: Path, source: str | None, role: str | None, as_json: bool) ->
     for found in _findings(task, settings, roles, source):
         code = code or (found.fault.exit_code if found.fault else 0)
         if as_json:
-            told.append({"part": found.part, "ok": found.fault is None, "said": found.said})
+            known = {"ok": found.word == "ok", "warning": found.warning}
+            told.append({"part": found.part, **known, "said": found.said})
         else:
-            click.echo(f"{'ok' if found.fault is None else 'FAULT':6}{found.part}: {found.said}")
+            click.echo(f"{found.word:8}{found.part}: {found.said}")
     if as_json:
         put({"study": task.study.name, "exit_code": code, "found": told})
     click.get_current_context().exit(code)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
@@ -31,6 +32,7 @@ from pipeline.library.lengths import NOT_PRIVATE, of_sample
 from pipeline.library.plan_words import classes, verdict
 from pipeline.library.planning import proposed
 from pipeline.methods import METHODS, load_live
+from pipeline.release.usable import worded
 from pipeline.settings import Settings
 from pipeline.study import TEMPLATE, parse_study, with_tables
 
@@ -58,13 +60,13 @@ PLAIN = {
     "exact": "at best",
     "exact_is_half_a_unit_after": "records until an exact one is half a unit to either side",
     "ready_at_the_latest": "records until estimates are ready, at the latest",
-    "latest": "for slopes that do not go with the intercept, whatever features are like",
-    "usual": "usually, in records",
     "influence": "influence of a client that lies",
     "less_than_an_interval": "less than half an interval",
     "against_it": "what helps",
     "and": "supposed",
 }
+#: Numbers that another line says in words; `--json` has them alone, too.
+SAID = {"latest", "usual", "share_of_positive"}
 
 
 @click.group(cls=Group)
@@ -142,7 +144,10 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
     facts = facts_of(task)
     if sample is not None:
         say(f"WARNING: --sample: {NOT_PRIVATE}")
-        facts["sample_not_private"] = of_sample(task, sample, form)
+        found = of_sample(task, sample, form)
+        if warning := _unusable(found):
+            say(f"WARNING: --sample: {warning}")
+        facts["sample_not_private"] = found
     if as_json:
         put(facts)
         return
@@ -150,10 +155,28 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
         if isinstance(value, dict):
             click.echo(f"{PLAIN.get(name, name)}:")
             for key, inner in value.items():
-                if inner is not None:
+                if key == "because":
+                    click.echo(f"  because: {worded(Counter(inner))}")
+                elif inner is not None and key not in SAID:
                     click.echo(f"  {PLAIN.get(key, key.replace('_', ' '))}: {_readable(inner)}")
         else:
             click.echo(f"{name}: {_readable(value)}")
+
+
+def _unusable(found: dict[str, Any]) -> str:
+    """Return how many records of a sample cannot be used, and what to do; empty if all can."""
+    if not found["unusable"]:
+        return ""
+    refused = (
+        f". `veilstream produce` will refuse such a source: {found['refused']}"
+        if "refused" in found
+        else ". Each of them is spent like others, on noise alone"
+    )
+    why = f": {worded(Counter(found['because']))}" if "because" in found else ""
+    return (
+        f"{found['unusable']:,} of {found['records']:,} records cannot be used{why}{refused}. The "
+        "operator must declare these values in [data], or the data owner must correct the records"
+    )
 
 
 @study.command()

@@ -7,13 +7,13 @@ of whoever holds the file.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Container
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import DataError
+from pipeline.library.sample_values import RECORDS, read_sample
 from pipeline.library.sampled import classes_of, order_of
 from pipeline.methods import method_of
 from pipeline.methods.offline import offline_method
@@ -31,8 +31,6 @@ NOT_PRIVATE = (
     "see the data. Ranges, typical values and units that are chosen by it reveal something about "
     "these records; choose them by what is public, or by records that take no part in the study"
 )
-#: So many records of a sample are read.
-RECORDS = 200_000
 #: Between these shares of the values most of them lie.
 WITHIN = (0.05, 0.95)
 #: A feature whose values span less of its encoded range is in a sliver, or its middle further off.
@@ -62,15 +60,16 @@ def expected(task: Task) -> dict[str, object]:
 def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     """Return the same of the records of a file, and features that use a sliver of their range.
 
-    The file needs the features alone, or the response where there are none; if it has responses,
-    how frequent classes are is said, too, and what goes with the order of the records. None of it
-    is private.
+    The file needs the features alone, or the response where there are none. If it has responses,
+    a record counts as usable only where its response can be read, and how frequent classes are is
+    said, too, and what goes with the order of the records. None of it is private.
     Raises DataError if the file cannot be read, lacks a column, or has no record that can be used.
     """
     features = Features.of(task.study)
     if not features.names:
         return _of_response(task, path, form)
-    values, responses, read, faults = _values(features, path, form, task)
+    sample = read_sample(task, path, form)
+    values, responses, read = sample.values, sample.responses, sample.read
     inside = features.clip(values)
     columns = features.encode(inside)
     wrong = _too_small(features, values)
@@ -78,8 +77,9 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     return {
         "records": read,
         "unusable": read - len(values),
-        "cannot_be_read": faults,
-        "outside_ranges": dict(features.outside(values)),
+        **({"because": dict(sample.faults)} if sample.faults else {}),
+        **({"refused": sample.refused} if sample.refused else {}),
+        "outside_ranges": dict(sample.outside),
         "ranges_that_cut_much": wrong,
         "share_shortened": _beyond(lengths, task.kept_norm),
         "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
@@ -137,44 +137,6 @@ def _too_small(features: Features, values: Matrix) -> dict[str, str]:
 def _beyond(lengths: Vector, limit: float) -> float:
     # a record on the bound is not longer than it; its norm is rounded
     return float(np.mean(lengths > limit * (1.0 + 2.0**-40)))
-
-
-def _values(
-    features: Features, path: str, form: str, task: Task
-) -> tuple[Matrix, Vector, int, dict[str, int]]:
-    """Return the values of the usable records of a file, shape (n, k), and what was read.
-
-    That is the encoded responses, NaN where there is none, how many records, and in how many of
-    them which column cannot be read.
-    """
-    parts, responses, read = [], [np.zeros(0)], 0
-    faults: Counter[str] = Counter()
-    response = response_of(task.study)
-    for batch in read_batches(path, features.names, form=form, optional=[response.name]):
-        found = [features.column(name, batch.columns[name]) for name in features.names]
-        part = np.column_stack(found)
-        known = np.isfinite(part)
-        usable = known.all(axis=1) & ~batch.lost
-        parts.append(part[usable])
-        said = batch.columns.get(response.name)
-        encoded = np.full(len(batch), np.nan) if said is None else response.of_column(said)[0]
-        responses.append(encoded[usable])
-        for name, column in zip(features.names, known.T, strict=True):
-            faults[name] += int(np.count_nonzero(~column & ~batch.lost))
-        read += len(batch)
-        if read >= RECORDS:
-            break
-    values = np.concatenate(parts) if parts else np.zeros((0, len(features.names)))
-    if not len(values):
-        raise DataError(
-            f"{path}: none of its {read} records has a value for every feature of the study"
-        )
-    return (
-        values,
-        np.concatenate(responses),
-        read,
-        {name: count for name, count in faults.items() if count},
-    )
 
 
 def _slivers(features: Features, inside: Matrix, wrong: Container[str]) -> dict[str, str]:

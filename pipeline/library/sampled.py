@@ -38,8 +38,15 @@ def classes_of(task: Task, responses: Vector) -> dict[str, object]:
     if not task.classes or not len(known):
         return {}
     share, response = float(np.mean(known > 0)), task.study.data.response
-    found: dict[str, object] = {"share_of_positive": f"{share:.3g} of {len(known):,} responses"}
     supposed = 0.5 if response.typical is None else response.typical
+    guess = "the study supposes" if response.typical is None else "the study guesses"
+    found: dict[str, object] = {
+        "share_of_positive": share,
+        "positive": (
+            f"{100 * share:.2g} % of {len(known):,} responses are positive; {guess} "
+            f"{100 * supposed:.3g} %"
+        ),
+    }
     said = "is not given" if response.typical is None else f"is {response.typical:g}"
     if share in {0.0, 1.0}:
         found["classes"] = "one class alone: there is nothing to estimate"

@@ -107,6 +107,25 @@ def declares_texts(task: Task) -> bool:
     return data.response.kind == "class" or any(found is not None for found in levels)
 
 
+def refusal_of(task: Task, usable: int, undeclared: int, slots: int) -> str:
+    """Return why a client would refuse a source like this at its start; empty if it would not.
+
+    usable, undeclared: How many of so many slots can be used, and hold a class or a level that the
+        study does not declare.
+    """
+    trial = Trial.of(task)
+    # the client's own test has so many slots, and the threshold depends on it
+    tested = min(slots, trial.slots)
+    share = tested / slots if slots else 0.0
+    if trial.threshold(tested) <= 0:
+        return ""
+    if trial.refuses(round(usable * share), tested, 0):
+        return "hardly any of its records can be used"
+    if declares_texts(task) and trial.mistakes(round(undeclared * share), tested, 0):
+        return "too many of its records hold a class or a level that the study does not declare"
+    return ""
+
+
 def worded(faults: Counter[str], most: int = 4) -> str:
     """Return kinds of faults with their counts, the most frequent first."""
     named = [f"{count} x {kind}" for kind, count in faults.most_common(most)]

@@ -81,6 +81,15 @@ def test_the_check_of_a_sample_is_loud(bare: Stage) -> None:
     plain = bare.run("study", "check", bare.study, "--json")
     assert "NOT private" not in plain.stderr
     assert "sample_not_private" not in json.loads(plain.stdout)
+    assert not {"latest:", "usual:"} & set(done.stdout.split())
+    source.write_text(source.read_text() + "50,0.5,maybe\n")
+    done = bare.run("study", "check", bare.study, "--sample", source)
+    assert "1 of 201 records cannot be used: 1 x column 'failed': unknown class" in done.stderr
+    assert "because: 1 x column 'failed': unknown class" in done.stdout
+    source.write_text(source.read_text().replace("yes", "1").replace("no", "0"))
+    done = bare.run("study", "check", bare.study, "--sample", source)
+    assert (done.returncode, done.stdout) == (20, "")
+    assert "201 x column 'failed': unknown class" in done.stderr
     missing = bare.run("study", "check", bare.study, "--sample", bare.folder / "none.csv")
     assert missing.returncode != 0
     assert "none.csv" in missing.stderr

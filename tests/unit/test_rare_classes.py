@@ -145,7 +145,8 @@ def test_a_sample_says_how_rare_a_class_is(tmp_path: Path) -> None:
         writer.writerow([*names, study.data.response.name])
         writer.writerows([*row, int(i % 10 == 0)] for i, row in enumerate(rows))
     found = of_sample(task_of(study), str(path))
-    assert found["share_of_positive"] == "0.1 of 1,000 responses"
+    assert found["share_of_positive"] == 0.1
+    assert "10 % of 1,000 responses are positive" in str(found["positive"])
     assert "data.response.typical is not given" in str(found["classes"])
     told = of_sample(task_of(study_with(0.1)), str(path))
     assert "classes" not in told

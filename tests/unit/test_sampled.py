@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.errors import DataError
 from pipeline.library.lengths import of_sample
 from pipeline.methods import task_of
 from pipeline.study import parse_study
@@ -63,3 +64,38 @@ def test_a_drift_in_half_of_the_file_is_found(tmp_path: Path) -> None:
 def test_few_records_say_nothing_of_an_order(tmp_path: Path) -> None:
     found = sample(tmp_path / "sample.csv", lambda rows: np.argsort(rows[:, 0])[:150], 1)
     assert "order" not in found
+
+
+def written(path: Path, responses: list[str]) -> str:
+    lines = [f"0.1,0.2,{i % 7 / 10},{said}" for i, said in enumerate(responses)]
+    study = parse_study(study_text(loss="logistic"))
+    header = ",".join([*study.feature_names, study.data.response.name])
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return str(path)
+
+
+def test_a_response_that_cannot_be_read_makes_a_record_unusable(tmp_path: Path) -> None:
+    task = task_of(parse_study(study_text(loss="logistic")))
+    path = written(tmp_path / "a.csv", ["1", "0"] * 50 + ["maybe", ""])
+    found: Any = of_sample(task, path)
+    assert (found["records"], found["unusable"]) == (102, 2)
+    name = task.study.data.response.name
+    assert found["because"] == {
+        f"column '{name}': unknown class; allowed: '1', '0'": 1,
+        f"column '{name}': missing": 1,
+    }
+    assert "refused" not in found
+
+
+def test_a_sample_that_a_client_would_refuse_is_called_so(tmp_path: Path) -> None:
+    task = task_of(parse_study(study_text(loss="logistic")))
+    found: Any = of_sample(task, written(tmp_path / "a.csv", ["1", "0", "maybe", "maybe"] * 500))
+    assert "does not declare" in found["refused"]
+
+
+def test_a_sample_without_any_known_response_is_an_error(tmp_path: Path) -> None:
+    task = task_of(parse_study(study_text(loss="logistic")))
+    path = written(tmp_path / "a.csv", ["secret", "other"] * 50)
+    with pytest.raises(DataError, match=r"none of its 100 records .* unknown class") as caught:
+        of_sample(task, path)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,51 @@
+"""What `doctor connect --source` says of a file: as a client would take it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agents.surroundings import look
+from pipeline.errors import DataError
+from pipeline.methods import task_of
+from pipeline.settings import Settings
+from pipeline.study import parse_study
+from producers.source_look import look_at_source
+from tests.stage import HEADER, lines, study_text, write_csv
+
+TASK = task_of(parse_study(study_text()))
+
+
+def test_a_good_source_is_no_warning(tmp_path: Path) -> None:
+    found = look_at_source(TASK, Settings.read({}), str(write_csv(tmp_path / "a.csv", 300)))
+    assert found == ("200 of its first 200 records can be used", False)
+
+
+def test_a_column_outside_its_range_is_a_warning_with_its_share(tmp_path: Path) -> None:
+    cold = [f"{-100 - i},{line.partition(',')[2]}" for i, line in enumerate(lines(300))]
+    (tmp_path / "a.csv").write_text(HEADER + "".join(cold))
+    finding = look(
+        "source", lambda: look_at_source(TASK, Settings.read({}), str(tmp_path / "a.csv"))
+    )
+    assert finding.word == "WARNING"
+    assert "heat 100%" in finding.said
+    assert "`min` and `max`" in finding.said
+    assert "-100" not in finding.said
+
+
+@pytest.mark.parametrize(("bad", "refused"), [(40, False), (150, True)])
+def test_misspelt_classes_are_a_warning_or_what_a_client_refuses(
+    bad: int, refused: bool, tmp_path: Path
+) -> None:
+    spelt = [line.replace("yes", "YES!").replace("no", "NO!") for line in lines(bad)]
+    text = "".join([*spelt, *lines(200 - bad, seed=1)])
+    (tmp_path / "a.csv").write_text(HEADER + text)
+    if refused:
+        with pytest.raises(DataError, match=r"will refuse it: too many .* does not declare"):
+            look_at_source(TASK, Settings.read({}), str(tmp_path / "a.csv"))
+        return
+    found = look_at_source(TASK, Settings.read({}), str(tmp_path / "a.csv"))
+    assert found.warning
+    assert "on noise alone" in found.said
+    assert "unknown class" in found.said
