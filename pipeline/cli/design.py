@@ -42,8 +42,9 @@ LEGEND = (
     "given). sure: records after which they appear for all slopes that do not go with the "
     "intercept (-: not within these records). +- typical, +- at most: half the interval of a "
     "penalised slope at the end, in these two cases. finds: the smallest slope, before the ridge "
-    f"shrinks it, that {POWER:.0%} of such studies tell from zero. Values that use only a part of their range need more records: "
-    "`veilstream study check STUDY --sample FILE` compares old records with the ranges."
+    f"shrinks it, that {POWER:.0%} of such studies tell from zero. Values that use only a part of "
+    "their range need more records: `veilstream study check STUDY --sample FILE` compares old "
+    "records with the ranges."
 )
 
 

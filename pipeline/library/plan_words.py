@@ -165,11 +165,12 @@ def _finds(found: Plan) -> list[str]:
         return []
     kept, seen = own.outlook.kept, own.effect
     if seen is None or _leaves_little(found):
-        return [
-            f"the ridge leaves about {kept or 0.0:.2g} of a slope where it is 1 without it, so they "
-            "find next to no effect. More records, a larger privacy.epsilon, or fewer levels or "
-            "features allow a smaller ridge"
-        ]
+        said = (
+            f"the ridge keeps only about {kept or 0.0:.2g} times a slope, so they find next to no "
+            "effect. More records, a larger privacy.epsilon, or fewer levels or features allow a "
+            "smaller ridge"
+        )
+        return [said]
     response, step = study.data.response, "one unit of a feature"
     unit = UNITS.get(study.estimator.loss, "")
     if study.data.scaling == "unit":
