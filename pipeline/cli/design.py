@@ -41,9 +41,10 @@ LEGEND = (
     "independent and their values spread over the whole range (around `typical`, where it is "
     "given). sure: records after which they appear for all slopes that do not go with the "
     "intercept (-: not within these records). +- typical, +- at most: half the interval of a "
-    f"slope at the end, in these two cases. finds: the smallest slope that {POWER:.0%} of such "
-    "studies tell from zero. Values that use only a part of their range need more records: "
-    "`veilstream study check STUDY --sample FILE` compares old records with the ranges."
+    "penalised slope at the end, in these two cases. finds: the smallest slope, before the ridge "
+    f"shrinks it, that {POWER:.0%} of such studies tell from zero. Values that use only a part of "
+    "their range need more records: `veilstream study check STUDY --sample FILE` compares old "
+    "records with the ranges."
 )
 
 
@@ -194,7 +195,7 @@ def _cells(row: Row, records: int) -> tuple[str, ...]:
         "-" if late else f"{outlook.latest:,}",
         *(
             "-" if number is None else f"{number:.2g}"
-            for number in (outlook.usual_half, outlook.longest, row.detectable)
+            for number in (outlook.usual_half, outlook.longest, row.effect)
         ),
     )
 

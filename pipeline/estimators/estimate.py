@@ -148,6 +148,12 @@ def kept_of(bread: Matrix, penalty: Vector) -> Vector:
     return np.clip(shares, 0.0, 1.0)
 
 
+def median_kept(bread: Matrix, penalty: Vector) -> float | None:
+    """Return the median of `kept_of` over slopes; None without any, or where it is unknown."""
+    found = float(np.median(kept_of(bread, penalty)[1:])) if len(bread) > 1 else math.nan
+    return None if math.isnan(found) else found
+
+
 def is_far(bent: float, variances: Vector) -> bool:
     """Whether what linearised scores leave out is not small compared with the standard errors.
 

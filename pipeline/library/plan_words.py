@@ -27,6 +27,9 @@ BUT = (
 #: Smallest slope that most such studies tell from zero, above which next to nothing is seen: in
 #: log odds or logs over half a feature's range, and as a share of the range of a number.
 BLIND, BLIND_OF_RANGE = 1.0, 0.2
+#: A ridge that keeps a smaller share of slopes leaves little to find; one that keeps a larger share
+#: is not worth a word.
+LITTLE, NEARLY_ALL = 0.1, 0.95
 #: A size that a ridge makes sure of is of no use from so many typical ones on.
 FAR = 10
 #: No plan looks further ahead than for so many records.
@@ -153,17 +156,39 @@ def verdict(found: Plan) -> str:
 
 
 def _finds(found: Plan) -> list[str]:
-    """Say how long intervals are at the size, by the smallest effect that they find."""
-    study, seen = found.study, found.own.detectable
-    if seen is None or not study.data.features:
+    """Say how long intervals are at the size, by the smallest effect that they find.
+
+    The effect is that without the ridge: of what a ridge leaves, no size is too large to be found.
+    """
+    study, own = found.study, found.own
+    if own.detectable is None or not study.data.features:
         return []
+    kept, seen = own.outlook.kept, own.effect
+    if seen is None or _leaves_little(found):
+        said = (
+            f"the ridge keeps only about {kept or 0.0:.2g} times a slope, so they find next to no "
+            "effect. More records, a larger privacy.epsilon, or fewer levels or features allow a "
+            "smaller ridge"
+        )
+        return [said]
     response, step = study.data.response, "one unit of a feature"
     unit = UNITS.get(study.estimator.loss, "")
     if study.data.scaling == "unit":
         step = "half a feature's range"
         if response.kind == "number":
             unit = f" ({seen / (response.ends[1] - response.ends[0]):.0%} of the response's range)"
-    return [f"they find only effects larger than {_plain(seen)}{unit}, over {step}"]
+    said = f"they find only effects larger than {_plain(seen)}{unit}, over {step}"
+    if kept is not None and kept < NEARLY_ALL:
+        said += (
+            f" ({_plain(own.detectable)} after the ridge, which keeps about {kept:.0%} of a slope)"
+        )
+    return [said]
+
+
+def _leaves_little(found: Plan) -> bool:
+    """Whether the ridge leaves so little of slopes that hardly any can be found."""
+    kept = found.own.outlook.kept
+    return kept is not None and kept < LITTLE
 
 
 def _plain(number: float) -> str:
@@ -173,9 +198,11 @@ def _plain(number: float) -> str:
 
 def _is_blind(found: Plan) -> bool:
     """Whether the smallest slope that is seen is so large that next to nothing is."""
-    response, seen = found.study.data.response, found.own.detectable
-    if seen is None or not found.study.data.features:
+    response, seen = found.study.data.response, found.own.effect
+    if found.own.detectable is None or not found.study.data.features:
         return False
+    if seen is None or _leaves_little(found):
+        return True
     if response.kind == "number":
         return seen > BLIND_OF_RANGE * (response.ends[1] - response.ends[0])
     return seen > BLIND

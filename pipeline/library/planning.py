@@ -33,8 +33,10 @@ SHARED = ("level", "residual_bound", "tau", "noise_scale")
 class Row:
     """One kind of study at one budget, with the settings that its method proposes there.
 
-    detectable: The smallest slope that four of five studies tell from zero where features are as
-        usual, in the unit in which estimates print it; None as `usual_half`.
+    detectable: The smallest penalised slope that four of five studies tell from zero where features
+        are as usual, in the unit in which estimates print it; None as `usual_half`.
+    effect: The slope without the ridge that the ridge shrinks to it; None where `detectable` is, or
+        where the ridge leaves nothing.
     """
 
     kind: str
@@ -44,6 +46,7 @@ class Row:
     design: Design
     outlook: Outlook
     detectable: float | None
+    effect: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +138,12 @@ def _row(study: Study, epsilon: float, records: int, clients: int) -> Row:
     outlook = method.outlook(task_of(proposed), records)
     level = study.estimator.level
     times = 1 + float(ndtri(POWER)) / float(ndtri((1 + level) / 2))
-    half = outlook.usual_half
+    half, kept = outlook.usual_half, outlook.kept
+    seen = None if half is None else times * half
+    effect = seen if kept is None else seen / kept if seen is not None and kept > 0 else None
     return Row(
         study.estimator.kind, study.estimator.loss, study.privacy.neighbours, epsilon, design,
-        outlook, None if half is None else times * half,
+        outlook, seen, effect,
     )  # fmt: skip
 
 

@@ -91,6 +91,8 @@ class Outlook:
     classes: Record slots after which the noised counts of both classes stand out of their noise, if
         classes are as frequent as the study guesses; `latest`, `usual` and `intercept` are no less.
         None: nothing waits for that.
+    kept: Share that the ridge leaves of a slope, for such features: the median over slopes, in [0,
+        1]. None: no formula knows it.
     """
 
     latest: int | None
@@ -102,6 +104,7 @@ class Outlook:
     exact: Exact | None = None
     classes: int | None = None
     narrow: int | None = None
+    kept: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

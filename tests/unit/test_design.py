@@ -15,11 +15,12 @@ from pipeline.doctor.population import default_truth
 from pipeline.doctor.streams import _Releases, simulated
 from pipeline.errors import ConfigError
 from pipeline.library.checking import check_study
-from pipeline.library.plan_words import lacking, verdict, when
+from pipeline.library.plan_words import BLIND, LITTLE, NEARLY_ALL, lacking, verdict, when
 from pipeline.library.planning import plan, proposed
 from pipeline.methods import METHODS, load_live, method_of, task_of
 from pipeline.methods.facts import Outlook
-from pipeline.methods.renewable.design import LARGEST_RIDGE
+from pipeline.methods.renewable.design import LARGEST_RIDGE, reference_bread
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import (
     TEMPLATE,
     Study,
@@ -253,12 +254,45 @@ def test_a_verdict_says_how_long_intervals_are(
     said = verdict(found)
     assert found.own.outlook.usual <= records
     assert found.own.detectable is not None
-    assert f"effects larger than {found.own.detectable:.2g}" in said
+    assert found.own.effect is not None
+    assert f"effects larger than {found.own.effect:.2g}" in said
+    shrunk = f"({found.own.detectable:.2g} after the ridge, which keeps about" in said
+    assert shrunk == ((found.own.outlook.kept or 0) < NEARLY_ALL)
     assert unit in said
     assert ("wide intervals only" in said) == wide
     if loss == "linear":
         # the response's range is 2 wide
-        assert f"{found.own.detectable / 2:.0%} of the response's range" in said
+        assert f"{found.own.effect / 2:.0%} of the response's range" in said
+
+
+def test_a_plan_says_effects_before_the_ridge_shrinks_them() -> None:
+    study = parse_study(study_text(p=5, epsilon=1.0))
+    found = proposed(study, 100_000, 5)
+    own, task = found.own, task_of(found.study)
+    assert isinstance(task, RenewableTask)
+    bread = reference_bread(task)
+    curvature = bread - np.diag(task.penalty)
+    kept = np.median(np.diag(np.linalg.solve(bread, curvature))[1:])
+    assert own.outlook.kept == pytest.approx(kept)
+    assert own.detectable is not None
+    assert own.effect == pytest.approx(own.detectable / kept)
+    # the penalised slope alone would not be called wide here
+    wide = proposed(study, 6_000, 5)
+    assert (wide.own.detectable or 0) < BLIND < (wide.own.effect or 0)
+    assert "for wide intervals only" in verdict(wide)
+
+
+def test_a_ridge_that_leaves_next_to_nothing_of_slopes_is_said_to_find_nothing() -> None:
+    levels = ", ".join(f'"{n}"' for n in range(200))
+    declared = [f'place = {{ kind = "category", levels = [{levels}] }}']
+    found = proposed(parse_study(study_text(declared=declared, epsilon=1.0)), 30_000, 3)
+    assert found.own.outlook.usual <= 30_000
+    assert (found.own.outlook.kept or 0) < LITTLE
+    said = verdict(found)
+    assert "for wide intervals only" in said
+    assert "they find next to no effect" in said
+    assert "fewer levels" in said
+    assert "larger than" not in said
 
 
 @pytest.mark.parametrize(("records", "needed"), [(3_400, True), (400_000, False)])

@@ -10,6 +10,7 @@ import math
 import numpy as np
 from scipy.special import ndtri
 
+from pipeline.estimators.estimate import median_kept
 from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
@@ -177,6 +178,7 @@ def outlook(task: SiteTask, records: int) -> Outlook:
         usual_half=reach * math.sqrt(float(np.median(half))),
         why=_why(task),
         narrow=narrow,
+        kept=median_kept(bread, task.penalty),
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtri
 
+from pipeline.estimators.estimate import median_kept
 from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook
 from pipeline.methods.renewable.bread import bread_of
@@ -61,10 +62,10 @@ MOST_SLOTS = 1e12
 
 def outlook(task: RenewableTask, records: int) -> Outlook:
     """As `Method.outlook`."""
-    half = usual_half(task, records)
+    half, kept = usual_half(task, records), median_kept(reference_bread(task), task.penalty)
     if not task.study.noised:
         needed = RECORDS_PER_COEFFICIENT * task.size
-        return Outlook(needed, needed, None, half)
+        return Outlook(needed, needed, None, half, kept=kept)
     ridge, counted = task.study.estimator.ridge, counted_slots(task.study, records)
     noise, releases = noise_of(task), max(counted / task.slots, 1.0)
     latest = longest = None
@@ -83,7 +84,9 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
     if is_too_wide(task, _planned_weight(task)):
         never = int(MOST_SLOTS)
         why = TOO_WIDE.format(width=task.secant.width)
-        return Outlook(None, never, longest, half, why=why, intercept=never, classes=classes)
+        return Outlook(
+            None, never, longest, half, why=why, intercept=never, classes=classes, kept=kept
+        )
     return Outlook(
         latest=None if latest is None else max(latest, least),
         usual=max(usual if latest is None else min(usual, latest), least),
@@ -97,6 +100,7 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
         ),
         intercept=None if intercept is None else max(intercept, least),
         classes=classes,
+        kept=kept,
     )
 
 
