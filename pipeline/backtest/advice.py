@@ -2,8 +2,9 @@
 
 Of all settings whose score is close to the best one's, those that have intervals come first; among
 them it is that with the smallest epsilon, then the smallest delta, then the narrowest intervals at
-a common level, or else the best score. Close is within a hundredth for classes, and within two per
-cent for errors of numbers.
+a common level, or else the best score. Widths are compared between settings that estimate the same:
+those of a larger ridge are of smaller coefficients. Close is within a hundredth for classes, and
+within two per cent for errors of numbers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ CHANCE = 2.0
 #: Keys that change what an epsilon means.
 PROMISES = frozenset(
     f"privacy.{key}" for key in ("mechanism", "delta", "unit", "records", "neighbours", "personal")
+)
+#: Keys of [estimator] that change what is estimated.
+TARGETS = (
+    "kind", "loss", "q", "smoothing", "ridge", "norm_bound", "residual_bound", "tau",
+    "class_weights",
+)  # fmt: skip
+#: What is said where balanced accuracy cannot tell settings apart.
+ONE_CLASS = (
+    "Balanced accuracy is about 0.5 in all settings, as if they predicted the same class for every "
+    "record: a rare class hardly ever has the larger probability. So settings are judged by the "
+    "AUC."
 )
 #: Names of scores for people.
 WORDS = {
@@ -62,8 +74,17 @@ def advise(grid: GridResult) -> Advice:
         return Advice(None, said, tuple(_failed(grid)))
     best = min(scored, key=lambda cell: _loss(name, _score(cell, name)))
     close = [cell for cell in scored if _loss(name, _score(cell, name)) <= _limit(name, best)]
-    taken = min(close, key=lambda cell: (*_preference(cell), _loss(name, _score(cell, name))))
+    least = min(map(_preference, close))
+    equal = [cell for cell in close if _preference(cell) == least]
+    first = min(equal, key=lambda cell: _loss(name, _score(cell, name)))
+    alike = [cell for cell in equal if _target(cell) == _target(first)]
+    taken = min(alike, key=lambda cell: (_width(cell), _loss(name, _score(cell, name))))
     return Advice(taken, _reason(grid, taken, best, len(scored)), tuple(_warnings(grid, taken)))
+
+
+def headline(name: str) -> str:
+    """Return the name of a score for people, as a sentence begins with it."""
+    return WORDS[name][0].upper() + WORDS[name][1:]
 
 
 def _score(cell: Cell, name: str) -> float:
@@ -79,23 +100,34 @@ def _limit(name: str, best: Cell) -> float:
     return loss + (CLOSE_SHARE * loss if name.endswith("error") else CLOSE)
 
 
-def _preference(cell: Cell) -> tuple[bool, float, float, float]:
-    """Return what is the smaller, the better: epsilon, delta, and width per quantile of the level.
+def _preference(cell: Cell) -> tuple[bool, float, float]:
+    """Return what is the smaller, the better: no intervals, epsilon, delta.
 
     What has intervals in every draw comes before what has not, a guarantee before none.
     """
     study = cell.setting.study
     epsilon = math.inf if study.privacy.epsilon is None else study.privacy.epsilon
-    width, wide = cell.means.get("width"), math.inf
-    if width is not None and cell.has_intervals:
-        wide = width.value / float(ndtri((1 + study.estimator.level) / 2))
-    return not cell.has_intervals, epsilon, study.privacy.delta or 0.0, wide
+    return not cell.has_intervals, epsilon, study.privacy.delta or 0.0
+
+
+def _width(cell: Cell) -> float:
+    """Return the width of the intervals per quantile of their level, infinite without them."""
+    width = cell.means.get("width")
+    if width is None or not cell.has_intervals:
+        return math.inf
+    return width.value / float(ndtri((1 + cell.setting.study.estimator.level) / 2))
+
+
+def _target(cell: Cell) -> tuple[object, ...]:
+    """Return what settings agree in that estimate the same."""
+    study = cell.setting.study
+    return study.data, *(getattr(study.estimator, key) for key in TARGETS)
 
 
 def _reason(grid: GridResult, taken: Cell, best: Cell, count: int) -> str:
     name = grid.main_score
     score = taken.means[name]
-    said = [f"{WORDS[name].capitalize()} {_told(score)}"]
+    said = [f"{headline(name)} {_told(score)}"]
     if taken is not best:
         said.append(f"against {_told(best.means[name])} at best ({best.setting.label})")
     if taken.open is not None and (without_privacy := taken.open.measures[name]) is not None:
@@ -104,12 +136,21 @@ def _reason(grid: GridResult, taken: Cell, best: Cell, count: int) -> str:
     rule = (
         f"Of {count} settings, those within {within} of the best were looked at, and of these "
         f"{'those with intervals' if taken.has_intervals else 'none has intervals, so all'}: it "
-        "has the smallest epsilon, and among equals the narrowest intervals, or else the best "
-        "score."
+        f"has the smallest epsilon, and among equals {_best_of(grid)}."
         if count > 1
         else "It is the only setting that was tried."
     )
-    return f"{', '.join(said)}. {rule}"
+    judged = f"{ONE_CLASS} " if name == "auc" else ""
+    return f"{judged}{', '.join(said)}. {rule}"
+
+
+def _best_of(grid: GridResult) -> str:
+    if all(_target(cell) == _target(grid.cells[0]) for cell in grid.cells):
+        return "the narrowest intervals, or else the best score"
+    return (
+        "the best score, then the narrowest intervals of the settings that estimate the same (a "
+        "larger ridge makes coefficients and intervals smaller)"
+    )
 
 
 def _told(mean: Mean) -> str:
@@ -195,7 +236,9 @@ def _beaten(grid: GridResult, taken: Cell) -> Iterator[str]:
     """Say where noise seems to help, which it cannot."""
     name = grid.main_score
     without = None if taken.open is None else taken.open.measures[name]
-    if without is not None and _loss(name, _score(taken, name)) < _loss(name, without):
+    if without is None or f"{_score(taken, name):.4g}" == f"{without:.4g}":
+        return
+    if _loss(name, _score(taken, name)) < _loss(name, without):
         yield (
             f"It scores better than without privacy ({_told(taken.means[name])} against "
             f"{without:.4g}): that is chance, or the noise pulls coefficients together as a "

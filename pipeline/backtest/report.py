@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.backtest import plots
-from pipeline.backtest.advice import WORDS, advise
+from pipeline.backtest.advice import WORDS, advise, headline
 from pipeline.backtest.axes import text_of
 from pipeline.backtest.grid_result import Cell, GridResult, Mean
 from pipeline.backtest.options import Options
@@ -64,7 +64,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
             for axis in grid.axes
             if len(axis.values) > 1
         ],
-        score=WORDS[grid.main_score].capitalize(),
+        score=headline(grid.main_score),
         ranking=WORDS[result.ranking_score],
         label=shown.setting.label,
         level=f"{result.estimate.level:.0%}",

@@ -23,7 +23,7 @@ from pipeline.backtest.grid_result import Cell, Failed, GridResult, Mean, Run, e
 from pipeline.backtest.report import report_of
 from pipeline.cli.backtest_grid import one_core_each, summary, to_dict
 from pipeline.errors import ConfigError, DataError, NumericError, VeilstreamError
-from pipeline.study import parse_study
+from pipeline.study import parse_study, with_keys
 from tests.builders import study_text
 from tests.sites import study_text as sites_text
 
@@ -297,6 +297,70 @@ def test_noise_that_seems_to_help_is_called_chance(grid: GridResult) -> None:
     for add, count in ((0.01, 1), (-0.01, 0)):
         advice = advise(scored(grid, *[without + add] * 4))
         assert sum("better than without privacy" in text for text in advice.warnings) == count
+
+
+def test_what_rounds_to_the_same_is_called_no_better(grid: GridResult) -> None:
+    assert grid.cells[0].open is not None
+    without = grid.cells[0].open.measures["balanced_accuracy"] or 0.0
+    advice = advise(scored(grid, *[without + 1e-7] * 4))
+    assert not any("better than without privacy" in text for text in advice.warnings)
+
+
+def one_class(grid: GridResult, *areas: float) -> GridResult:
+    """Return the grid as if all settings predicted one class, with these AUCs."""
+
+    def of(run: Run, area: float) -> Run:
+        scores = dataclasses.replace(run.result.scores, balanced_accuracy=0.5002, auc=area)
+        return dataclasses.replace(run, result=dataclasses.replace(run.result, scores=scores))
+
+    cells = tuple(
+        Cell(cell.setting, tuple(of(run, area) for run in cell.runs),
+             cell.open and of(cell.open, area))
+        for cell, area in zip(grid.cells, areas, strict=True)
+    )  # fmt: skip
+    return dataclasses.replace(grid, cells=cells)
+
+
+def test_settings_that_predict_one_class_are_judged_by_their_ranking(grid: GridResult) -> None:
+    assert grid.main_score == "balanced_accuracy"
+    told = one_class(grid, 0.6, 0.7, 0.6, 0.6)
+    assert told.main_score == "auc"
+    advice = advise(told)
+    assert advice.cell is told.cells[1]
+    assert "as if they predicted the same class for every record" in advice.reason
+    assert "AUC 0.7" in advice.reason
+    # one that tells classes apart is enough for balanced accuracy
+    apart = scored(told, 0.5, 0.5, 0.5, 0.6)
+    assert apart.main_score == "balanced_accuracy"
+    assert advise(apart).cell is apart.cells[3]
+
+
+def test_widths_are_not_compared_between_ridges(grid: GridResult) -> None:
+    def of(cell: Cell, ridge: float, width: float) -> Cell:
+        study = with_keys(
+            cell.setting.study, {"estimator.ridge": ridge, "privacy.epsilon": 1.0}, name="it"
+        )
+        runs = []
+        for run in cell.runs:
+            rows = [
+                msgspec.structs.replace(row, interval=(-width, width))
+                for row in run.result.estimate.coefficients
+            ]
+            estimate = msgspec.structs.replace(run.result.estimate, coefficients=rows)
+            result = dataclasses.replace(run.result, estimate=estimate)
+            runs.append(dataclasses.replace(run, result=result))
+        return Cell(dataclasses.replace(cell.setting, study=study), tuple(runs), cell.open)
+
+    def told(*ridges: float) -> GridResult:
+        # the last has the narrowest intervals, and a score that is close
+        cells = [of(c, r, w) for c, r, w in zip(grid.cells, ridges, (2, 3, 4, 1), strict=True)]
+        found = dataclasses.replace(grid, cells=tuple(cells))
+        return scored(found, 0.9, 0.899, 0.9, 0.897)
+
+    alike, apart = told(0.1, 0.1, 0.1, 0.1), told(0.1, 0.1, 0.3, 0.3)
+    assert advise(alike).cell is alike.cells[3]
+    assert advise(apart).cell is apart.cells[0]
+    assert "of the settings that estimate the same" in advise(apart).reason
 
 
 def test_coverage_is_judged_over_draws_by_their_error(grid: GridResult) -> None:
