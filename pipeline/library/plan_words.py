@@ -15,14 +15,11 @@ from pipeline.study import Study
 from pipeline.words import counted
 
 #: What the typical size supposes, and what the ridge does not reach.
-SPREAD = (
-    "if features are independent and their values spread over the whole range (around `typical`, "
-    "where it is given)"
-)
-IF = f"{SPREAD}; later where they use only a part of it"
+SPREAD = "if features are independent and fill their ranges (around `typical`, where it is given)"
+IF = f"{SPREAD}, later if not"
 BUT = (
-    "except those of a feature that stays far from its typical value, or of a level that most "
-    "records have (these go with the intercept, which no ridge helps)"
+    "Only slopes that go with the intercept, which no ridge helps, may take longer: those of a "
+    "feature that stays far from its typical value, or of a level that most records have"
 )
 #: Smallest slope that most such studies tell from zero, above which next to nothing is seen: in
 #: log odds or logs over half a feature's range, and as a share of the range of a number.
@@ -39,7 +36,7 @@ UNITS = {"logistic": " in log odds", "poisson": " in the log of the mean"}
 
 
 def when(outlook: Outlook, study: Study | None = None) -> str:
-    """Say in one line when intervals come.
+    """Say when intervals come: the end of a sentence, and perhaps more sentences.
 
     study: Without noise, or without features, what its records say matters to no size.
     """
@@ -50,18 +47,18 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
     latest, usual, intercept = outlook.latest, outlook.usual, outlook.intercept
     if latest is not None and latest <= usual:
         own = "perhaps later" if intercept is None else f"after about {intercept:,}, {IF}"
-        return f"after {latest:,} records for slopes {BUT}; for the intercept {own}"
+        return f"after {latest:,} records for slopes; for the intercept {own}. {BUT}"
     typical = f"after about {usual:,} records"
     if intercept is not None and intercept > usual:
         typical += f" for slopes and {intercept:,} for the intercept"
     if latest is None and outlook.narrow is not None:
         return (
-            f"{typical}, {SPREAD}; hardly before {outlook.narrow:,}, and perhaps much later, where "
-            "they use only a part of it; no number of records guarantees it"
+            f"{typical}, {SPREAD}. If features use only a part of their ranges: hardly before "
+            f"{outlook.narrow:,}, and perhaps much later. No number of records guarantees it"
         )
     if latest is None:
-        return f"{typical}, {IF}; no number of records guarantees it"
-    return f"{typical}, {IF}; whatever features are like, after {latest:,} for slopes {BUT}"
+        return f"{typical}, {IF}. No number of records guarantees it"
+    return f"{typical}, {IF}. Whatever features are like, slopes have one after {latest:,}. {BUT}"
 
 
 def far_off(outlook: Outlook, study: Study) -> str:
@@ -125,7 +122,7 @@ def _about(records: int) -> str:
 
 
 def verdict(found: Plan) -> str:
-    """Say in one line whether intervals are to be expected, and what it would take."""
+    """Say whether intervals are to be expected, and what it would take."""
     outlook, size = found.own.outlook, f"{found.records:,} records"
     if outlook.usual <= found.records:
         sure = outlook.latest is not None and outlook.latest <= found.records
@@ -136,10 +133,10 @@ def verdict(found: Plan) -> str:
         if outlook.intercept is not None and outlook.intercept > found.records:
             enough += ", but for the intercept"
             told.append(
-                "predictions need the intercept, so they may be far off before it has an interval"
+                "Predictions need the intercept, so they may be far off before it has an interval"
             )
-        told.append(f"intervals come {when(outlook, found.study)}")
-        return f"{size} {enough}: {'; '.join(told)}"
+        told.append(f"Intervals come {when(outlook, found.study)}")
+        return ". ".join([f"{size} {enough}", *told])
     ways = []
     if found.enough_records is not None:
         ways.append(f"about {found.enough_records:,} records")
@@ -166,7 +163,7 @@ def _finds(found: Plan) -> list[str]:
     kept, seen = own.outlook.kept, own.effect
     if seen is None or _leaves_little(found):
         said = (
-            f"the ridge keeps only about {kept or 0.0:.2g} times a slope, so they find next to no "
+            f"The ridge keeps only about {kept or 0.0:.2g} times a slope, so they find next to no "
             "effect. More records, a larger privacy.epsilon, or fewer levels or features allow a "
             "smaller ridge"
         )
@@ -177,7 +174,7 @@ def _finds(found: Plan) -> list[str]:
         step = "half a feature's range"
         if response.kind == "number":
             unit = f" ({seen / (response.ends[1] - response.ends[0]):.0%} of the response's range)"
-    said = f"they find only effects larger than {_plain(seen)}{unit}, over {step}"
+    said = f"They find only effects larger than {_plain(seen)}{unit}, over {step}"
     if kept is not None and kept < NEARLY_ALL:
         said += (
             f" ({_plain(own.detectable)} after the ridge, which keeps about {kept:.0%} of a slope)"

@@ -146,7 +146,7 @@ def test_without_a_ridge_nothing_is_certain_and_it_says_so() -> None:
     assert "curvature" in outlook.why
     found = check_study(study)["intervals"]
     assert isinstance(found, dict)
-    assert "no number of records guarantees it" in found["come"]
+    assert "No number of records guarantees it" in found["come"]
     assert "estimator.ridge is 0" in found["but"]
 
 
@@ -187,13 +187,15 @@ def test_two_hundred_features_can_be_planned() -> None:
 
 
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
-    assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes except")
+    assert when(Outlook(500, 500, None, None)).startswith(
+        "after 500 records for slopes; for the intercept perhaps later. Only slopes"
+    )
     assert when(Outlook(500, 400, None, None)).startswith("after about 400 records, if features")
     sure = when(Outlook(500, 400, None, None))
-    assert "whatever features are like, after 500 for slopes except" in sure
+    assert "Whatever features are like, slopes have one after 500. Only slopes that" in sure
     # of slopes that go with the intercept it is no latest one
     assert "latest" not in sure
-    assert "no number of records guarantees" in when(Outlook(None, 400, None, None))
+    assert "No number of records guarantees" in when(Outlook(None, 400, None, None))
     both = when(Outlook(500, 400, None, None, intercept=700))
     assert "about 400 records for slopes and 700 for the intercept" in both
 
@@ -302,7 +304,7 @@ def test_a_verdict_says_that_predictions_need_the_intercept(records: int, needed
     assert found.own.outlook.usual <= records
     assert found.own.outlook.intercept is not None
     assert (found.own.outlook.intercept > records) == needed
-    assert ("predictions need the intercept" in verdict(found)) == needed
+    assert ("Predictions need the intercept" in verdict(found)) == needed
 
 
 @pytest.mark.parametrize("kind", METHODS)
