@@ -130,9 +130,10 @@ def read_roll(
         pin(settings, study.name, newest)
         if known is None and (study.trust is None or study.trust.key is None):
             say(
-                f"from now on study {study.name!r} is believed under key {newest.hex()[:16]}... "
-                "alone, which Kafka has named: whoever runs the study can say if it is theirs "
-                "(`veilstream study keys`), or put it into the study file as trust.key"
+                f"this computer now trusts key {newest.hex()[:16]}... for study {study.name!r}, "
+                "and no other. Kafka named it. Ask the operator whether it is theirs: "
+                "`veilstream study keys` prints it. The operator can put it into the study file "
+                "as trust.key"
             )
     return roll
 

@@ -273,8 +273,9 @@ def judged(topic: Topic, copies: int, least: int) -> dict[str, str]:
         )
     if copies == 1:
         return {
-            "one": f"topics such as {topic.name} have one copy (stream.replication = 1): with its "
-            "disk go releases whose budget is spent; three copies survive a broker"
+            "one": f"topics such as {topic.name} have one copy. If that disk fails, releases are "
+            "lost and their budget stays spent. The operator should set stream.replication = 3 "
+            "before the first start, where Kafka has three brokers"
         }
     if least == 1:
         return {

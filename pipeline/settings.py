@@ -101,7 +101,11 @@ class Settings:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
-                raise ConfigError(f"the environment variable {variable} is unknown{hint}")
+                raise ConfigError(
+                    f"the environment variable {variable} is unknown{hint}; whoever runs the "
+                    f"command must unset it (`unset {variable}`), or correct its name: "
+                    "docs/operations.md#settings lists all"
+                )
             found[name.lower()] = value
         settings = cls(**found)
         settings.check()

@@ -124,9 +124,10 @@ def _budget(now: dict[str, Any]) -> str:
         return f"epsilon limit {limit:.4g}, of which nobody can say what is left"
     # what rounding leaves over is nothing
     left = 0.0 if left < 1e-9 * limit else left
-    allowed = "all that is allowed" if spent <= limit * (1 + 1e-9) else "more than is allowed"
+    allowed = "nothing is left" if spent <= limit * (1 + 1e-9) else "more than is allowed"
     if "added_up" not in now:
-        again = " (once for all records of this study)" if spent and now.get("once") else ""
+        once = spent and now.get("once")
+        again = " (charged once: further records of this study cost no more)" if once else ""
         rest = f"{left:.4g} left" if left else allowed
         return f"epsilon {spent:.4g} of {limit:.4g} spent, {rest}{again}"
     return (

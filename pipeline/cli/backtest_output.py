@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.advice import WORDS
-from pipeline.backtest.history import worded_faults
+from pipeline.backtest.history import LINE
 from pipeline.backtest.report import coefficients_of
 from pipeline.backtest.scoring import Scores
 from pipeline.errors import ConfigError
@@ -34,9 +34,11 @@ HELD = (
 )
 OVER_TIME = (
     "width: median length of the intervals; covered: share of them that contain the pooled fit; "
-    "privacy: share of the variance that comes from the noise; status: warming means that there "
+    "status: warming means that there "
     "are no intervals yet"
 )
+#: The column of what privacy costs.
+NOISE = "share of variance from noise"
 #: Bins that a terminal shows, at most.
 SHOWN = 12
 
@@ -117,7 +119,7 @@ def _over_time(result: BacktestResult) -> RenderableType:
     some = f": {-(-count // step)} of {count} bins, the others are in --out" if step > 1 else ""
     grid = Table(title=f"{SCORES[main]} and intervals over time{some}", expand=False)
     grid.add_column("from", no_wrap=True)
-    for name in ("records", *titles, "width", "covered", "privacy"):
+    for name in ("records", *titles, "width", "covered", NOISE):
         grid.add_column(name, justify="right")
     grid.add_column("status")
     for row in _some(result):
@@ -166,7 +168,7 @@ def _lines(result: BacktestResult) -> Iterator[str]:
             f"a live study would charge each of {counted(budget.clients, 'client')} {each}epsilon "
             f"{budget.epsilon:g}, delta {budget.delta:g} for each {budget.unit}"
         )
-    why = f" ({said})" if (said := worded_faults(result.faults)) else ""
+    why = f" ({said})" if (said := _faults(result.faults)) else ""
     for count, what in (
         (result.unusable, f"records could not be used; their slots stayed empty{why}"),
         (result.untimed, "of them had no readable time"),
@@ -178,6 +180,17 @@ def _lines(result: BacktestResult) -> Iterator[str]:
     rate = result.records / result.seconds
     yield f"{counted(result.records, 'record')} in {result.seconds:.1f} s, {rate:.0f} a second"
     yield privacy_line(result.estimate)
+
+
+def _faults(faults: Mapping[str, int]) -> str:
+    """Return in how many records which columns hold no value that the study can use."""
+    worst = sorted((name for name in faults if name != LINE), key=lambda name: -faults[name])
+    said = [f"column {name!r}: {faults[name]}" for name in worst]
+    if said:
+        said[-1] += "; such values are missing, no number, or no declared level or class"
+    return "; ".join(
+        [*([f"lines that cannot be read: {faults[LINE]}"] if LINE in faults else []), *said]
+    )
 
 
 def _scores(scores: Scores) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.errors import ConfigError
+from pipeline.library.numbers import two_digits
 from pipeline.library.plan_words import classes, counted_of, exact, lacking, verdict
 from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.losses import MEANINGS
@@ -41,8 +43,9 @@ LEGEND = (
     "independent and their values spread over the whole range (around `typical`, where it is "
     "given). sure: records after which they appear for all slopes that do not go with the "
     "intercept (-: not within these records). +- typical, +- at most: half the interval of a "
-    "penalised slope at the end, in these two cases. finds: the smallest slope, before the ridge "
-    f"shrinks it, that {POWER:.0%} of such studies tell from zero. Values that use only a part of "
+    "penalised slope at the end, in these two cases (-: unknown, or wider than the response's "
+    "range). finds: the smallest slope, before the ridge shrinks it, that "
+    f"{POWER:.0%} of such studies tell from zero. Values that use only a part of "
     "their range need more records: `veilstream study check STUDY --sample FILE` compares old "
     "records with the ranges."
 )
@@ -179,13 +182,17 @@ def _table(found: Plan, rows: Sequence[Row]) -> Table:
     table = Table(title=title, expand=False)
     for name in COLUMNS:
         table.add_column(name, justify="right")
+    data, most = found.study.data, math.inf
+    # half a feature's range cannot move a number by more; log odds and logs have no range
+    if data.response.kind == "number" and data.scaling == "unit":
+        most = data.response.ends[1] - data.response.ends[0]
     for row in rows:
         own = (row.kind, row.epsilon) == (found.own.kind, found.own.epsilon)
-        table.add_row(*_cells(row, found.records), style="bold" if own else "")
+        table.add_row(*_cells(row, found.records, most), style="bold" if own else "")
     return table
 
 
-def _cells(row: Row, records: int) -> tuple[str, ...]:
+def _cells(row: Row, records: int, most: float) -> tuple[str, ...]:
     outlook, changes = row.outlook, row.design.changes
     late = outlook.latest is None or outlook.latest > records
     return (
@@ -193,10 +200,9 @@ def _cells(row: Row, records: int) -> tuple[str, ...]:
         *(_value(changes.get(key, "-")) for key in ("window.records", "estimator.ridge")),
         f"{outlook.usual:,}",
         "-" if late else f"{outlook.latest:,}",
-        *(
-            "-" if number is None else f"{number:.2g}"
-            for number in (outlook.usual_half, outlook.longest, row.effect)
-        ),
+        two_digits(outlook.usual_half, most),
+        two_digits(outlook.longest, most),
+        two_digits(row.effect),
     )
 
 

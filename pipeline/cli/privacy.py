@@ -212,7 +212,7 @@ def _remains(spent: float | None, limit: float) -> str:
     if spent is None or spent > limit * (1 + 1e-9):
         return "that is more than is allowed"
     left = limit - spent
-    return f"{left:.6g} remains" if left > 1e-9 * limit else "that is all that is allowed"
+    return f"{left:.6g} remains" if left > 1e-9 * limit else "nothing remains"
 
 
 def _number(value: float | None) -> str:

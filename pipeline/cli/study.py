@@ -155,7 +155,7 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
         if isinstance(value, dict):
             click.echo(f"{PLAIN.get(name, name)}:")
             for key, inner in value.items():
-                if key == "because":
+                if key == "faults":
                     click.echo(f"  because: {worded(Counter(inner))}")
                 elif inner is not None and key not in SAID:
                     click.echo(f"  {PLAIN.get(key, key.replace('_', ' '))}: {_readable(inner)}")
@@ -170,9 +170,9 @@ def _unusable(found: dict[str, Any]) -> str:
     refused = (
         f". `veilstream produce` will refuse such a source: {found['refused']}"
         if "refused" in found
-        else ". Each of them is spent like others, on noise alone"
+        else ". Each leaves an empty slot, and a client spends its budget on noise alone"
     )
-    why = f": {worded(Counter(found['because']))}" if "because" in found else ""
+    why = f": {worded(Counter(found['faults']))}" if "faults" in found else ""
     return (
         f"{found['unusable']:,} of {found['records']:,} records cannot be used{why}{refused}. The "
         "operator must declare these values in [data], or the data owner must correct the records"
@@ -210,6 +210,8 @@ def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     again = f"; with your own: `veilstream study design {path} {size}`" if whose else ""
     estimator = found.study.estimator
     what = f"kind {estimator.kind}, loss {estimator.loss}" if whose else f"kind {estimator.kind}"
+    if whose and estimator.loss == "gdwd":
+        what += ', which gives no probabilities: loss = "logistic" does'
     say(f"wrote {path} ({what}); edit it, then run `veilstream study check {path}`{again}")
 
 

@@ -77,7 +77,7 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     return {
         "records": read,
         "unusable": read - len(values),
-        **({"because": dict(sample.faults)} if sample.faults else {}),
+        **({"faults": dict(sample.faults)} if sample.faults else {}),
         **({"refused": sample.refused} if sample.refused else {}),
         "outside_ranges": dict(sample.outside),
         "ranges_that_cut_much": wrong,

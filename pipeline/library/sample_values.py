@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import DataError, RecordError
+from pipeline.methods.offline import offline_method
 from pipeline.records.features import Features
 from pipeline.records.response import response_of
 from pipeline.release.task import Task
@@ -88,7 +89,9 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
         )
     outside = features.outside(values)
     outside.update({response.name: beyond} if beyond else {})
-    refused = refusal_of(task, len(values), undeclared, read)
+    # what runs in `fit` alone has no clients
+    live = offline_method(task.study) is None
+    refused = refusal_of(task, len(values), undeclared, read) if live else ""
     return Sample(values, np.concatenate(responses), read, faults, outside, refused)
 
 

@@ -20,6 +20,8 @@ from pipeline.words import counted
 IN_FULL = 0.99
 #: More missing records than these will not come.
 MOST_RECORDS = 10**9
+#: Stands in the place of a sampling error that the noise hides.
+HIDDEN = "below noise"
 #: So many coefficients of one kind are named.
 NAMED = 4
 
@@ -28,6 +30,7 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
     """Return an estimate of a study as a table with its provenance below."""
     below = [
         *unit_lines(message),
+        hidden_line(message),
         target_line(message),
         spread_line(message, study),
         line(message),
@@ -70,9 +73,7 @@ def _grid(message: EstimateMessage, study: Study, rows: int) -> Table:
             value(message, row.value),
             interval(message, row.interval),
             # in files of older estimates it is 0
-            number_of(
-                message, row.sampling_se or None, nothing="below noise" if row.interval else "-"
-            ),
+            number_of(message, row.sampling_se or None, nothing=HIDDEN if row.interval else "-"),
             number_of(message, row.privacy_se),
         )
     return grid
@@ -145,6 +146,13 @@ def _meaning(message: EstimateMessage | FitMessage) -> list[str]:
             "are no probabilities"
         )
     ]
+
+
+def hidden_line(message: EstimateMessage) -> str:
+    """Return what is meant where a sampling error is not given beside an interval."""
+    if any(row.interval and not row.sampling_se for row in message.coefficients):
+        return f"{HIDDEN}: too small to be seen beside the noise"
+    return ""
 
 
 def target_line(message: EstimateMessage) -> str:
@@ -241,15 +249,17 @@ def information_line(message: EstimateMessage) -> str:
     parts = [progress_line(message)] if progress_line(message) else []
     if found.effective_records is not None and found.effective_records < IN_FULL * message.records:
         parts.append(
-            f"worth {found.effective_records:,.0f} of {message.records:,} records (old or empty "
-            "ones count less, or not at all)"
+            f"counts as {found.effective_records:,.0f} of {message.records:,} records: old "
+            "releases and empty slots have less weight, or none"
         )
     if found.privacy_share:
         parts.append(f"{found.privacy_share:.0%} of the variance comes from the privacy noise")
     if found.floor_active:
         of = f"{found.floored} of {len(message.coefficients)}"
-        parts.append(f"the noise still hides {of} combinations of coefficients")
-    return ", ".join(parts)
+        parts.append(
+            f"in {of} combinations of coefficients the noise is larger than what the records say"
+        )
+    return "; ".join(parts)
 
 
 def state_of(message: EstimateMessage) -> str:

@@ -141,9 +141,10 @@ def check_kind(study: Study) -> None:
         load(kind).check(study)
         return
     if kind not in METHODS:
+        meant = near(kind, [*METHODS, *OFFLINE])
         raise ConfigError(
-            f"estimator.kind: unknown kind; allowed: {', '.join(METHODS)}, which run live, and "
-            f'for `veilstream fit` {", ".join(OFFLINE)}; example: kind = "{LIVE}"'
+            f"estimator.kind: unknown kind{meant}; allowed: {', '.join(METHODS)}, which run live, "
+            f'and for `veilstream fit` {", ".join(OFFLINE)}; example: kind = "{LIVE}"'
         )
     method = method_of(study)
     for table in ("method", "path"):

@@ -61,10 +61,11 @@ def require_no_level_column(study: Study, doing: str) -> None:
 class Split(Strict, frozen=True, kw_only=True):
     """`privacy.split`: shares of the budget; they are scaled to sum to one."""
 
-    gradient: Annotated[float, key("share of the gradient", 0.665, gt=0, le=1)] = 0.665
-    curvature: Annotated[float, key("share of the curvature", 0.285, gt=0, le=1)] = 0.285
+    gradient: Annotated[float, key("relative share of the gradient", 0.665, gt=0, le=1)] = 0.665
+    curvature: Annotated[float, key("relative share of the curvature", 0.285, gt=0, le=1)] = 0.285
     counts: Annotated[
-        float, key("share of the class counts, or of the squared residuals", 0.05, gt=0, le=1)
+        float,
+        key("relative share of the class counts, or of the squared residuals", 0.05, gt=0, le=1),
     ] = 0.05
 
 
@@ -105,8 +106,9 @@ class Privacy(Strict, frozen=True, kw_only=True):
     split: Annotated[
         Split | None,
         key(
-            "shares of the budget for gradient, curvature and counts; default 0.665, 0.285 and "
-            "0.05; for single records 0.95 and 0.05 where they release a curvature",
+            "relative shares of the budget for gradient, curvature and counts, scaled to sum to "
+            "one; default 0.665, 0.285 and 0.05; for single records 0.95 and 0.05 where they "
+            "release a curvature",
             "{}",
         ),
     ] = None

@@ -35,8 +35,8 @@ def test_a_run_begins_and_ends_with_a_line(stage: Stage) -> None:
     assert "source csv:a.csv from its start, to its end; epsilon 0 of 2 spent, 2 left" in first
     assert last == (
         "a: 101 records used, 1 value clipped to the public range, 7 records set aside (7 x column "
-        "'failed': unknown class; allowed: 'yes', 'no'), 6 releases; epsilon 2 of 2 spent, all "
-        "that is allowed (once for all records of this study)"
+        "'failed': unknown class; allowed: 'yes', 'no'), 6 releases; epsilon 2 of 2 spent, "
+        "nothing is left (charged once: further records of this study cost no more)"
     )
     again = produce(stage, "a", "--from-start").stderr.splitlines()
     [warning] = [line for line in again if "--from-start has no effect here" in line]

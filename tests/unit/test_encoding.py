@@ -345,7 +345,7 @@ def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> Non
     task = make_task(study_of(a, A.replace("a =", "b ="), c))
     found: Any = of_sample(task, str(tmp_path / "sample.csv"))
     assert (found["records"], found["unusable"], found["share_shortened"]) == (2002, 2, 0.0)
-    assert found["because"] == {
+    assert found["faults"] == {
         "column 'a': not a number": 1,
         "column 'c': unknown level; allowed: 'u', 'v'": 1,
     }

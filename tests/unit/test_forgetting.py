@@ -240,7 +240,7 @@ def test_a_run_in_one_process_keeps_few_buckets_and_counts_what_it_drops(private
     assert found.effective_records == pytest.approx(20 * (1 + rate) / (1 - rate), rel=1e-2)
     assert f"{found.forgotten} too old to count" in line(message)
     assert (
-        f"worth {found.effective_records:,.0f} of {message.records:,} records"
+        f"counts as {found.effective_records:,.0f} of {message.records:,} records"
         in information_line(message)
     )
 

@@ -80,7 +80,7 @@ def test_a_response_that_cannot_be_read_makes_a_record_unusable(tmp_path: Path) 
     found: Any = of_sample(task, path)
     assert (found["records"], found["unusable"]) == (102, 2)
     name = task.study.data.response.name
-    assert found["because"] == {
+    assert found["faults"] == {
         f"column '{name}': unknown class; allowed: '1', '0'": 1,
         f"column '{name}': missing": 1,
     }
@@ -91,6 +91,14 @@ def test_a_sample_that_a_client_would_refuse_is_called_so(tmp_path: Path) -> Non
     task = task_of(parse_study(study_text(loss="logistic")))
     found: Any = of_sample(task, written(tmp_path / "a.csv", ["1", "0", "maybe", "maybe"] * 500))
     assert "does not declare" in found["refused"]
+
+
+def test_a_method_without_clients_refuses_no_sample(tmp_path: Path) -> None:
+    text = study_text(loss="logistic", private=False)
+    text = text.replace("[estimator]", '[estimator]\nkind = "pooled"')
+    task = task_of(parse_study(text))
+    found: Any = of_sample(task, written(tmp_path / "a.csv", ["1", "0", "maybe", "maybe"] * 500))
+    assert (found["unusable"], "refused" in found) == (1000, False)
 
 
 def test_a_sample_without_any_known_response_is_an_error(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ def test_a_variable_sets_its_field():
 def test_an_unknown_name_is_refused_with_the_nearest_one():
     with pytest.raises(
         ConfigError, match="VEILSTREAM_KAFKAA is unknown; did you mean VEILSTREAM_KAFKA"
-    ):
+    ) as caught:
         Settings.read({"VEILSTREAM_KAFKAA": "a:1"})
+    assert "`unset VEILSTREAM_KAFKAA`" in str(caught.value)
+    assert "docs/operations.md#settings" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,10 @@ def test_a_bad_value_is_refused_with_the_key_what_is_allowed_and_an_example(
     assert re.search(rf"example: {last} = \S", message)
 
 
+def test_a_kind_that_is_misspelt_is_asked_for() -> None:
+    assert "did you mean 'renewable'?" in refusal(changed('"renewable"', '"renewabel"'))
+
+
 @pytest.mark.parametrize(
     ("line", "key"),
     [
