@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pipeline.library.planning import Plan, Row
 from pipeline.methods.facts import Outlook
 from pipeline.study import Study
+from pipeline.study.reference import rarer_share
 from pipeline.words import counted
 
 #: What the typical size supposes, and what the ridge does not reach.
@@ -99,12 +100,12 @@ def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:
 def classes(outlook: Outlook, study: Study) -> str:
     """Say which share of the classes a plan supposes, and what waits for it.
 
-    Returns: Empty where nothing does.
+    Returns: Empty where nothing does, and the study says no share.
     """
-    if (after := outlook.classes) is None:
-        return ""
-    typical = study.data.response.typical
-    share = 0.5 if typical is None else min(typical, 1.0 - typical)
+    after, typical, share = outlook.classes, study.data.response.typical, rarer_share(study)
+    if after is None:
+        said = f"assumed: {share:.3g} of the records have the rarer class (as data.response.typical"
+        return "" if typical is None else f"{said} says)"
     whence = "as data.response.typical says"
     if typical is None:
         whence = "as data.response has no `typical`, a public guess of the share of `positive`"

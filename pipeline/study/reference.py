@@ -1,8 +1,9 @@
 """A public reference population of a study's features: what is expected before any data are seen.
 
-Features are independent. A number follows a triangular law over its encoded range that peaks at its
-typical value, or a uniform one; a category is uniform over its levels. Nothing of it is computed
-from data, and two programs find the same numbers.
+Features are independent, and classes as frequent as the study guesses. A number follows a
+triangular law over its encoded range that peaks at its typical value, or a uniform one; a category
+is uniform over its levels. Nothing of it is computed from data, and two programs find the same
+numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.study.encoding import Encoding
+from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
 Law = Literal["typical", "uniform"]
@@ -84,6 +86,18 @@ def moments(encoding: Encoding, law: Law = "typical") -> Matrix:
         found[np.ix_(others, held)] *= mine[:, others].T
     found.flags.writeable = False
     return found
+
+
+def rarer_share(study: Study) -> float:
+    """Return the public guess of the share of the rarer class, in (0, 0.5]."""
+    typical = study.data.response.typical
+    return 0.5 if typical is None else min(typical, 1.0 - typical)
+
+
+def evenness(study: Study) -> float:
+    """Return 4 r (1 - r) of that share r, in (0, 1]: p (1 - p) of the mean over what it is at 0."""
+    share = rarer_share(study)
+    return 4 * share * (1 - share)
 
 
 def kept_moments(encoding: Encoding, norm_bound: float) -> Matrix:

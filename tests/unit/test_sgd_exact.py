@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -19,9 +20,11 @@ from pipeline.library.plan_words import verdict
 from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
 from pipeline.methods.ldp_sgd.exact import exact, of_residuals
-from pipeline.methods.ldp_sgd.settings import mean_products
+from pipeline.methods.ldp_sgd.facts import slope_error
+from pipeline.methods.ldp_sgd.forecast import records_needed
+from pipeline.methods.ldp_sgd.settings import mean_products, rule_of
 from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.study import parse_study
+from pipeline.study import parse_study, with_keys
 from pipeline.types import Matrix, Vector
 from tests.sgd import study_text
 
@@ -70,6 +73,13 @@ def test_half_of_a_range_takes_sixteen_times_as_many_records_and_rare_classes_fo
     assert exact(task, 1000, narrow).records == pytest.approx(16 * whole, rel=0.02)
     rare = Row("logistic", 4, 1, path=f"curvature = {0.8 * 0.15 * 0.85}").task(100)
     assert exact(rare, 1000).records == pytest.approx(4 * whole, rel=0.05)
+    # the same from the study's guess of the share, which changes no step of the path
+    response = {**msgspec.to_builtins(task.study.data.response), "typical": 0.15}
+    guessed = GradientTask(with_keys(task.study, {"data.response": response}, name="guessed"))
+    assert exact(guessed, 1000).records == pytest.approx(exact(rare, 1000).records, rel=1e-6)
+    assert slope_error(guessed, 1000) == pytest.approx(slope_error(rare, 1000))
+    assert rule_of(guessed).steps == rule_of(task).steps
+    assert records_needed(guessed) > 1.5 * records_needed(task)
 
 
 def test_ten_coefficients_are_ready_when_models_are_near_enough() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
 from pipeline.library.plan_words import verdict
-from pipeline.library.planning import plan
+from pipeline.library.planning import plan, proposed
 from pipeline.methods import method_of, task_of
 from pipeline.methods.facts import Outlook
 from pipeline.methods.noisy_mle.estimate import limit
 from pipeline.methods.noisy_mle.facts import driven
+from pipeline.methods.noisy_mle.planned import first_windows, near_windows
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.study import Study, parse_study, with_keys
 from tests.sites import study_text
@@ -35,12 +37,46 @@ def test_a_plan_says_what_features_need_that_use_a_part_of_their_ranges() -> Non
     said = verdict(found)
     assert "enough where features spread over their ranges" in said
     assert "hardly before 16,000" in said
-    # half of the ridge is clear of the noise after four times the releases, of windows of 500; the
-    # design has a twentieth more than it takes, before it is rounded to two digits
-    half = with_ridge(found.study, ridge / 2)
-    assert half.usual == 16_000
-    assert half.narrow == pytest.approx(4 * 16_000 / 1.05**2, rel=0.06)
+    # half of the ridge is clear of the noise after four times the releases, of windows of 500, and
+    # keeps models near later
+    quarter, eighth = (with_ridge(found.study, ridge / n) for n in (4, 8))
+    assert eighth.usual >= quarter.usual > 16_000
+    assert eighth.narrow == pytest.approx(4 * (quarter.narrow or 0), rel=0.06)
     assert with_ridge(found.study, 0.0).narrow is None
+
+
+def shared(share: float | None) -> Study:
+    study = parse_study(study_text(p=3, loss="logistic", epsilon=1.0, records=1_000))
+    response = {**msgspec.to_builtins(study.data.response), "typical": share}
+    return with_keys(study, {"data.response": response}, name="shared")
+
+
+def test_a_rarer_class_takes_more_windows_and_makes_intervals_longer() -> None:
+    plans = [proposed(shared(share), 60_000, 5) for share in (None, 0.2, 0.08)]
+    windows = [found.study.window.records for found in plans]
+    # 5 windows of each of 5 clients, and 7 where the share is 8 %
+    assert windows == [2_400, 2_400, 1_714]
+    effects = [found.own.effect or 0 for found in plans]
+    # a guess of 20 % bends no less than is taken for even classes
+    assert effects[0] <= effects[1] < effects[2]
+    assert effects[2] > 1.5 * effects[0]
+    for found in plans:
+        assert found.own.outlook.usual <= 60_000
+    # it does not matter which class is the rarer one
+    assert proposed(shared(0.92), 60_000, 5).study.window.records == windows[2]
+
+
+def test_a_plan_waits_for_models_that_noise_moves_far() -> None:
+    """200 streams of such a study were ready in none, and in nine tenths with the ridge of now."""
+    found = proposed(shared(0.08), 30_000, 3)
+    task, ridge = task_of(found.study), found.study.estimator.ridge
+    assert isinstance(task, SiteTask)
+    assert near_windows(task) == first_windows(task) + 2
+    smaller = with_keys(found.study, {"estimator.ridge": ridge / 3}, name="smaller")
+    outlook = method_of(smaller).outlook(task_of(smaller), 30_000)
+    assert outlook.usual > 30_000
+    sizes = method_of(smaller).sizes(task_of(smaller), 30_000)
+    assert any("estimator.ridge" in way for way in sizes.sooner)
 
 
 @pytest.mark.parametrize("p", [2, 5, 12])

@@ -17,7 +17,7 @@ from pipeline.errors import NumericError
 from pipeline.linalg import sandwich
 from pipeline.methods.facts import Exact
 from pipeline.methods.ldp_sgd.forecast import records_needed
-from pipeline.methods.ldp_sgd.settings import CURVATURE, mean_products
+from pipeline.methods.ldp_sgd.settings import CURVATURE, mean_products, planned_share
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.types import Matrix, Vector
 
@@ -65,7 +65,7 @@ def _deviations(task: GradientTask, products: Matrix) -> Vector:
     else:
         curved, square = of_residuals(tau or 0.5)
         curved *= task.loss.curvature_bound
-    curvature = (task.path.curvature or curved) * weight * products
+    curvature = planned_share(task) * (task.path.curvature or curved) * weight * products
     noise = task.record_noise if task.study.noised else 0.0
     own = square * (weight * task.loss.slope_bound) ** 2 * products
     middle = own + noise**2 * np.eye(task.size)

@@ -176,8 +176,9 @@ def _narrower(task: GradientTask) -> str:
     classes = ""
     if task.classes:
         classes = (
-            "; classes of 15:85 need four times as many records; a plan assumes a share p of one "
-            "class if estimator.path.curvature is 0.8 p (1 - p)"
+            "; classes of 15:85 need four times as many records as even ones; a plan assumes the "
+            "share that data.response.typical says, or p if estimator.path.curvature is 0.8 p (1 - "
+            "p)"
         )
     return (
         "a feature that uses half of its range needs 16 times as many records, and one that uses "

@@ -19,6 +19,7 @@ from pipeline.methods.ldp_sgd.settings import (
     Rule,
     guess_of,
     mean_products,
+    planned_share,
     rule_of,
     scaling_of,
     slowest,
@@ -41,7 +42,9 @@ def records_needed(task: GradientTask, products: Matrix | None = None) -> int:
     if scaling is None:
         return records_to_mix(rule, slowest(task, products))
     noise = task.record_noise if task.study.noised else 0.0
-    inverse = np.asarray(np.linalg.inv(guess_of(task, products)), dtype=np.float64)
+    inverse = np.asarray(
+        np.linalg.inv(planned_share(task) * guess_of(task, products)), dtype=np.float64
+    )
     # a record's gradient has about its largest slope where there is no noise
     own = task.loss.slope_bound**2 * products
     middle = own + noise**2 * np.eye(task.size)

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.methods.ldp_sgd.scaling import Scaling
 from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.study.reference import law_of, moments
+from pipeline.study.reference import evenness, law_of, moments
 from pipeline.types import Matrix, Vector
 
 #: The first copy of the sums after the burn-in is made no earlier than after so many records.
@@ -147,15 +147,25 @@ def guess_of(task: GradientTask, products: Matrix) -> Matrix:
     return found
 
 
+def planned_share(task: GradientTask) -> float:
+    """Return how much less a record is curved, in plans, than the path supposes, in (0, 1].
+
+    Where one class is rare, logistic regression is flatter: the mean of p (1 - p) is at most that
+    of the mean. Steps do not depend on the study's guess of the share, which may change while it
+    runs. `estimator.path.curvature` says all of it.
+    """
+    return evenness(task.study) if task.classes and task.path.curvature is None else 1.0
+
+
 def slowest(task: GradientTask, products: Matrix | None = None) -> float:
-    """Return the guess of the smallest eigenvalue of the mean curvature.
+    """Return the plan's guess of the smallest eigenvalue of the mean curvature.
 
     Features that are correlated, or use a part of their range, have a smaller one.
 
     products: As `guess_of`; by default those of `mean_products`.
     """
     products = mean_products(task) if products is None else products
-    return float(np.linalg.eigvalsh(guess_of(task, products))[0])
+    return planned_share(task) * float(np.linalg.eigvalsh(guess_of(task, products))[0])
 
 
 def allowed_lateness(task: GradientTask) -> int:

@@ -16,7 +16,8 @@ from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_estimate import limit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.facts import BEND, influence
+from pipeline.methods.noisy_mle.facts import influence
+from pipeline.methods.noisy_mle.planned import bend_of
 from pipeline.study import Study, with_keys
 from pipeline.study.reference import moments
 from pipeline.types import Matrix
@@ -133,5 +134,5 @@ def _information(task: CopiesTask) -> Matrix:
     found = moments(task.encoding, "typical")
     found = found * min(1.0, task.norm_bound**2 / float(np.trace(found)))
     if task.classes:
-        return BEND * task.loss.start_curvature * found
+        return bend_of(task) * task.loss.start_curvature * found
     return found / task.deviation**2

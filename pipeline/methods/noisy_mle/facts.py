@@ -6,6 +6,7 @@ Of features that are as their ranges and typical values say. Derived in docs/met
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from scipy.special import ndtri
@@ -16,29 +17,33 @@ from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import limit
 from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of, possible
+from pipeline.methods.noisy_mle.planned import (
+    LATER,
+    covariance,
+    dispersion,
+    first_windows,
+    near_windows,
+    planned_curvature,
+)
 from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.study import Study, with_keys
 from pipeline.study.reference import kept_moments, typical_norm_bound
-from pipeline.types import Matrix
 
-#: What a residual's standard deviation is taken for where a study says nothing, in encoded units.
-RESIDUAL = 0.1
-#: At the reference, logistic losses bend at least this share of what they do at 0.
-BEND = 0.55
-#: Windows of each client that a design aims at: one more than it takes until scores are near.
-WINDOWS = 5
 #: A smaller ridge changes nothing that could be seen.
 LEAST_RIDGE = 1e-3
-#: Windows of every site until scores are near: at 0, at a first model, near the estimate, and
-#: one more, which a tenth to four fifths of the streams of steep slopes and rare levels need
-#: (benchmarks.sites_coverage).
-NEAR_WINDOWS = 4
+#: A larger one leaves little of the coefficients.
+LARGEST_RIDGE = 0.3
 #: A ridge draws a level's coefficient to 0 by a tenth or more where the level's share of the
 #: records is less than so many times the ridge.
 OUTWEIGHED = 10
 #: Levels with a smaller share are rare.
 RARE = 0.05
+#: What brings models near.
+SOONER = (
+    "a larger estimator.ridge, which keeps models from moving far by noise alone; or the same "
+    "records in more windows (window.records), where models have not come near yet"
+)
 #: Nine tenths of the Tracy-Widom law of real matrices lie below it.
 DRIVEN = 0.45
 #: No least eigenvalue is said to be further below the noise of one release.
@@ -152,18 +157,21 @@ def sizes(task: SiteTask, records: int) -> Sizes:
         return outlook(SiteTask(study), records).usual
 
     least = outlook(task, records).usual
-    return Sizes(least, least_epsilon(task.study, records, needed) if least > records else None)
+    return Sizes(
+        least,
+        least_epsilon(task.study, records, needed) if least > records else None,
+        sooner=(SOONER,) if task.at_models and least == _until_near(task) else (),
+    )
 
 
 def outlook(task: SiteTask, records: int) -> Outlook:
     """As `Method.outlook`."""
     counted = counted_slots(task.study, records)
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
-    bend = BEND if task.loss.name == "logistic" else 1.0
-    curvature = bend * task.loss.start_curvature * kept_moments(task.encoding, task.norm_bound)
+    curvature = planned_curvature(task)
     bread = curvature + np.diag(task.penalty)
     ridge, usual = task.study.estimator.ridge, _until(task, float(np.linalg.eigvalsh(bread)[0]))
-    half = np.diag(_covariance(task, curvature, counted))[1:]
+    half = np.diag(covariance(task, curvature, counted))[1:]
     latest = _until(task, ridge) if ridge else None
     narrow = None
     if task.at_models:
@@ -194,11 +202,15 @@ def _why(task: SiteTask) -> str:
 def design(study: Study, records: int, clients: int) -> Design:
     """As `Method.design`."""
     task = SiteTask(study)
-    window = max(1, min(records // (WINDOWS * clients), 100_000))
+    shorter = with_keys(study, {"estimator.norm_bound": "typical"}, name="the design")
+    near = first_windows(SiteTask(shorter)) + LATER
+    # one more than it takes until scores are near
+    windows = near + 1
+    window = max(1, min(records // (windows * clients), 100_000))
     changes: dict[str, object] = {"window.records": window, "estimator.norm_bound": "typical"}
     changes["estimator.method"] = {**(study.estimator.method or {}), "sites": clients}
     reasons = {
-        "window.records": f"{WINDOWS} windows of each client: each has the same noise, "
+        "window.records": f"{windows} windows of each client: each has the same noise, "
         "whatever its size",
         "estimator.norm_bound": f"{typical_norm_bound(task.encoding):g} instead of "
         f"{task.longest:.3g}, the longest that the ranges allow: all noise grows with it",
@@ -213,15 +225,31 @@ def design(study: Study, records: int, clients: int) -> Design:
         )
     if task.release != "copies":
         begun = SiteTask(with_keys(study, changes, name="the design"))
-        certain = _spectral(begun) / math.sqrt(NEAR_WINDOWS * clients)
-        changes["estimator.ridge"] = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
+        certain = _spectral(begun) / math.sqrt(near * clients)
+        ridge = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
+        larger = changes["estimator.ridge"] = _near_ridge(study, changes, ridge, near)
+        held = ", and so that noise keeps no model far from the estimate" if larger > ridge else ""
         reasons["estimator.ridge"] = (
-            f"large enough beside the noise for intervals of slopes from {NEAR_WINDOWS} of "
-            f"{WINDOWS} windows on in nine of ten streams, whatever the records say"
-            f"{', once models are near' if task.at_models else ''}; these intervals are for the "
-            "penalised coefficients"
+            f"large enough beside the noise for intervals of slopes from {near} of "
+            f"{windows} windows on in nine of ten streams, whatever the records say"
+            f"{', once models are near' if task.at_models else ''}{held}; these intervals are for "
+            "the penalised coefficients"
         )
     return Design(changes, reasons)
+
+
+def _near_ridge(study: Study, changes: Mapping[str, object], ridge: float, windows: int) -> float:
+    """Return the ridge, or the least larger one with which models are near after so many windows.
+
+    A model that noise moves far makes later scores of little use, and a ridge holds it.
+    """
+    larger = ridge
+    while larger <= LARGEST_RIDGE:
+        task = SiteTask(with_keys(study, {**changes, "estimator.ridge": larger}, name="the design"))
+        if not task.at_models or near_windows(task) <= windows:
+            return larger
+        larger = float(f"{1.1 * larger:.2g}")
+    return ridge
 
 
 def _until(task: SiteTask, least: float) -> int:
@@ -229,7 +257,7 @@ def _until(task: SiteTask, least: float) -> int:
     channels, slots = task.channels(1), task.slots
     releases = min(_spectral(task) / max(least, 1e-300), FARTHEST) ** 2
     if channels.squares is not None:
-        square = _dispersion(task) * slots
+        square = dispersion(task) * slots
         releases = max(releases, (KNOWN * channels.squares.standard_deviation / square) ** 2)
     return max(1, math.ceil(releases)) * slots
 
@@ -261,21 +289,4 @@ def _until_near(task: SiteTask) -> int:
     sites = task.spec.sites
     # clients that move together need whole rounds for the releases of a model
     between = sites * math.ceil(task.study.stream.publish.releases / sites)
-    return ((NEAR_WINDOWS - 1) * between + sites) * task.slots
-
-
-def _covariance(task: SiteTask, curvature: Matrix, counted: float) -> Matrix:
-    """Return the covariance of the coefficients after so many record slots, shape (d, d)."""
-    inverse = np.linalg.pinv(curvature + np.diag(task.penalty), hermitian=True)
-    releases = max(counted / task.slots, 1.0)
-    noise = task.channels(1).gradient.standard_deviation / (task.slots * math.sqrt(releases))
-    sampling = _dispersion(task) / counted * curvature
-    found: Matrix = inverse @ (sampling + noise**2 * np.eye(task.size)) @ inverse
-    return found
-
-
-def _dispersion(task: SiteTask) -> float:
-    estimator, unit = task.study.estimator, task.response_scale[1]
-    if task.classes:
-        return 1.0
-    return (RESIDUAL if estimator.noise_scale is None else estimator.noise_scale / unit) ** 2
+    return ((near_windows(task) - 1) * between + sites) * task.slots

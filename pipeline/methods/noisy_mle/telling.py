@@ -168,8 +168,9 @@ def far(staying: int, count: int, needed: int, misplaced: Sequence[str]) -> str:
         said = (
             "scores were taken at models too far from this estimate, so intervals would be too "
             f"short. They appear when {needed} of {count} sites have sent windows at newer "
-            "models, usually with the third or fourth window of each. Make models sooner "
-            "(stream.publish), or cut the same records into more windows (window.records)"
+            "models, usually with the third or fourth window of each, and later where one class is "
+            "rare. Make models sooner (stream.publish); in a new study, use a larger "
+            "estimator.ridge, or cut the same records into more windows (window.records)"
         )
     if misplaced:
         said += (

@@ -24,7 +24,6 @@ from pipeline.methods.renewable.classes import (
     TOO_WIDE,
     UNEVEN,
     is_too_wide,
-    rarer_share,
     rarer_weight,
     share_for,
     slots_until,
@@ -33,7 +32,7 @@ from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.precision import RECENT, Noise, noise_of, releases_needed
 from pipeline.methods.renewable.task import WIDTHS, RenewableTask
 from pipeline.study import Study, with_keys
-from pipeline.study.reference import kept_moments, typical_norm_bound
+from pipeline.study.reference import evenness, kept_moments, rarer_share, typical_norm_bound
 from pipeline.types import Matrix
 
 #: At the reference, losses bend at least this share of what is guessed for the start: simulations
@@ -235,8 +234,7 @@ def _bend(task: RenewableTask) -> float:
     if task.classes and task.largest_weight == 1:
         # of logistic regression: the mean of p (1 - p) is at most that of the mean; others flatten
         # about as much
-        share = rarer_share(task.study)
-        bend = min(bend, 4 * share * (1 - share))
+        bend = min(bend, evenness(task.study))
     return bend * task.loss.start_curvature
 
 
