@@ -8,7 +8,7 @@ import os
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: Commands whose matrices are small: threads that share one wait for each other most of the time,
 #: and on a busy machine nearly all of it.
-SMALL = ("study",)
+SMALL = ("study", "fit", "doctor")
 
 
 def for_command(name: str) -> None:

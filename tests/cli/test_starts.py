@@ -61,9 +61,15 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 
 @pytest.mark.parametrize(
     ("name", "given", "threads"),
-    [("study", {}, "1"), ("study", {"OMP_NUM_THREADS": "2"}, "2"), ("fit", {}, None)],
+    [
+        ("study", {}, "1"),
+        ("study", {"OMP_NUM_THREADS": "2"}, "2"),
+        ("fit", {}, "1"),
+        ("doctor", {}, "1"),
+        ("predict", {}, None),
+    ],
 )
-def test_plans_of_small_matrices_are_computed_on_one_core(
+def test_what_has_small_matrices_is_computed_on_one_core(
     name: str, given: dict[str, str], threads: str | None
 ) -> None:
     script = (
