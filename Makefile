@@ -40,7 +40,8 @@ ROOM := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000
 JOBS ?= $(shell expr 7 + `getconf _NPROCESSORS_ONLN`)
 .PHONY: test
 test: .venv/ready  ## All tests but the slow ones, on a real Kafka and Redis
-	@$(ROOM) $(BIN)/python -m pytest -m "not slow" -q --tx '$(JOBS)*popen//python=$(BIN)/python tests/processes.py' --dist loadfile --no-loadscope-reorder --durations=20
+	@room=$$(mktemp -d) && trap 'rm -rf "$$room"' EXIT && ROOM_OF_TESTS=$$room $(ROOM) $(BIN)/python -m pytest -m "not slow" -q \
+	  --tx '$(JOBS)*popen//python=$(BIN)/python tests/processes.py' --max-worker-restart=4 --dist loadfile --no-loadscope-reorder --durations=20
 
 .PHONY: collect
 collect: .venv/ready  ## Compile the tests, once for all processes that run them

@@ -24,10 +24,13 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from threading import Lock
 from typing import IO, Any
 
 import numpy as np
+
+from tests.processes import ROOM
 
 #: What commands import when they run.
 MODULES = (
@@ -169,18 +172,21 @@ class Forks:
 
     def _serve(self) -> socket.socket:
         server = None
-        if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
-            # an abstract address: it is gone when nobody holds it any more
-            address = f"\0forks-of-{run}"
+        if room := os.environ.get(ROOM):
+            address = Path(room) / "forks"
             mine, deadline = None, time.monotonic() + 10.0
             while mine is None:
                 assert time.monotonic() < deadline, "no server of forks"
                 listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                own = address.with_suffix(f".{os.getpid()}")
+                own.unlink(missing_ok=True)
                 # but for the first process of the run, another one holds the address
-                with listener, suppress(OSError):
-                    listener.bind(address)
+                with listener, suppress(FileExistsError):
+                    listener.bind(str(own))
                     listener.listen()
+                    os.link(own, address)
                     server = _started(listener)
+                own.unlink()
                 mine = _connected(address)
         else:
             mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -205,20 +211,19 @@ def _started(given: socket.socket) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def _connected(address: str) -> socket.socket | None:
+def _connected(address: Path) -> socket.socket | None:
     """Return a connection that the server has accepted; None if it ended just then.
 
     It ends with the last process that asks: one that comes at that moment is still let in by the
     system, and nobody would ever answer it.
     """
     mine = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with suppress(ConnectionRefusedError, ConnectionResetError):
-        mine.connect(address)
+    with suppress(ConnectionRefusedError, ConnectionResetError, FileNotFoundError):
+        mine.connect(str(address))
         if mine.recv(len(GREETING)) == GREETING:
             return mine
     mine.close()
-    # or another process has bound it, and does not listen yet
-    time.sleep(0.01)
+    address.unlink(missing_ok=True)
     return None
 
 

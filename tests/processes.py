@@ -2,8 +2,9 @@
 
 Each process of a run collects all tests, and half of that is imports of libraries. xdist runs this
 file where it would run Python: `--tx '6*popen//python=.venv/bin/python tests/processes.py'`. It
-starts one process after the other, so the first one is there when the next one asks. Modules of the
-tests are left to each process: pytest rewrites their assertions.
+starts one process after the other, so the first one is there when the next one asks, in a folder
+that is of this run and this user alone. Modules of the tests are left to each process: pytest
+rewrites their assertions.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import os
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 
+#: The variable with the folder of a run: whoever may write there may have its processes run code.
+ROOM = "ROOM_OF_TESTS"
 #: What tests import that takes longest; of the project what has no state of a process.
 MODULES = (
     "adbc_driver_postgresql.dbapi",
     "click.testing",
     "dp_accounting.pld.privacy_loss_distribution",
     "faust",
-    "hypothesis",
     "kafka.admin",
     "markdown_it",
     "matplotlib.figure",
@@ -38,19 +41,20 @@ MODULES = (
 def main() -> None:
     """Run what Python is asked to run, in a process that is forked for it."""
     line = sys.argv[-1]
-    if not hasattr(os, "pidfd_open"):
+    if not hasattr(os, "pidfd_open") or ROOM not in os.environ:
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606
-    # an abstract address of this run: it is gone when nobody holds it any more
-    address = f"\0tests-of-{os.getppid()}"
+    address = Path(os.environ[ROOM]) / "processes"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ask:
-        with suppress(ConnectionRefusedError):
-            ask.connect(address)
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            ask.connect(str(address))
             socket.send_fds(ask, [b"fork"], [0, 1, 2])
             # the process holds the other end while it lives, and Ctrl-C is for it
             with suppress(KeyboardInterrupt):
                 ask.recv(1)
             return
-        ask.bind(address)
+        # of a process that is gone
+        address.unlink(missing_ok=True)
+        ask.bind(str(address))
         ask.listen()
         held = _serve(ask)
     if held is not None:
