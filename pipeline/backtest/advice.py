@@ -138,6 +138,8 @@ def _reason(grid: GridResult, taken: Cell, best: Cell, count: int) -> str:
         f"{'those with intervals' if taken.has_intervals else 'none has intervals, so all'}: it "
         f"has the smallest epsilon, and among equals {_best_of(grid)}."
         if count > 1
+        else f"It is the only one of {len(grid.cells)} settings that has a score."
+        if len(grid.cells) > 1
         else "It is the only setting that was tried."
     )
     judged = f"{ONE_CLASS} " if name == "auc" else ""

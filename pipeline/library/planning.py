@@ -194,7 +194,9 @@ def _enough_records(study: Study, epsilon: float, records: int, clients: int) ->
 
 
 def _enough_epsilon(study: Study, epsilon: float, records: int, clients: int) -> float | None:
-    while (epsilon := round(1.25 * epsilon, 2)) <= MOST_EPSILON:
-        if _row(study, epsilon, records, clients).outlook.usual <= records:
-            return epsilon
+    while (epsilon := 1.25 * epsilon) <= MOST_EPSILON:
+        # what is written is what is tried, with three digits
+        tried = float(f"{epsilon:.3g}")
+        if _row(study, tried, records, clients).outlook.usual <= records:
+            return tried
     return None

@@ -20,8 +20,8 @@ from pipeline.types import Matrix, Vector
 
 #: A file is cut into so many consecutive parts, if each has so many records.
 PARTS, LEAST = 10, 20
-#: Parts differ where a larger share of the variance than this is between them, and a larger one
-#: than chance makes once in so many columns.
+#: Parts differ where a larger share of what sorting could put between them is, and one larger than
+#: chance makes once in so many columns.
 SHARE, CHANCE = 0.1, 1e6
 #: So many columns are named.
 NAMED = 5
@@ -49,7 +49,10 @@ def classes_of(task: Task, responses: Vector) -> dict[str, object]:
     }
     said = "is not given" if response.typical is None else f"is {response.typical:g}"
     if share in {0.0, 1.0}:
-        found["classes"] = "one class alone: there is nothing to estimate"
+        found["classes"] = (
+            f"only one class in these {len(known):,} records: there is nothing to estimate. If "
+            "the file is sorted by its response, shuffle it first"
+        )
     elif abs(float(logit(share) - logit(supposed))) > math.log(WRONG):
         found["classes"] = (
             f"data.response.typical {said}, so plans count with {supposed:g}{_later(task, share)}. "
@@ -89,28 +92,41 @@ def order_of(task: Task, columns: Matrix, responses: Vector) -> dict[str, object
     told = dict(sorted(found.items(), key=lambda item: -item[1])[:NAMED])
     return {
         "goes_with_the_order": {
-            name: f"{share:.0%} of its variance is between {PARTS} consecutive parts of the file"
+            name: (
+                f"{share:.0%} of what sorting by it could put between {PARTS} consecutive parts of "
+                "the file is between them"
+            )
             for name, share in told.items()
         },
         "order": (
             "records are not in a random order. Clients release them as they come, and estimates "
             "follow the newest: such a stream may have no intervals, or those of its last part. "
             "If the order is of the file alone (sorted, or site after site), shuffle it before it "
-            "is released, as with `shuf`; if it is the order of time, records drift: "
+            "is released, but for its heading; if it is the order of time, records drift: "
             "estimator.forgetting, or a feature that says what changes"
         ),
     }
 
 
 def _moving(column: Vector) -> float:
-    """Return the share of the variance that is between consecutive parts, 0 if it may be chance."""
+    """Return the share of the variance that is between consecutive parts, 0 if it may be chance.
+
+    Of the largest share that there can be, as of a rare class most of the variance is within parts
+    whatever the order is.
+    """
     total = float(np.var(column)) * len(column) if len(column) >= PARTS * LEAST else 0.0
     if total == 0:
         return 0.0
-    parts = np.array_split(column, PARTS)
-    middle = float(np.mean(column))
-    share = sum(len(part) * (float(np.mean(part)) - middle) ** 2 for part in parts) / total
+    share, most = (_between(each) / total for each in (column, np.sort(column)))
     # of independent records it is chi squared, by the cube root of Wilson and Hilferty
     free = PARTS - 1
     root = 1 - 2 / (9 * free) - float(ndtri(1 / CHANCE)) * math.sqrt(2 / (9 * free))
-    return share if share > max(SHARE, free * root**3 / len(column)) else 0.0
+    return share / most if share > max(SHARE * most, free * root**3 / len(column)) else 0.0
+
+
+def _between(column: Vector) -> float:
+    """Return the sum of squares that is between consecutive parts."""
+    middle = float(np.mean(column))
+    return sum(
+        len(part) * (float(np.mean(part)) - middle) ** 2 for part in np.array_split(column, PARTS)
+    )

@@ -223,6 +223,17 @@ def test_where_no_settings_are_enough_those_of_the_fewest_records_that_are_are_p
     assert few.own.design != few.chosen.design
 
 
+@pytest.mark.parametrize("epsilon", [0.004, 0.0101, 0.012])
+def test_a_larger_epsilon_is_found_from_a_tiny_one(epsilon: float) -> None:
+    """Rounded to two places on the way, 1.25 times .01 is .01 for ever."""
+    study = with_keys(
+        parse_study(study_text(p=2, epsilon=1.0)), {"privacy.epsilon": epsilon}, name="tiny"
+    )
+    found = proposed(study, 2_000, 2).enough_epsilon
+    assert found is not None
+    assert found > epsilon
+
+
 def test_a_verdict_names_settings_that_are_enough() -> None:
     study = parse_study(study_text(p=5, epsilon=1.0))
     few = proposed(study, 100, 2)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError
+from pipeline.library import sampled
 from pipeline.library.lengths import of_sample
 from pipeline.methods import task_of
 from pipeline.study import parse_study
@@ -49,7 +50,7 @@ def test_a_sorted_file_is_found_with_the_column(column: int, tmp_path: Path) -> 
     study = parse_study(study_text(loss="logistic"))
     names = [*study.feature_names, study.data.response.name]
     assert next(iter(found["goes_with_the_order"])) == names[column]
-    assert "`shuf`" in found["order"]
+    assert "shuffle it before it is released" in found["order"]
 
 
 def test_a_drift_in_half_of_the_file_is_found(tmp_path: Path) -> None:
@@ -107,3 +108,12 @@ def test_a_sample_without_any_known_response_is_an_error(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"none of its 100 records .* unknown class") as caught:
         of_sample(task, path)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.004, 0.01, 0.3])
+def test_a_file_that_is_sorted_by_a_rare_value_is_seen(share: float) -> None:
+    """Most of the variance of a rare value is within parts, whatever the order is."""
+    column = (np.arange(8_000) >= 8_000 * (1 - share)).astype(float)
+    assert sampled._moving(column) == pytest.approx(1.0)
+    shuffled = np.random.default_rng(8).permutation(column)
+    assert sampled._moving(shuffled) == 0.0
