@@ -8,6 +8,7 @@ import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from threading import Timer
 
 import pytest
@@ -59,11 +60,11 @@ def test_others_are_answered_after_one_was_killed_before_its_answer(address: str
                 assert int(other.recv(16)) > 0
 
 
-def test_who_comes_as_the_server_ends_is_told_to_come_again() -> None:
+def test_who_comes_as_the_server_ends_is_told_to_come_again(tmp_path: Path) -> None:
     """The system lets it in all the same."""
-    name = f"\0forks-test-{uuid.uuid4().hex}"
+    name = tmp_path / "forks"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(name)
+    listener.bind(str(name))
     listener.listen()
     ends = Timer(0.1, listener.close)
     ends.start()
