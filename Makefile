@@ -37,7 +37,7 @@ demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or ST
 ROOM := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 # Most of their time they wait for processes that they have started: 1,800 seconds of the clock, one
 # after the other, have half as many of the processor in them.
-JOBS ?= $(shell expr 7 + `getconf _NPROCESSORS_ONLN`)
+JOBS ?= $(shell expr 4 + `getconf _NPROCESSORS_ONLN`)
 .PHONY: test
 test: .venv/ready  ## All tests but the slow ones, on a real Kafka and Redis
 	@room=$$(mktemp -d) && trap 'rm -rf "$$room"' EXIT && ROOM_OF_TESTS=$$room $(ROOM) $(BIN)/python -m pytest -m "not slow" -q \
