@@ -34,8 +34,11 @@ from pipeline.study import Study
 #: Scores as heads of narrow columns.
 SHORT = {
     "balanced_accuracy": "score",
+    "auc": "AUC",
     "mean_absolute_error": "MAE",
 }
+#: Where the words of a score are no longer than its heading.
+LONG = {"auc": "area under the ROC curve"}
 
 
 def backtest_grid(
@@ -96,8 +99,8 @@ def summary(result: GridResult) -> RenderableType:
         table.add_row(*row, style="bold" if cell is advice.cell else "")
     told = [
         Text(
-            f"{SHORT[name]}: {WORDS[name]}; open: the same without privacy; width: median width of "
-            "the intervals; with: share of the coefficients that have one; covered: how many "
+            f"{SHORT[name]}: {LONG.get(name, WORDS[name])}; open: the same without privacy; "
+            "width: median width of the intervals; with: share of the coefficients that have one; covered: how many "
             "intervals hold the fit to all records, over draws of the noise their share; privacy: "
             "share of the variance that comes from the noise"
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import re
 import statistics
@@ -13,6 +14,7 @@ from html.parser import HTMLParser
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from pipeline.backtest import BacktestResult, Options
 from pipeline.backtest import grid as grids
@@ -329,6 +331,11 @@ def test_settings_that_predict_one_class_are_judged_by_their_ranking(grid: GridR
     assert advice.cell is told.cells[1]
     assert "as if they predicted the same class for every record" in advice.reason
     assert "AUC 0.7" in advice.reason
+    # the command's table and the page know that score, too
+    console = Console(width=200, file=io.StringIO(), record=True)
+    console.print(summary(told))
+    assert "area under the ROC curve" in console.export_text()
+    assert "AUC" in report_of(told, history="h.csv", created_at=0.0)
     # one that tells classes apart is enough for balanced accuracy
     apart = scored(told, 0.5, 0.5, 0.5, 0.6)
     assert apart.main_score == "balanced_accuracy"
