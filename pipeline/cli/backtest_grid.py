@@ -100,9 +100,9 @@ def summary(result: GridResult) -> RenderableType:
     told = [
         Text(
             f"{SHORT[name]}: {LONG.get(name, WORDS[name])}; open: the same without privacy; "
-            "width: median width of the intervals; with: share of the coefficients that have one; covered: how many "
-            "intervals hold the fit to all records, over draws of the noise their share; privacy: "
-            "share of the variance that comes from the noise"
+            "width: median width of the intervals; with: share of the coefficients that have one; "
+            "covered: how many intervals hold the fit to all records, over draws of the noise "
+            "their share; privacy: share of the variance that comes from the noise"
         ),
         *(Text(f"open: none, because {why}") for why in result.no_open),
         Text(f"{result.seconds:.0f} s"),
