@@ -16,7 +16,7 @@ from pipeline.methods.renewable.precision import releases_needed
 from pipeline.methods.renewable.private_sums import Weighed, total_of
 from pipeline.methods.renewable.readiness import Condition, progress_of
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import Study
+from pipeline.study.reference import rarer_share
 from pipeline.types import Vector
 
 #: A class is taken to occur when its count is so many standard deviations of the noise above 0.
@@ -38,12 +38,6 @@ TOO_WIDE = (
     f"estimator.method = {{{{ secant_width = {NARROW:g} }}}}, or loss = "
     '"logistic"'
 )
-
-
-def rarer_share(study: Study) -> float:
-    """Return the public guess of the share of the rarer class, in (0, 0.5]."""
-    typical = study.data.response.typical
-    return 0.5 if typical is None else min(typical, 1.0 - typical)
 
 
 def slots_until(task: RenewableTask, share: float) -> int | None:
@@ -101,9 +95,9 @@ def is_uneven(task: RenewableTask, parts: Weighed) -> bool:
 
 def narrow_enough(task: RenewableTask, parts: Weighed) -> Condition:
     """Return whether the curvature is levelled over a width that such classes allow."""
-    if not is_too_wide(task, rarer_weight(task, _counts(task, parts))):
-        return Condition(1.0, "")
-    return Condition(0.0, TOO_WIDE.format(width=task.secant.width))
+    if is_uneven(task, parts) and task.secant.width > NARROW:
+        return Condition(0.0, TOO_WIDE.format(width=task.secant.width))
+    return Condition(1.0, "")
 
 
 def is_too_wide(task: RenewableTask, share: float) -> bool:
