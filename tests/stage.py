@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -316,6 +316,24 @@ class Stage:
         """Return the study's keys in Redis."""
         return sorted(self.redis.scan_iter(f"veil:{{{self.task.study.name}}}:*"))
 
+    def stored_copy(self) -> dict[bytes, bytes]:
+        """Return all of the study's keys as they stand at one moment, as Redis itself saves them.
+
+        One after the other they would be of different times while a worker commits.
+        """
+        stored = self.stored_keys()
+        pipeline = self.redis.pipeline(transaction=True)
+        for key in stored:
+            pipeline.dump(key)
+        return dict(zip(stored, pipeline.execute(), strict=True))
+
+    def put_back(self, copy: Mapping[bytes, bytes]) -> None:
+        """Have Redis hold an earlier copy again, in one step, as one that lost its end does."""
+        pipeline = self.redis.pipeline(transaction=True)
+        for key, value in copy.items():
+            pipeline.restore(key, 0, value, replace=True)
+        pipeline.execute()
+
     def ensure_topics(self) -> None:
         """Make the study's topics."""
         ensure_topics(self.settings, self.topics.all())
@@ -356,10 +374,19 @@ class Stage:
         """Wait until everything in the log is committed."""
         with reader(self.settings.kafka) as consumer:
             until(
-                lambda: self.watermarks() == self._ends(consumer),
+                lambda: self.watermarks() == self._ends(consumer) or self._expect_workers(),
                 "all releases are folded",
                 seconds,
             )
+
+    def _expect_workers(self) -> bool:
+        """Fail where nobody is left to wait for: every worker of this stage has ended."""
+        started = [
+            name for name in self.processes if self._arguments.get(name, ("",))[0] == "worker"
+        ]
+        ended = [name for name in started if self.processes[name].poll() is not None]
+        assert not started or ended != started, [self.said(name) for name in ended]
+        return False
 
     def read(self, topic: str) -> list[Any]:
         """Read a whole topic, in the order of each partition; joins no group."""
@@ -384,7 +411,7 @@ class Stage:
             newest = read_all(consumer, self.topics.estimates.name)[-1:]
             estimate = read_estimate(newest[0].value) if newest else None
             whole = estimate and [p.next_offset for p in estimate.watermark] == self._ends(consumer)
-            return estimate if whole else None
+            return estimate if whole else self._expect_workers() or None
 
         # a consumer takes six times as long to make as to ask
         with reader(self.settings.kafka) as consumer:

@@ -126,14 +126,12 @@ def test_a_redis_that_lost_its_last_seconds_makes_the_worker_read_them_again(
     stage = shared()
     # slowly: the stream must still run when Redis has forgotten
     stream(stage, rate=40)
-    old = {key: stage.redis.dump(key) for key in stage.stored_keys()}
+    old = stage.stored_copy()
     stood = sum(stage.watermarks())
     # on a busy machine most of it may have come by now
     more = min(stood + 20, RELEASES)
     until(lambda: sum(stage.watermarks()) >= more, "the stream goes on")
-    for key, value in old.items():
-        assert value is not None
-        stage.redis.restore(key, 0, value, replace=True)
+    stage.put_back(old)
     assert stage.code("w0") == 41, stage.said("w0")
     stage.worker()
     complete(stage)
@@ -174,15 +172,13 @@ def test_a_redis_that_lost_the_end_of_a_log_that_rests_is_found_out(shared: Buil
     """No commit comes that would tell, and others read this state to publish."""
     stage = shared()
     stream(stage, rate=400)
-    old = {key: stage.redis.dump(key) for key in stage.stored_keys()}
+    old = stage.stored_copy()
     stood = stage.watermarks()
     for client in ("north", "south"):
         assert stage.code(client) == 0, stage.said(client)
     stage.caught_up()
     assert stage.watermarks() != stood
-    for key, value in old.items():
-        assert value is not None
-        stage.redis.restore(key, 0, value, replace=True)
+    stage.put_back(old)
     assert stage.code("w0") == 41, stage.said("w0")
     assert "it has lost its newest part" in stage.said("w0")
     stage.worker()

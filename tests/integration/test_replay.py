@@ -51,9 +51,9 @@ def replayed(stage: Stage, *options: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def outside(stage: Stage) -> tuple[dict[bytes, bytes | None], dict[str, Any], list[Any]]:
+def outside(stage: Stage) -> tuple[dict[bytes, bytes], dict[str, Any], list[Any]]:
     """Return all that a replay must leave alone: Redis, groups and their offsets, the logs."""
-    keys = {key: stage.redis.dump(key) for key in stage.stored_keys()}
+    keys = stage.stored_copy()
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
         name = f"veilstream-{stage.task.study.name}"
         found = sorted(group["group_id"] for group in admin.list_groups())
