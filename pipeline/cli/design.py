@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
+from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
 from pipeline.library.numbers import two_digits
 from pipeline.library.plan_words import classes, counted_of, exact, lacking, verdict
@@ -19,6 +20,7 @@ from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.losses import MEANINGS
 from pipeline.release.share import standstill
 from pipeline.study import edited, parse_study, with_features, with_keys
+from pipeline.study.features import columns_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,7 +86,11 @@ def design(
     text = with_features(features or 1) if study is None else _text(study)
     asked = {"privacy.epsilon": epsilon, "privacy.delta": delta}
     given = {key: value for key, value in asked.items() if value is not None}
-    found = plan(with_keys(parse_study(text), given, name="the study"), records, clients)
+    asked_for = with_keys(parse_study(text), given, name="the study")
+    data = asked_for.data
+    work = Work("a plan of a study", 1 + len(columns_of(data.features, data.interactions)))
+    with while_computing(work.said):
+        found = plan(asked_for, records, clients, work.report)
     if write is not None:
         _write(write, designed(text, found, given))
     if as_json:

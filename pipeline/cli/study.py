@@ -26,6 +26,7 @@ from pipeline.cli.context import (
 )
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
+from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
 from pipeline.library.checking import facts_of, warnings_of
 from pipeline.library.lengths import NOT_PRIVATE, of_sample
@@ -141,7 +142,8 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
     task = task_of(study)
     for warning in warnings_of(task):
         say(f"WARNING: {warning}")
-    facts = facts_of(task)
+    with while_computing(Work("what a study means", task.size).said):
+        facts = facts_of(task)
     if sample is not None:
         say(f"WARNING: --sample: {NOT_PRIVATE}")
         found = of_sample(task, sample, form)

@@ -6,7 +6,7 @@ read. `veilstream doctor coverage` simulates the same study, which takes longer 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -86,18 +86,25 @@ class Plan:
         return found | {"study": self.study.name, "type": "plan/1"}
 
 
-def plan(study: Study, records: int, clients: int) -> Plan:
+def plan(
+    study: Study, records: int, clients: int, told: Callable[[int, int], object] | None = None
+) -> Plan:
     """Plan a study for an expected number of records, all clients together.
+
+    told: Takes how many designs are made, and how many there will be at least: where the records
+        are too few, more are made to find how many are enough.
 
     Raises ConfigError if the study keeps no privacy, or is of a kind that runs over a file;
     PrivacyError if its budget cannot be kept.
     """
     epsilon = _budget(study)
     rows: list[Row] = []
-    for kind in METHODS:
-        if (other := _as_kind(study, kind)) is not None:
-            for budget in sorted({*EPSILONS, epsilon}):
-                rows += _rows(other, budget, records, clients)
+    others = [other for kind in METHODS if (other := _as_kind(study, kind)) is not None]
+    wanted = [(other, budget) for other in others for budget in sorted({*EPSILONS, epsilon})]
+    for done, (other, budget) in enumerate(wanted, 1):
+        rows += _rows(other, budget, records, clients)
+        if told is not None:
+            told(done, len(wanted) + 1)
     return replace(proposed(study, records, clients), rows=tuple(rows))
 
 
