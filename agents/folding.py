@@ -228,7 +228,9 @@ class Folding:
             await self._reread(partition, watermark)
         elif self._since_suspect > PATIENCE_BATCHES:
             raise OffsetGap(
-                f"{self.topic}[{partition}]: offsets {watermark} to {suspect[1] - 1} do not come"
+                f"{self.topic}[{partition}]: Kafka does not send offsets {watermark} to "
+                f"{suspect[1] - 1}, even when asked again; if they are gone, `veilstream "
+                "state rebuild --accept-loss` starts from what is left"
             )
         return False
 

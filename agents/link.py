@@ -43,7 +43,10 @@ class ReleasesLog:
         """
         topic_partition = self._topic_partition(partition)
         if topic_partition is None:
-            raise BrokerError(f"partition {partition} was taken away; start this worker again")
+            raise BrokerError(
+                f"Kafka has given partition {partition} to another worker while this one used "
+                "it; start this worker again"
+            )
         first = await self._consumer().earliest_offsets(topic_partition)
         after = await self._consumer().highwaters(topic_partition)
         return first[topic_partition], after[topic_partition]

@@ -118,9 +118,9 @@ def _topic(
         return "is not there yet; the first start makes it"
     if code in (_UNKNOWN, _NOT_SEEN):
         raise ConfigError(
-            "is not there, or may not be seen, and this user may not make it; the operator must "
-            "run `veilstream topics STUDY`, and give the rights that `veilstream study acls` "
-            "prints"
+            "this topic does not exist, or this user may not see it, and the user may "
+            "not create it; the operator must run `veilstream topics STUDY`, and give "
+            "the rights that `veilstream study acls` prints"
         )
     if code:
         raise BrokerError(

@@ -188,7 +188,11 @@ def read_partition(
             if records:
                 deadline = time.monotonic() + PATIENCE_SECONDS
             elif time.monotonic() > deadline:
-                raise BrokerError(f"{topic} gives nothing of what it has")
+                raise BrokerError(
+                    f"topic {topic} holds messages, and Kafka has sent none of them for "
+                    f"{PATIENCE_SECONDS:.0f} s; the operator of Kafka must find out why, and this "
+                    "command can then be run again"
+                )
             yield from records
 
 

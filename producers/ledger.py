@@ -227,9 +227,10 @@ class Ledger:
             return
         if unit.neighbours == "zero-out" and task.budget.shows_absence:
             raise BudgetExceeded(
-                f"source {source!r} has a limit for the absence of a record, which the noise of "
-                "this study shows (privacy.personal.column): give --level with the strictest "
-                "level, or let the study be the first that reads a source"
+                f"source {source!r} has a limit that protects whether a record is there "
+                '(neighbours = "zero-out"), and with privacy.personal.column the noise of '
+                "this study shows empty slots; give --level with the strictest level, or let "
+                "this study read a source that no other has read"
             )
         found = charges(self._db.rows, source)
         others = [one for one in found if not (one.own and one.study == study.name)]

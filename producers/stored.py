@@ -127,8 +127,8 @@ class Streams:
         first = -1 if row is None else int(row[0])
         if not seqs or list(seqs) != list(range(first, first + len(seqs))):
             raise StateError(
-                f"study {study!r}: these are not the next releases of this database; start this "
-                "client again"
+                f"study {study!r}: the releases to be sent are not the next ones of this "
+                "database; start this client again, so that it reads the database anew"
             )
         self._db.write("UPDATE streams SET next_seq = ? WHERE study = ?", first + len(seqs), study)
 

@@ -201,7 +201,9 @@ class Engine:
                 self._hear(event)
             case _Freeze():
                 if self._newest is None:
-                    raise ConfigError("--freeze: no estimate had come by then; give a later time")
+                    raise ConfigError(
+                        "--freeze: the stream had no estimate yet at this time; give a later time"
+                    )
                 self._kept = self._newest.coefficients
 
     def _release(self, at: Moment, window: Closed) -> None:

@@ -218,7 +218,10 @@ def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
     shapes = {values.shape for values in found.values()}
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
         said = ", ".join(f"{name!r} has shape {values.shape}" for name, values in found.items())
-        raise DataError(f"columns must be flat and of one length: {said}")
+        raise DataError(
+            "each column must hold one value for each record, and all must be of one "
+            f"length; the caller must correct those of another shape: {said}"
+        )
     [(total,)] = shapes
     for start in range(0, total, RECORDS):
         part = {name: values[start : start + RECORDS] for name, values in found.items()}
@@ -234,7 +237,10 @@ def _column(name: str, values: Any) -> NDArray[Any]:
     try:
         column = np.asarray(values)
     except ValueError:
-        raise DataError(f"column {name!r}: it is not flat") from None
+        raise DataError(
+            f"column {name!r}: it must hold one value for each record, and no lists; the "
+            "caller must make a column of each value"
+        ) from None
     if column.dtype == object and hasattr(values, "isna"):
         # pandas has marks of its own for missing values
         column = column.copy()

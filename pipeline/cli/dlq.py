@@ -106,7 +106,10 @@ def drop(study: Path, **chosen: Any) -> None:
 
 def _settle(path: Path, chosen: Mapping[str, Any], done: Done) -> None:
     if not any(chosen.values()):
-        raise ConfigError("say which letters: --reason, --client or --at; `veilstream dlq list`")
+        raise ConfigError(
+            "say which dead letters: give --reason, --client or --at; `veilstream dlq "
+            "list` shows them all"
+        )
     study, settings, found = _found(path, **chosen)
     if not found:
         raise ConfigError(

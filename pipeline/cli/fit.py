@@ -68,7 +68,10 @@ def fit(
     """
     task = task_of(study)
     if plainly and save_model_to is not None:
-        raise ConfigError("--save-model: an estimate without privacy is of no study; leave it out")
+        raise ConfigError(
+            "--save-model: with --without-privacy it would write an estimate of the "
+            "study that keeps no privacy; leave one of the two options out"
+        )
     if compare and (plainly or as_json):
         raise ConfigError("--compare: it prints a table of both; leave out the other options")
     fitting = Fitting(task, trace=all_intervals, exact=plainly)

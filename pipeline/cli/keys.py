@@ -89,7 +89,11 @@ def _rotated(study: Study, settings: Settings, held: StudyPairs, *, stolen: bool
 
     number = held.newest.generation + 1
     if number > LAST_GENERATION:
-        raise ConfigError("this study has had all the keys that it can have; begin a new one")
+        raise ConfigError(
+            f"the key of study {study.name!r} cannot be changed again, because it was "
+            f"changed {LAST_GENERATION:,} times, as often as a study allows; the operator "
+            "must begin a study with a new name"
+        )
     if stolen:
         # before anything is written: without Kafka the old key would go on to count
         settings = connected(settings)

@@ -53,9 +53,10 @@ def simulated(study: Study) -> Task:
     require_live(study, "a simulated stream")
     if why := method_of(study).no_pooled:
         raise ConfigError(
-            f'estimator.kind: of "{study.estimator.kind}" {why}, and a simulation draws records '
-            "once each, so that no truth is known. `veilstream backtest` takes a study "
-            "through your own records, `veilstream schedule compare` says which error is expected"
+            f'estimator.kind: kind = "{study.estimator.kind}" cannot be simulated here, '
+            f"because {why}, and a simulation draws each record once, so it knows no true "
+            "values. Use `veilstream backtest` with your own records; `veilstream "
+            "schedule compare` says which error is expected"
         )
     forgetting = study.estimator.forgetting
     if forgetting is not None and forgetting.of == "seconds":
@@ -69,9 +70,10 @@ def simulated(study: Study) -> Task:
     task = task_of(study)
     if task.partition_strategy is not None:
         raise ConfigError(
-            "stream.partitions: a simulated stream has one; ask with partitions = 1 and without "
-            'estimator.path.partitions: paths that are "shared" are as one, and of "pooled" ones '
-            "each has its share of the records"
+            "stream.partitions: a simulation has one partition; set partitions = 1 and "
+            'remove estimator.path.partitions in a copy of the study file. A "shared" '
+            'path behaves as one path does. Of "pooled" paths each gets only its share '
+            "of the records: give --records as many"
         )
     return task
 

@@ -116,7 +116,11 @@ class Buckets:
         for full, data in fields.items():
             bucket, _, name = full.partition(".")
             if not (bucket.isascii() and bucket.isdecimal()):
-                raise StateError(f"stored state has an unknown field {full!r}")
+                raise StateError(
+                    f"the stored state has a field {full!r}, which this version does not know; "
+                    "the operator must start the version that wrote it, or run `veilstream state "
+                    "rebuild`"
+                )
             grouped.setdefault(int(bucket), {})[name] = data
         return cls(make, {bucket: read(grouped[bucket]) for bucket in sorted(grouped)})
 

@@ -120,11 +120,19 @@ def read_word(payload: bytes, study: str, publics: list[bytes]) -> Word:
     try:
         word = _WORD.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise PayloadError("undecodable", "signed, and no word of a known version") from None
+        raise PayloadError(
+            "undecodable",
+            "the study signed this message, but this version does not know its form; "
+            "update this program",
+        ) from None
     if word.study != study:
         raise PayloadError("wrong-study", "the study's key signed this for another study")
     if isinstance(word, Admission) and word.key and word.serial == LAST_SERIAL:
-        raise PayloadError("undecodable", "signed, and with the serial of a last revocation")
+        raise PayloadError(
+            "undecodable",
+            "the study signed this admission with a serial number that only a last "
+            "revocation may have; nobody is admitted by it",
+        )
     return word
 
 
@@ -139,7 +147,11 @@ def read_signed(payload: bytes | None, kind: type[Kind], publics: list[bytes]) -
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise PayloadError("undecodable", "the message is none of a known version") from None
+        raise PayloadError(
+            "undecodable",
+            "this version does not know the form of this message; sender and reader must "
+            "run versions that fit together",
+        ) from None
 
 
 def read_enrolment(payload: bytes) -> Enrolment:
@@ -152,7 +164,11 @@ def read_enrolment(payload: bytes) -> Enrolment:
     public = bytes.fromhex(found.key)
     check_signed(payload.strip(), [public])
     if not can_agree(public):
-        raise PayloadError("forged", "its public key is none that a client draws")
+        raise PayloadError(
+            "forged",
+            "its public key is none that a client draws: the client's owner must run "
+            "`veilstream client enrol --stolen`, which makes another",
+        )
     return found
 
 

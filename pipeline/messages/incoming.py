@@ -219,12 +219,20 @@ class Decoder:
         if layout.start != layout.later and start.any():
             used = sum(field.length for field in layout.start)
             yield (
-                PayloadError("wrong-shape", "a release at the start has fewer numbers"),
+                PayloadError(
+                    "wrong-shape",
+                    "the release was made at model 0 and holds more numbers than a release there "
+                    "has; client and worker must be of one version",
+                ),
                 ~start | (sums[:, used:] == 0).all(axis=1),
             )
             inside = np.where(start, self._start.hold(sums), inside)
         yield (
-            PayloadError("out-of-range", "a number beyond the bounds that the study implies"),
+            PayloadError(
+                "out-of-range",
+                "a number lies beyond the public bounds of the study, so no honest client "
+                "can have sent it; the operator must look at this client",
+            ),
             inside & self._point.hold(rows["point"]),
         )
 

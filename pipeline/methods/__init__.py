@@ -73,7 +73,7 @@ def require_noise(study: Study) -> None:
     """
     why = method_of(study).no_open
     if why and not study.noised:
-        raise ConfigError(f"without privacy: {why}")
+        raise ConfigError(f"the study cannot run without privacy: {why}")
 
 
 @lru_cache(maxsize=64)

@@ -55,7 +55,10 @@ class Question:
         if self.lattice is None:
             return
         if "discrete" not in self.mechanism:
-            raise PrivacyError("lattice goes with the discrete mechanisms")
+            raise PrivacyError(
+                "lattice: it goes with the discrete mechanisms alone, as other noise has no "
+                "lattice; leave it out"
+            )
         _check("lattice", self.lattice, LENGTHS)
         if not 1 <= self.sensitivity / self.lattice < 2**40:
             raise PrivacyError("sensitivity must be between 1 and 2^40 lattice units")
@@ -124,7 +127,9 @@ def solve(
     else:
         answer = _discrete_gaussian(question, question.lattice, epsilon, delta, scale)
     if not (math.isfinite(answer.epsilon) and math.isfinite(answer.mu or 0.0)):
-        raise PrivacyError("scale: so little noise keeps no finite epsilon")
+        raise PrivacyError(
+            "scale: noise of this scale is too small for any finite epsilon; give a larger scale"
+        )
     return answer
 
 
@@ -147,7 +152,10 @@ def _fine_gaussian(
 ) -> Answer:
     """Answer for the lattice of this project's releases, far finer than the noise."""
     if scale is not None:
-        raise PrivacyError("lattice: say on which lattice noise of this scale was drawn")
+        raise PrivacyError(
+            "lattice: it must be given together with scale, because the cost of discrete "
+            "noise depends on the step of its lattice"
+        )
     epsilon, delta = epsilon or 0.0, delta or 0.0
     numbers = question.dimension * question.releases * question.records
     lost = channel.slack(numbers, epsilon)
@@ -210,7 +218,10 @@ def _laplace(question: Question, epsilon: float | None, scale: float | None) -> 
     times, unit, how = question.records * question.releases, question.lattice, "exact: pure epsilon"
     if question.mechanism == "discrete-laplace" and unit is None:
         if epsilon is None:
-            raise PrivacyError("lattice: say on which lattice noise of this scale was drawn")
+            raise PrivacyError(
+                "lattice: it must be given together with scale, because the cost of discrete "
+                "noise depends on the step of its lattice"
+            )
         rounding = rounding_of_vector(question.dimension, 1)
         part = channel.laplace(question.sensitivity, rounding, epsilon / times)
         unit, scale = part.unit, part.sensitivity * times / epsilon

@@ -176,6 +176,9 @@ def _lattice(sensitivity: float, rounding: float, budget: float) -> tuple[int, f
         unit = min(unit, sensitivity * ROUNDING_SHARE / rounding)
         unit = max(unit, math.ldexp(sensitivity / budget, -LARGEST_BITS))
     if not 2.0**-900 < unit < 2.0**900:
-        raise PrivacyError("the sensitivity is too small or too large for any lattice")
+        raise PrivacyError(
+            f"sensitivity: {sensitivity:.3g} is too small or too large for any lattice; "
+            "the operator must choose other public ranges or bounds"
+        )
     exponent = math.floor(math.log2(unit))
     return exponent, sensitivity + rounding * math.ldexp(1.0, exponent)

@@ -75,7 +75,9 @@ def smallest(holds: Callable[[float], bool], start: float) -> float:
     while not holds(high):
         high *= 2
         if high > 1e300:
-            raise PrivacyError("no noise keeps this budget")
+            raise PrivacyError(
+                "no noise, however large, keeps this budget: give a larger epsilon or delta"
+            )
     low = high / 2
     while holds(low) and low > 1e-300:
         low, high = low / 2, low

@@ -81,8 +81,9 @@ class Reducer:
         self._trust = trust if isinstance(trust, Authenticator) else None
         if task.study.authenticated and trust is None:
             raise ConfigError(
-                "trust.releases: who reads authenticated releases needs the study's key file: the "
-                "operator must name it in VEILSTREAM_STUDY_KEY"
+                "trust.releases: this study is authenticated, so its releases can be read "
+                "only with the study's key file; the operator must name the file in "
+                "VEILSTREAM_STUDY_KEY"
             )
         self._decoder = Decoder(task, revision, authenticated=self._trust is not None)
         # what this process makes itself is in one log, whatever its partitions: nobody floods it

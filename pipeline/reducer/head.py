@@ -72,7 +72,10 @@ def read_head(task: Task, fields: dict[str, bytes]) -> Head:
     try:
         head = msgspec.msgpack.decode(fields[HEAD], type=Head)
     except (KeyError, msgspec.DecodeError) as error:
-        raise StateError("the stored state has no readable head; run `state rebuild`") from error
+        raise StateError(
+            "the stored state has no readable header, which holds its revision and "
+            "counts; the operator must run `veilstream state rebuild`"
+        ) from error
     if head.schema != SCHEMA:
         raise StateError(
             f"the stored state has schema {head.schema}, this version reads {SCHEMA}; run "
@@ -166,5 +169,8 @@ class Progress:
                 data, type=tuple[str, int, list[tuple[int, int]], int, list[int]]
             )
         except msgspec.DecodeError as error:
-            raise StateError("a client's stored progress cannot be read") from error
+            raise StateError(
+                "the stored state cannot be read where it says how far a client's releases "
+                "are folded; the operator must run `veilstream state rebuild`"
+            ) from error
         return cls(*found)

@@ -205,7 +205,8 @@ def _check_number(key: str, feature: Feature) -> None:
     least, most = transformed(feature, np.array([low, high])).tolist()
     if most - least < 1 / WIDEST:
         raise ConfigError(
-            f"{key}.transform: its ends are too close to tell apart after it; remove the transform"
+            f"{key}.transform: after the transform, the two ends of the range are too "
+            "close to tell apart; remove the transform, or choose a wider range"
         )
 
 

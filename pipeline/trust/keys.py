@@ -79,7 +79,11 @@ class Pair:
         try:
             shared = self._agrees.exchange(X25519PublicKey.from_public_bytes(other[SIZE:]))
         except ValueError as error:
-            raise ConfigError("a public key is none: enrol that client again") from error
+            raise ConfigError(
+                "the client's public key cannot be used; its owner must enrol it again "
+                "(`veilstream client enrol --stolen`), and the operator admit what that "
+                "prints"
+            ) from error
         return derived(shared, "release", study, client, str(generation))
 
     @cached_property

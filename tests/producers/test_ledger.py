@@ -388,8 +388,8 @@ def test_lost_releases_are_charged_at_the_loosest_level(path: Path) -> None:
 def test_noise_that_shows_an_empty_slot_is_refused_where_absences_are_limited(path: Path) -> None:
     with ClientStore(path, "site") as store:
         start(store, Case(neighbours="zero-out").task("first"), Limit(epsilon=15.0))
-        assert "absence of a record" in refused(store, personal("normal"), path)
-        assert "absence of a record" in refused(store, personal(None), path)
+        assert "privacy.personal.column" in refused(store, personal("normal"), path)
+        assert "privacy.personal.column" in refused(store, personal(None), path)
         # empty slots have the strictest noise, and so have all others
         start(store, personal("strict"))
     with ClientStore(path.with_name("other"), "other") as store:

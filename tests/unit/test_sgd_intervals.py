@@ -184,7 +184,7 @@ def test_an_interval_without_its_release_is_refused_with_the_way_out(
 
 def test_shares_of_three_equal_releases_cannot_be_chosen() -> None:
     text = study_text(path=ALL).replace("[window]", "split = { gradient = 0.7 }\n[window]")
-    with pytest.raises(ConfigError, match=r"privacy\.split.*equally"):
+    with pytest.raises(ConfigError, match=r"privacy\.split.*a third of the budget"):
         parse_study(text)
     # all iterates are never at hand in a stream
     with pytest.raises(ConfigError, match=r"estimator\.path\.interval"):

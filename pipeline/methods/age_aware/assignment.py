@@ -85,7 +85,8 @@ class _Search:
         whole = bracket(self._merged, 0.0, WHOLE)
         if whole is None:
             raise ConfigError(
-                "schedule: no client order keeps to the slots that are allowed; allow more of them"
+                "schedule: no order gives every client a slot that it may have; allow more "
+                "slots for each client"
             )
         self._bound = whole.bound
         self._keep(whole)

@@ -78,10 +78,11 @@ def estimate(
     steps = records * sum(max(0, each - 1) for each in slots)
     if (least := _error(steps / size, size, scale, steps)) * size >= 1:
         raise PrivacyError(
-            f"--epsilon: {steps} steps of {records * len(slots)} records at epsilon {epsilon:g} "
-            f"leave rows of {size} states wrong by {least:.2g} or more, and from {1 / size:.2g} on "
-            "a card gives age no credit. Nothing has been drawn or spent: pool more clients, use "
-            "fewer states, or a larger epsilon"
+            f"--epsilon: {steps} steps of {records * len(slots)} records at epsilon "
+            f"{epsilon:g} are too few for a card of {size} states: its probabilities "
+            f"would be wrong by {least:.2g} or more, and a card that errs by "
+            f"{1 / size:.2g} saves no noise for old values. Nothing has been drawn or "
+            "spent: pool more clients, use fewer states, or a larger epsilon"
         )
     counts = sum(
         _steps(values[: each * records].reshape(each, records), states)

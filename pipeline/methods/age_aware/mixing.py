@@ -49,7 +49,8 @@ def known_law(chain: Chain, ages: Integers, law: Vector) -> Vector:
     check_law(chain, law)
     if np.count_nonzero(law) < 2:
         raise PrivacyError(
-            "delta: a law that knows the value asks for no noise at all; use prior-free"
+            "delta: a law that gives one state all the probability leaves nothing to "
+            'protect, so it asks for no noise at all; set delta = "prior-free"'
         )
     return rounded_up(np.array([_widest(_reversed(law, kernel)) for kernel in chain.powers(ages)]))
 

@@ -154,7 +154,7 @@ def check(study: Study) -> None:
         )
     for key in ("forgetting", "norm_bound", "residual_bound", "noise_scale", "class_weights"):
         if getattr(estimator, key) is not None:
-            raise ConfigError(f'estimator.{key}: kind = "age-aware" has none; remove it')
+            raise ConfigError(f'estimator.{key}: kind = "age-aware" has no such key; remove it')
     if study.largest_share is not None:
         raise ConfigError(
             'trust.largest_share: with kind = "age-aware" each client counts once in a round, as '
@@ -217,14 +217,15 @@ def check_group(name: str, group: Group, study: Study) -> None:
         raise ConfigError(f"{at}.spread: at most half the range of data.response")
     if group.mixing == "constant" and (spec.use == "wiener" or spec.delta != "prior-free"):
         raise ConfigError(
-            f'{at}.mixing: "constant" is a promise of speed and knows no level; use = "debiased" '
-            'and delta = "prior-free" go with it'
+            f'{at}.mixing: "constant" bounds only how fast values change; set use = '
+            '"debiased" and delta = "prior-free", or choose another mixing'
         )
     law = group.law
     if law is not None and (spec.delta != "prior-free" or np.count_nonzero(law) < 2):
         raise ConfigError(
-            f'{at}.law: goes with delta = "prior-free", which holds for any law, and must leave '
-            "more than one state possible: a law that knows the value leaves nothing to protect"
+            f'{at}.law: needs delta = "prior-free", and a probability above 0 for two '
+            "states at least, as a law that knows the value leaves nothing to protect; "
+            "remove or correct it"
         )
     try:
         chain = chain_of(group, (low, high))

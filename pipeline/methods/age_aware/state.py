@@ -103,7 +103,11 @@ class RoundState(State):
             if name == HEAD:
                 continue
             if len(name) != 32 or not set(name) <= set("0123456789abcdef"):
-                raise StateError(f"stored state has an unknown field {name!r}")
+                raise StateError(
+                    f"the stored state has a field {name!r}, which this version does not know; "
+                    "the operator must start the version that wrote it, or run `veilstream state "
+                    "rebuild`"
+                )
             if len(data) % 16 != 8 or len(data) > 8 * (1 + 2 * KEPT):
                 raise _broken()
             releases, *pairs = np.frombuffer(data, dtype="<i8").tolist()

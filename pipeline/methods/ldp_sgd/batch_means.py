@@ -72,7 +72,10 @@ class OnlineBatches:
         Raises NumericError before the first record after the burn-in.
         """
         if sums.records == 0:
-            raise NumericError("no record has come after the burn-in")
+            raise NumericError(
+                "no record has come after the burn-in, so there is nothing to average yet: "
+                "more records are needed"
+            )
         ww, lw, squares, places = self._with(sums)
         mean = sums.c / sums.records
         diagonal = np.diag(ww) if ww.ndim == 2 else ww

@@ -134,7 +134,10 @@ def regressed_curvature(parts: Sequence[Sums]) -> Matrix:
     """
     used = [sums for sums in parts if sums.records]
     if not used:
-        raise NumericError("no record has come after the burn-in")
+        raise NumericError(
+            "no record has come after the burn-in, so there is nothing to average yet: "
+            "more records are needed"
+        )
     cross, spread = np.zeros_like(used[0].gu), np.zeros_like(used[0].uu)
     for sums in used:
         cross = cross + sums.gu - np.outer(sums.g, sums.u) / sums.records
@@ -142,9 +145,15 @@ def regressed_curvature(parts: Sequence[Sums]) -> Matrix:
     try:
         slope = np.linalg.solve(spread, cross.T).T
     except np.linalg.LinAlgError as error:
-        raise NumericError("the path has not moved in every direction yet") from error
+        raise NumericError(
+            "the path has not moved in every direction yet, so the curvature cannot be "
+            "estimated: more records are needed"
+        ) from error
     if not np.isfinite(slope).all():
-        raise NumericError("the path has not moved in every direction yet")
+        raise NumericError(
+            "the path has not moved in every direction yet, so the curvature cannot be "
+            "estimated: more records are needed"
+        )
     return (slope + slope.T) / 2
 
 

@@ -108,7 +108,10 @@ def random_scaling(paths: Sequence[tuple[Sums, Vector]], *, shared: bool = False
     """
     used = [(sums, origin) for sums, origin in paths if sums.records]
     if not used:
-        raise NumericError("no record has come after the burn-in")
+        raise NumericError(
+            "no record has come after the burn-in, so there is nothing to average yet: "
+            "more records are needed"
+        )
     total = sum(sums.records for sums, _ in used)
     weights = tuple(sums.records / total for sums, _ in used)
     mean = np.zeros(len(used[0][1]))

@@ -24,15 +24,17 @@ def check(study: Study) -> None:
     _check_personal(study, path)
     if path.shown not in path.intervals:
         raise ConfigError(
-            f'estimator.path.interval: "{path.shown}" is read from releases = '
+            f'estimator.path.interval: "{path.shown}" needs estimator.path.releases = '
             f'"{INTERVALS[path.shown]}", and this study has "{path.releases}"; set '
-            f"estimator.path.releases to that, which shares the budget of a record among them, or "
-            f"choose one of {', '.join(path.intervals)}"
+            "estimator.path.releases to that, whose parts share the budget of a record, "
+            f"or choose one of {', '.join(path.intervals)}"
         )
     if path.matrices == 2 and study.privacy.split is not None:
         raise ConfigError(
-            "privacy.split: gradient, curvature and products share the budget equally, as their "
-            'paper has them; remove it, or set estimator.path.releases = "gradients+curvature"'
+            "privacy.split: with estimator.path.releases = "
+            '"gradients+curvature+products" each of the three has a third of the budget, '
+            "as in the paper; remove privacy.split, or set estimator.path.releases = "
+            '"gradients+curvature"'
         )
 
 
@@ -51,11 +53,14 @@ def _foreign(study: Study) -> Iterator[ConfigError]:
     for key in ("class_weights", "norm_bound", "noise_scale", "forgetting"):
         if getattr(estimator, key) is not None:
             instead = "; use estimator.path.clipping_norm" if key == "norm_bound" else ""
-            yield ConfigError(f'estimator.{key}: kind = "ldp-sgd" has none; remove it{instead}')
+            yield ConfigError(
+                f'estimator.{key}: kind = "ldp-sgd" does not use this key; remove it{instead}'
+            )
     if study.noised and study.privacy.neighbours != "replace-one":
         yield ConfigError(
-            "privacy.neighbours: the releases of single records are private against any other "
-            'value of the record; set neighbours = "replace-one"'
+            'privacy.neighbours: kind = "ldp-sgd" protects a record against its '
+            "replacement by any other record, and only that; set neighbours = "
+            '"replace-one"'
         )
 
 
@@ -81,15 +86,21 @@ def _check_personal(study: Study, path: Path) -> None:
     if personal is None:
         return
     if not study.noised:
-        raise ConfigError('privacy.personal: goes with noise; remove it, or mechanism = "none"')
+        raise ConfigError(
+            "privacy.personal: levels say how much noise a record gets, and mechanism = "
+            '"none" adds none; choose another privacy.mechanism, or remove '
+            "privacy.personal"
+        )
     if study.privacy.unit != "record":
         raise ConfigError(
-            'privacy.personal: a level is one of a record; set unit = "record", or remove it'
+            "privacy.personal: a level belongs to a single record, so it goes with unit "
+            '= "record" alone; set privacy.unit = "record", or remove privacy.personal'
         )
     if path.matrices:
         raise ConfigError(
-            "privacy.personal: sums of a window have one noise for all its records; set "
-            'estimator.path.releases = "gradients", or remove it'
+            f'privacy.personal: with estimator.path.releases = "{path.releases}" all '
+            "records of a window share one noise, so they cannot have levels of their "
+            'own; set estimator.path.releases = "gradients", or remove privacy.personal'
         )
     if study.privacy.epsilon != max(personal.levels.values()):
         raise ConfigError(

@@ -98,7 +98,10 @@ class SgdState(State):
         Raises StateError if a field is missing, unknown, or cannot be read.
         """
         if fields.keys() != {PATH}:
-            raise StateError(f"stored state must have the one field {PATH!r}")
+            raise StateError(
+                f"the stored state must have the field {PATH!r} and no other; the operator "
+                "must run `veilstream state rebuild`"
+            )
         state = cls(rule)
         state.path = stored.decode(rule, fields[PATH])
         return state

@@ -99,7 +99,10 @@ class GradientTask(Task):
         """Channels of every release, at the loosest level."""
         neighbours = self.study.privacy.neighbours
         if neighbours == "add-remove":
-            raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
+            raise PrivacyError(
+                'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
+                "slots; use zero-out or replace-one"
+            )
         return of_single_records(
             self.budget.mechanism, self.loss, self.bounds, self.clipping_norm, self.size,
             neighbours, self.budget.per_record, self.shares,

@@ -77,7 +77,7 @@ class CopiesTask(WeighedTask):
         """What the copies must keep."""
         privacy = self.study.privacy
         if privacy.epsilon is None or privacy.delta is None or privacy.neighbours == "add-remove":
-            raise PrivacyError("copies keep an epsilon at a delta, in windows of fixed size")
+            raise PrivacyError("privacy: copies need a delta, and neighbours other than add-remove")
         return Promise(privacy.epsilon, privacy.delta, privacy.neighbours, privacy.records or 1)
 
     @property
@@ -162,8 +162,8 @@ class CopiesTask(WeighedTask):
             )
         if any(field.largest >= INTEGER_LIMIT for field in self.layout.later):
             raise PrivacyError(
-                "window.records: copies of the fit of so many records are too exact for their "
-                "lattice; use smaller windows, or a larger estimator.method.site_ridge"
+                "window.records: with so many records a copy is too precise for a release; "
+                "use smaller windows, or a larger estimator.method.site_ridge"
             )
 
     @cached_property
@@ -245,7 +245,7 @@ class CopiesBudget(Budget):
         change, neighbours = task.change(task.ridge), task.promise.neighbours
         found = copies.curve(change, task.size, task.copies, task.scale, neighbours)
         if found is None:
-            raise PrivacyError("estimator.method.site_ridge: too small for this budget")
+            raise PrivacyError("estimator.method.site_ridge: too small for this budget; raise it")
         return compose([found, TotalVariation(min(1.0, task.distance))])
 
     @property

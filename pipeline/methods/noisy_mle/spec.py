@@ -113,18 +113,24 @@ def check(study: Study) -> None:
             'some; choose "discrete-gaussian", or kind = "renewable" without privacy'
         )
     if estimator.class_weights is not None:
-        raise ConfigError('estimator.class_weights: kind = "noisy-mle" has none; remove it')
+        raise ConfigError(
+            'estimator.class_weights: kind = "noisy-mle" does not use this key; remove it'
+        )
     if study.largest_share is not None:
         raise ConfigError(
             'trust.largest_share: kind = "noisy-mle" bounds what a site weighs, whatever it sends; '
             "use estimator.method.largest_share"
         )
     if study.privacy.personal is not None:
-        raise ConfigError("privacy.personal: one noise covers a whole window; remove it")
+        raise ConfigError(
+            'privacy.personal: kind = "noisy-mle" noises the sums of a whole window at '
+            "once, so its records cannot have levels of their own; remove "
+            "privacy.personal"
+        )
     if spec.release == "sufficient" and estimator.loss != "linear":
         raise ConfigError(
-            'estimator.method.release: "sufficient" sums say all only where loss = "linear"; use '
-            '"score"'
+            'estimator.method.release: "sufficient" is allowed only with loss = '
+            '"linear", where X\'y and X\'X determine the fit; set release = "score"'
         )
     if spec.release == "copies":
         _check_copies(study, spec)
@@ -138,10 +144,14 @@ def _check_copies(study: Study, spec: Spec) -> None:
     estimator, size = study.estimator, len(study.encoding.columns) + 1
     if study.privacy.mechanism == "discrete-laplace":
         raise ConfigError(
-            'privacy.mechanism: copies are Gaussian, and have a delta; use "discrete-gaussian"'
+            'privacy.mechanism: release = "copies" has Gaussian noise, and a delta with '
+            'it; set mechanism = "discrete-gaussian"'
         )
     if study.privacy.split is not None:
-        raise ConfigError("privacy.split: copies are of one piece; remove it")
+        raise ConfigError(
+            'privacy.split: release = "copies" spends the whole budget on one part, so '
+            "there is nothing to split; remove privacy.split"
+        )
     if estimator.residual_bound is not None:
         raise ConfigError(
             "estimator.residual_bound: copies cut no residuals; remove it, "

@@ -183,7 +183,8 @@ class SiteState(State):
             state._add(np.full(len(rows), place), rows[:, 0], rows[:, 1:], Room())
         if len(fields.get(HEAD, b"")) != 16:
             raise StateError(
-                "the stored sums of sites lack their head; run `veilstream state rebuild`"
+                "the stored sums of sites have no header, which counts them; the operator "
+                "must run `veilstream state rebuild`"
             )
         state.releases, sites = np.frombuffer(fields[HEAD], dtype="<i8").tolist()
         if (sites, state.releases) != (
@@ -200,7 +201,11 @@ class SiteState(State):
 def _numbers(shape: Shape, name: str, data: bytes) -> Integers:
     each = 1 + shape.width
     if len(name) != 32 or not set(name) <= set("0123456789abcdef"):
-        raise StateError(f"stored state has an unknown field {name!r}")
+        raise StateError(
+            f"the stored state has a field {name!r}, which this version does not know; "
+            "the operator must start the version that wrote it, or run `veilstream state "
+            "rebuild`"
+        )
     if len(data) % 8 or (len(data) // 8 - 1) % each or len(data) <= 8:
         raise StateError(
             f"the stored sums of a site have {len(data)} bytes, which is not a possible length; "

@@ -107,7 +107,10 @@ class SiteTask(WeighedTask):
     def _channels(self, slope: float) -> Channels:
         neighbours, order = self.study.privacy.neighbours, self.budget.mechanism.order
         if neighbours == "add-remove":
-            raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
+            raise PrivacyError(
+                'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
+                "slots; use zero-out or replace-one"
+            )
         split = self.study.privacy.split or SPLIT
         counts = split.counts if self.squares else 0.0
         whole = split.gradient + split.curvature + counts

@@ -112,10 +112,16 @@ class OpenState(State):
         """
         state = cls(size)
         if missing := {SUMS, START} - fields.keys():
-            raise StateError(f"stored state lacks its field {sorted(missing)[0]!r}")
+            raise StateError(
+                f"the stored state lacks its field {sorted(missing)[0]!r}; the operator must "
+                "run `veilstream state rebuild`"
+            )
         for name, data in fields.items():
             if name not in (SUMS, START) or len(data) != 8 * len(state.sums):
-                raise StateError(f"stored state has an unusable field {name!r}")
+                raise StateError(
+                    f"the field {name!r} of the stored state cannot be used; the operator must "
+                    "run `veilstream state rebuild`"
+                )
             setattr(state, name, np.frombuffer(data, dtype="<f8").copy())
         return state
 

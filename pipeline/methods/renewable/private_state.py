@@ -180,7 +180,10 @@ class PrivateState(State):
         """
         state = cls(shape)
         if missing := {COUNTS, START} - fields.keys():
-            raise StateError(f"stored state lacks its field {sorted(missing)[0]!r}")
+            raise StateError(
+                f"the stored state lacks its field {sorted(missing)[0]!r}; the operator must "
+                "run `veilstream state rebuild`"
+            )
         for name, data in fields.items():
             if name in (COUNTS, START):
                 setattr(state, name, exact.decode(data, len(getattr(state, name))))
@@ -189,7 +192,9 @@ class PrivateState(State):
                 state.epochs[epoch] = exact.decode(data, state.epoch_length)
             else:
                 raise StateError(
-                    f"stored state has an unknown field {name!r}; run `veilstream state rebuild`"
+                    f"the stored state has a field {name!r}, which this version does not know; "
+                    "the operator must start the version that wrote it, or run `veilstream state "
+                    "rebuild`"
                 )
         return state
 

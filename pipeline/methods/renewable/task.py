@@ -212,7 +212,10 @@ class RenewableTask(Task):
         """Return channels for slopes and curvatures within bounds, by shares of the budget."""
         neighbours, order = self.study.privacy.neighbours, self.budget.mechanism.order
         if neighbours == "add-remove":
-            raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
+            raise PrivacyError(
+                'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
+                "slots; use zero-out or replace-one"
+            )
         counts = self.split.counts if counted else 0.0
         total = gradient + curvature + counts
         bounds = self.bounds
