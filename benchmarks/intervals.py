@@ -12,8 +12,8 @@ that fit; and the area under the curve beside that of the fit. Behind a coverage
 Carlo error, from the spread between draws. Intervals hold sampling error, too: they hold the fit to
 the same records more often than 95 % where that is large, and nearly always without noise. The last
 six streams are held out (`benchmarks/held_out.py`). Every row draws noise and records of its own,
-in rounds over all rows, until there are N draws (of epsilon 4 half, without noise a quarter) or M
-minutes of the processor are used up: no row stops because of what it found. Writes
+in rounds over all rows, until there are N draws or M minutes of the processor are used up: no row
+stops because of what it found. E is 1, 4 or "open". Writes
 `benchmarks/results/intervals.json` with --full, of every loss and budget, else
 intervals_quick.json, after each row; with --streams or --epsilon the other stored rows stay. A draw
 depends on its row and its number alone: rows of two commands are those of one.
@@ -45,8 +45,8 @@ from pipeline.types import Vector
 RESULTS = Path(__file__).parent / "results"
 LOSSES = (("gdwd", 0.5), ("gdwd", 1.0), ("gdwd", 2.0), ("logistic", 1.0))
 QUICK, FULL, BLOCK = 4, 200, 40
-#: Share of the draws that rows of a budget have: at the least one draws are told apart worst.
-DRAWS = {1.0: 1.0, 4.0: 0.5, None: 0.25}
+#: Budgets by their names on the command line.
+BUDGETS = {"1": 1.0, "4": 4.0, "open": None}
 #: Draws of 40,000 records that stand for a population.
 POPULATION = 25
 #: Seeds that no rule was chosen on.
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="every loss and budget, 200 draws")
     parser.add_argument("--streams", default="", help="only streams with this text in their name")
     parser.add_argument("--draws", type=int, help="so many draws of each row instead")
-    parser.add_argument("--epsilon", type=float, help="with --full: rows of this budget alone")
+    parser.add_argument("--epsilon", choices=BUDGETS, help="rows of this budget alone")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of the processor, at most")
     parser.add_argument("--show", action="store_true", help="print the stored table")
     parser.add_argument("--table", action="store_true", help="with --show: as Markdown")
@@ -89,7 +89,7 @@ def main() -> None:
         for row in rows:
             if time.process_time() > 60 * options.minutes:
                 return
-            row.draw(math.ceil(min(done + BLOCK, most) * DRAWS[row.setting.epsilon]))
+            row.draw(min(done + BLOCK, most))
             found = kept | {row.name: row.summary() for row in rows if row.seen}
             stored = {"seed": FRESH, "rows": list(found.values())}
             path.write_text(json.dumps(stored, indent=1) + "\n")
@@ -99,9 +99,9 @@ def main() -> None:
 def rows_of(options: argparse.Namespace) -> list[Row]:
     """Return the rows that are asked for, and say of which the data are not there."""
     losses = LOSSES if options.full else (LOSSES[1], LOSSES[3])
-    budgets: tuple[float | None, ...] = (1.0, 4.0, None) if options.full else (1.0,)
+    budgets = list(BUDGETS.values()) if options.full else [1.0]
     if options.epsilon is not None:
-        budgets = (options.epsilon,)
+        budgets = [BUDGETS[options.epsilon]]
     rows: list[Row] = []
     for stream in chosen(options.streams, options.data):
         rows += [Row(stream, Setting(*loss, e)) for loss, e in product(losses, budgets)]

@@ -18,7 +18,9 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.designed import ends, generated, mixed
+from benchmarks.designed import generated, mixed
+from benchmarks.first_intervals import first as first_of
+from benchmarks.first_intervals import held as held_of
 from benchmarks.interval_runs import Setting, folded, released, task_for
 from benchmarks.intervals import population_fit, share_of
 from benchmarks.intervals import told as percent
@@ -73,28 +75,15 @@ def row_of(name: str, rule: str, draws: int) -> str:
             rng = np.random.default_rng([SEED, int(-100 * STARTS[name]), number])
             drawn, estimates = released(task, stream.draw(rng, task.loss)), list[Estimate]()
             _, partition = folded(task, drawn, int(rng.integers(2**62)), estimates=estimates)
-            held = [_held(one, target) for one in estimates]
-            last.append(_held(estimate_of(task, [partition]), target))
+            held = [held_of(one, target) for one in estimates]
+            last.append(held_of(estimate_of(task, [partition]), target))
             every.append(np.nanmean(held, axis=0) if held else last[-1])
-            first.append(_first(held))
+            first.append(first_of(np.array(held)))
     cells = [name, rule, str(draws), f"{task.secant.width:g}", f"{np.mean(~np.isnan(last)):.0%}"]
     for found in (last, [one[:1] for one in last], first, [one[:1] for one in first], every):
         share = share_of(found)
         cells.append("" if share is None else percent(share))
     return f"| {' | '.join(cells)} |"
-
-
-def _held(found: Estimate, target: Vector) -> Vector:
-    low, high = ends(found)
-    return np.where(np.isnan(low), np.nan, (low <= target) & (target <= high))
-
-
-def _first(held: list[Vector]) -> Vector:
-    """Return whether the first interval of each coefficient held, NaN where there was none."""
-    known = np.array(held)
-    given = ~np.isnan(known)
-    at = given.argmax(axis=0)
-    return np.where(given.any(axis=0), known[at, np.arange(known.shape[1])], np.nan)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def both_classes(task: RenewableTask, parts: Weighed) -> Condition:
         "one class is so rare that its noised count may be only noise: it is "
         f"{max(float(counts.min()), 0.0):,.0f}, and intervals need "
         f"{least:,.0f}, which is {COUNTS_NOISE:g} standard deviations of the noise. "
-        f"{_ways(task, share, slots)}",
+        f"{_ways(task, share, slots, 2 * least / COUNTS_NOISE)}",
     )
 
 
@@ -121,13 +121,20 @@ def _counts(task: RenewableTask, parts: Weighed) -> Vector:
     return counts * task.update_channels.counts.unit if task.update_channels.counts else counts
 
 
-def _ways(task: RenewableTask, share: float, slots: int) -> str:
-    """Say what would make the counts large enough: each of these alone."""
+def _ways(task: RenewableTask, share: float, slots: int, noise: float) -> str:
+    """Say what would make the counts large enough: each of these alone.
+
+    noise: How far noise moves the count in 95 of 100 streams.
+    """
     missing = progress_of([Condition(share, "")], slots).records
     if missing is None or share < LEAST_SHARE:
         return "What would give intervals: more records of both classes"
     unit = 10 ** max(len(str(missing)) - 2, 0)
-    ways = [f"about {-(-missing // unit) * unit:,} more records"]
+    records = (
+        f"about {-(-missing // unit) * unit:,} more records, if the count is right (noise moves it "
+        f"by up to {noise:,.0f}, so it may take many more)"
+    )
+    ways = [records]
     # a new study would draw new noise, and some room is for that
     times, own = COUNTS_PLANNED / COUNTS_NOISE / math.sqrt(share), _share(task)
     largest = slots // releases_needed(task.size)
@@ -149,7 +156,7 @@ def _ways(task: RenewableTask, share: float, slots: int) -> str:
     told = f"What would give intervals: {ways[0]}"
     if len(ways) == 1:
         return told
-    return f"{told}, or, in a new study of as many, {' or '.join(ways[1:])}"
+    return f"{told}. By the same count, in a new study of as many: {' or '.join(ways[1:])}"
 
 
 def _split_with(task: RenewableTask, counts: float) -> str:
