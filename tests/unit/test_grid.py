@@ -283,13 +283,32 @@ def test_the_advice_prefers_settings_with_intervals_and_says_where_there_are_som
     told = scored(with_intervals(grid, 2, 3), 0.9, 0.9, 0.9 - CLOSE / 2, 0.9 - CLOSE / 2)
     assert not told.cells[0].has_intervals
     assert advise(told).cell is told.cells[2]
-    assert "those with intervals" in advise(told).reason
+    assert "those with an interval for at least 80% of the coefficients" in advise(told).reason
     far = scored(with_intervals(grid, 3), 0.9, 0.9, 0.9, 0.8)
     advice = advise(far)
     assert advice.cell is not far.cells[3]
-    [said] = [text for text in advice.warnings if "There are intervals with" in text]
+    [said] = [text for text in advice.warnings if "There is an interval for at least 80%" in text]
     assert far.cells[3].setting.label in said
     assert "0.8" in said
+
+
+def test_the_advice_denies_no_interval_that_there_is(grid: GridResult) -> None:
+    cells = []
+    for cell in with_intervals(grid, 0, 1, 2, 3).cells:
+        runs = []
+        for run in cell.runs:
+            # three of four coefficients have one
+            rows = list(run.result.estimate.coefficients)
+            rows[0] = msgspec.structs.replace(rows[0], interval=None)
+            estimate = msgspec.structs.replace(run.result.estimate, coefficients=rows)
+            result = dataclasses.replace(run.result, estimate=estimate)
+            runs.append(dataclasses.replace(run, result=result))
+        cells.append(Cell(cell.setting, tuple(runs), cell.open))
+    some = dataclasses.replace(grid, cells=tuple(cells))
+    assert [cell.means["intervals"].value for cell in some.cells] == [0.75] * 4
+    reason = advise(some).reason
+    assert "none has intervals" not in reason
+    assert "all, as none has an interval for at least 80% of the coefficients in every" in reason
 
 
 def test_noise_that_seems_to_help_is_called_chance(grid: GridResult) -> None:
