@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +30,7 @@ from pipeline.backtest.report import COLUMNS, report_of, rows_of
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say, show
 from pipeline.cli.cores import THREADS
+from pipeline.messages.grid import GridFailure, GridMessage, GridSetting
 from pipeline.study import Study
 
 #: Scores as heads of narrow columns.
@@ -117,36 +119,37 @@ def summary(result: GridResult) -> RenderableType:
 def to_dict(result: GridResult) -> dict[str, Any]:
     """Return means, errors and the recommendation as plain data."""
     advice = advise(result)
-    return {
-        "type": "backtest-grid/1",
-        "not_private": NOT_PRIVATE,
-        "axes": {axis.key: list(axis.values) for axis in result.axes},
-        "settings": [
-            {
-                "setting": dict(cell.setting.changes),
-                "draws": len(cell.runs),
-                "means": {name: mean.value for name, mean in cell.means.items()},
-                "standard_errors": {name: mean.error for name, mean in cell.means.items()},
-                "without_privacy": None if cell.open is None else cell.open.measures,
-            }
+    message = GridMessage(
+        not_private=NOT_PRIVATE,
+        axes={axis.key: list(axis.values) for axis in result.axes},
+        settings=[
+            GridSetting(
+                setting=dict(cell.setting.changes),
+                draws=len(cell.runs),
+                means={name: mean.value for name, mean in cell.means.items()},
+                standard_errors={name: mean.error for name, mean in cell.means.items()},
+                without_privacy=None if cell.open is None else cell.open.measures,
+            )
             for cell in result.cells
         ],
-        "no_open": list(result.no_open),
-        "failed": [
-            {
-                "setting": dict(result.cells[run.setting].setting.changes),
-                "draw": run.draw,
-                "error": str(run.error),
-                "exit_code": run.error.exit_code,
-            }
+        no_open=list(result.no_open),
+        failed=[
+            GridFailure(
+                setting=dict(result.cells[run.setting].setting.changes),
+                draw=run.draw,
+                error=str(run.error),
+                exit_code=run.error.exit_code,
+            )
             for run in result.failed
         ],
-        "recommended": None if advice.cell is None else dict(advice.cell.setting.changes),
-        "reason": advice.reason,
-        "warnings": list(advice.warnings),
-        "beside": result.first.runs[0].result.to_dict()["beside"],
-        "seconds": round(result.seconds, 3),
-    }
+        recommended=None if advice.cell is None else dict(advice.cell.setting.changes),
+        reason=advice.reason,
+        warnings=list(advice.warnings),
+        beside=result.first.runs[0].result.to_dict()["beside"],
+        seconds=round(result.seconds, 3),
+    )
+    found: dict[str, Any] = msgspec.to_builtins(message)
+    return found
 
 
 class _Told:
