@@ -69,6 +69,8 @@ class Advice:
 
 def advise(grid: GridResult) -> Advice:
     """Return which setting to take."""
+    if grid.shown is None:
+        return Advice(None, "No run came to a result.", tuple(_failed(grid)))
     name = grid.main_score
     scored = [cell for cell in grid.cells if name in cell.means]
     if not scored:
@@ -166,14 +168,11 @@ def _told(mean: Mean) -> str:
 
 def _failed(grid: GridResult) -> Iterator[str]:
     """Say which runs came to no result, and why: each reason once."""
-    reasons: dict[str, list[str]] = {}
-    for run in grid.failed:
-        reasons.setdefault(str(run.error), []).append(run.name)
-    for reason, runs in reasons.items():
-        some = "; ".join(runs[:NAMED]) + (
+    for number, (reason, runs) in enumerate(grid.reasons.items(), 1):
+        some = "; ".join(run.name for run in runs[:NAMED]) + (
             f"; {more} more" if (more := len(runs) - NAMED) > 0 else ""
         )
-        yield f"Failed, and in no number here: {some}: {reason}"
+        yield f"({number}) Failed, and in no number here: {some}: {reason}"
 
 
 def _warnings(grid: GridResult, taken: Cell) -> Iterator[str]:
