@@ -84,11 +84,12 @@ def test_an_interrupt_while_a_process_starts_comes_when_it_has_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spawn = multiprocessing.get_context("spawn").Process
-    start = spawn.start
+    start, started = spawn.start, []
 
     def interrupted(process: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         start(process)
+        started.append(process.pid)
         masks = Path(f"/proc/{process.pid}/status").read_text()
         [blocked] = [line.split()[1] for line in masks.splitlines() if "SigBlk" in line]
         assert int(blocked, 16) & 1 << signal.SIGINT - 1
@@ -96,4 +97,5 @@ def test_an_interrupt_while_a_process_starts_comes_when_it_has_started(
     monkeypatch.setattr(spawn, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         found(1, (time.sleep, 60.0))
+    assert len(started) == 1
     assert multiprocessing.active_children() == []
