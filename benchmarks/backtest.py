@@ -107,7 +107,7 @@ def grid_ratio(folder: Path, records: int) -> dict[str, object]:
     from pipeline.backtest import Options  # noqa: PLC0415
     from pipeline.backtest.axes import Axis  # noqa: PLC0415
     from pipeline.backtest.grid import run_grid  # noqa: PLC0415
-    from pipeline.cli.backtest_grid import one_core_each  # noqa: PLC0415
+    from pipeline.cli.pool import Pool  # noqa: PLC0415
 
     path = folder / "grid.parquet"
     write(path, records)
@@ -119,11 +119,10 @@ def grid_ratio(folder: Path, records: int) -> dict[str, object]:
     for _ in range(ROUNDS):
         for jobs, times in taken.items():
             began = time.perf_counter()
-            with one_core_each(jobs) as executor:
-                run_grid(
-                    folder / "study.toml", str(path), axes,
-                    Options(client_column="who", pooled=False), executor=executor,
-                )  # fmt: skip
+            run_grid(
+                folder / "study.toml", str(path), axes,
+                Options(client_column="who", pooled=False), runner=Pool(jobs),
+            )  # fmt: skip
             times.append(time.perf_counter() - began)
     ratios = sorted(one / two for one, two in zip(taken[1], taken[2], strict=True))
     return {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from scipy.special import ndtri
 
-from pipeline.backtest.grid_result import Cell, GridResult, Mean
+from pipeline.backtest.grid_result import MOST, Cell, GridResult, Mean
 
 #: Largest loss of balanced accuracy, and of the share of an error, that counts as close.
 CLOSE, CLOSE_SHARE = 0.01, 0.02
@@ -34,6 +34,8 @@ TARGETS = (
     "kind", "loss", "q", "smoothing", "ridge", "norm_bound", "residual_bound", "tau",
     "class_weights",
 )  # fmt: skip
+#: Which settings are said to have intervals, as `Cell.has_intervals` has it.
+ENOUGH = f"an interval for at least {MOST:.0%} of the coefficients in every draw"
 #: What is said where balanced accuracy cannot tell settings apart.
 ONE_CLASS = (
     "Balanced accuracy is about 0.5 in all settings, as if they predicted the same class for every "
@@ -67,6 +69,8 @@ class Advice:
 
 def advise(grid: GridResult) -> Advice:
     """Return which setting to take."""
+    if grid.shown is None:
+        return Advice(None, "No run came to a result.", tuple(_failed(grid)))
     name = grid.main_score
     scored = [cell for cell in grid.cells if name in cell.means]
     if not scored:
@@ -133,10 +137,11 @@ def _reason(grid: GridResult, taken: Cell, best: Cell, count: int) -> str:
     if taken.open is not None and (without_privacy := taken.open.measures[name]) is not None:
         said.append(f"and {without_privacy:.4g} without privacy")
     within = f"{CLOSE_SHARE:.0%}" if name.endswith("error") else f"{CLOSE:g}"
+    scored = "" if count == len(grid.cells) else " that have a score"
+    kept = f"those with {ENOUGH}" if taken.has_intervals else f"all, as none has {ENOUGH}"
     rule = (
-        f"Of {count} settings, those within {within} of the best were looked at, and of these "
-        f"{'those with intervals' if taken.has_intervals else 'none has intervals, so all'}: it "
-        f"has the smallest epsilon, and among equals {_best_of(grid)}."
+        f"Of {count} settings{scored}, those within {within} of the best were looked at, and of "
+        f"these {kept}: it has the smallest epsilon, and among equals {_best_of(grid)}."
         if count > 1
         else f"It is the only one of {len(grid.cells)} settings that has a score."
         if len(grid.cells) > 1
@@ -163,14 +168,11 @@ def _told(mean: Mean) -> str:
 
 def _failed(grid: GridResult) -> Iterator[str]:
     """Say which runs came to no result, and why: each reason once."""
-    reasons: dict[str, list[str]] = {}
-    for run in grid.failed:
-        reasons.setdefault(str(run.error), []).append(run.name)
-    for reason, runs in reasons.items():
-        some = "; ".join(runs[:NAMED]) + (
+    for number, (reason, runs) in enumerate(grid.reasons.items(), 1):
+        some = "; ".join(run.name for run in runs[:NAMED]) + (
             f"; {more} more" if (more := len(runs) - NAMED) > 0 else ""
         )
-        yield f"Failed, and in no number here: {some}: {reason}"
+        yield f"({number}) Failed, and in no number here: {some}: {reason}"
 
 
 def _warnings(grid: GridResult, taken: Cell) -> Iterator[str]:
@@ -249,13 +251,13 @@ def _beaten(grid: GridResult, taken: Cell) -> Iterator[str]:
 
 
 def _elsewhere(grid: GridResult, taken: Cell) -> Iterator[str]:
-    """Say what intervals would cost, where the recommended setting has none."""
+    """Say what intervals would cost, where the recommended setting has too few."""
     name = grid.main_score
     others = [cell for cell in grid.cells if name in cell.means and cell.has_intervals]
     if not taken.has_intervals and others:
         near = min(others, key=lambda cell: _loss(name, _score(cell, name)))
         yield (
-            f"There are intervals with {near.setting.label}, at {WORDS[name]} "
+            f"There is {ENOUGH} with {near.setting.label}, at {WORDS[name]} "
             f"{_told(near.means[name])}."
         )
 

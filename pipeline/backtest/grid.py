@@ -9,21 +9,35 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Any, Protocol
 
 from pipeline.backtest.axes import Axis, Setting, settings_of
-from pipeline.backtest.grid_result import Cell, Failed, GridResult, Run, ended
-from pipeline.backtest.history import History
+from pipeline.backtest.grid_result import Cell, Failed, GridResult, Run
+from pipeline.backtest.history import History, check_history
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult
 from pipeline.backtest.run import run_backtest
-from pipeline.errors import ConfigError, DataError, VeilstreamError
+from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.methods import method_of
 from pipeline.study import Study, StudySource, read_study
 
 #: Told of a run that has ended or failed, how many have by now, and of how many.
 Report = Callable[[Run | Failed, int, int], None]
+#: What a run came to.
+_Outcome = BacktestResult | VeilstreamError
+#: Number of each call, and what it came to, as they end.
+_Outcomes = Generator[tuple[int, _Outcome]]
+
+
+class Runner(Protocol):
+    """What computes runs, such as `pipeline.cli.pool.Pool`."""
+
+    def __call__(
+        self, work: Callable[..., BacktestResult], calls: Sequence[tuple[Any, ...]]
+    ) -> _Outcomes:
+        """Yield the number of each call of `work` and what it came to; all, in any order."""
 
 
 def run_grid(
@@ -33,7 +47,7 @@ def run_grid(
     options: Options,
     *,
     draws: int = 1,
-    executor: Executor | None = None,
+    runner: Runner | None = None,
     form: str = "csv",
     report: Report | None = None,
 ) -> GridResult:
@@ -44,12 +58,12 @@ def run_grid(
     options: Of every run. With `simulate`, the draws are from that seed on, the same for all
         settings.
     draws: How many times the noise of a setting is drawn, >= 1. Without privacy there is none: one.
-    executor: Where runs go; by default one after the other in this process. Numbers are the same.
+    runner: What computes them; by default this process, one after the other. Numbers are the same.
     report: Told of each run.
 
     Raises ConfigError if an axis, an option or a number is not allowed; DataError if the history
-    cannot be read, or nothing of it can be used. What else fails a run fails that run alone; the
-    first such error is raised if no run of a study as it is set comes to a result.
+    cannot be read under any setting. What else fails a run fails that run alone, and is in the
+    `failed` of the result, even if that is all of them.
     """
     if draws < 1:
         raise ConfigError("--draws: it must be at least 1")
@@ -65,24 +79,27 @@ def run_grid(
     # a wrong setting is found out before the first run
     for _, _, changed, one in tasks:
         one.study_of(changed)
+    # and so is a history that no run could read
+    check_history(history, options, form)
+    calls = [(changed, history, one, form) for _, _, changed, one in tasks]
     found: list[Run] = []
     failed: list[Failed] = []
-    for number, draw, result in _results(tasks, history, form, executor):
-        label = settings[number].label
-        run: Run | Failed
-        if isinstance(result, VeilstreamError):
-            run = Failed(number, label, draw, result)
-            failed.append(run)
-        else:
-            run = Run(number, label, draw, result)
-            found.append(run)
-        if report is not None:
-            report(run, len(found) + len(failed), len(tasks))
+    with closing((runner or _here)(_run, calls)) as outcomes:
+        for task, result in outcomes:
+            number, draw, _, _ = tasks[task]
+            label = settings[number].label
+            run: Run | Failed
+            if isinstance(result, VeilstreamError):
+                run = Failed(number, label, draw, result)
+                failed.append(run)
+            else:
+                run = Run(number, label, draw, result)
+                found.append(run)
+            if report is not None:
+                report(run, len(found) + len(failed), len(tasks))
     found.sort(key=_place)
     failed.sort(key=_place)
     cells = tuple(_cells(settings, options, found))
-    if not any(cell.runs for cell in cells):
-        raise failed[0].error
     seconds, reasons = time.perf_counter() - begun, dict.fromkeys(_no_open(settings, options))
     return GridResult(tuple(axes), cells, seconds, tuple(failed), tuple(reasons))
 
@@ -141,44 +158,14 @@ def _cells(settings: Sequence[Setting], options: Options, runs: Sequence[Run]) -
     return found
 
 
-#: What a run came to.
-_Outcome = BacktestResult | VeilstreamError
+def _run(study: Study, history: History, options: Options, form: str) -> BacktestResult:
+    return run_backtest(study, history, options, form=form)
 
 
-def _results(
-    tasks: Sequence[_Task], history: History, form: str, executor: Executor | None
-) -> Iterator[tuple[int, int | None, _Outcome]]:
-    """Yield setting, draw and outcome as runs end.
-
-    Raises DataError: a history that one cannot read is so for all, and no other run begins.
-    """
-    if executor is None:
-        for setting, draw, study, options in tasks:
-            one: Future[BacktestResult] = Future()
-            try:
-                one.set_result(run_backtest(study, history, options, form=form))
-            except VeilstreamError as error:
-                one.set_exception(error)
-            yield setting, draw, _outcome(one)
-        return
-    waiting = {
-        executor.submit(run_backtest, study, history, options, form=form): (setting, draw)
-        for setting, draw, study, options in tasks
-    }
-    try:
-        for done in as_completed(waiting):
-            yield *waiting[done], _outcome(done)
-    finally:
-        for one in waiting:
-            one.cancel()
-
-
-def _outcome(done: Future[BacktestResult]) -> _Outcome:
-    try:
-        return done.result()
-    except DataError:
-        raise
-    except VeilstreamError as error:
-        return error
-    except BrokenExecutor:
-        return ended()
+def _here(work: Callable[..., BacktestResult], calls: Sequence[tuple[Any, ...]]) -> _Outcomes:
+    for number, call in enumerate(calls):
+        try:
+            result: _Outcome = work(*call)
+        except VeilstreamError as error:
+            result = error
+        yield number, result

@@ -81,14 +81,6 @@ class Failed:
         return f"{self.label}, {named(self.draw)}"
 
 
-def ended() -> VeilstreamError:
-    """Return why runs fail whose process is gone."""
-    return VeilstreamError(
-        "a process that computed a part was ended from outside, perhaps for want of memory; the "
-        "operator must free some, or give fewer --jobs"
-    )
-
-
 def named(draw: int | None) -> str:
     """Return what a draw of the noise is called, counted from 1; None is the run without it."""
     return "without privacy" if draw is None else f"draw {draw + 1}"
@@ -162,9 +154,17 @@ class GridResult:
     no_open: tuple[str, ...] = ()
 
     @property
-    def first(self) -> Cell:
-        """The first setting with a result."""
-        return next(cell for cell in self.cells if cell.runs)
+    def shown(self) -> Cell | None:
+        """The first setting with a result; None if every run failed."""
+        return next((cell for cell in self.cells if cell.runs), None)
+
+    @property
+    def reasons(self) -> dict[str, list[Failed]]:
+        """Why runs failed, each reason once with its runs."""
+        found: dict[str, list[Failed]] = {}
+        for run in self.failed:
+            found.setdefault(str(run.error), []).append(run)
+        return found
 
     @property
     def main_score(self) -> str:
@@ -172,8 +172,12 @@ class GridResult:
 
         Of classes that no setting tells apart it is the AUC: a rare class hardly ever has the
         larger probability, and the order of the probabilities still says something.
+
+        Raises what failed the first run if none came to a result.
         """
-        result = self.first.runs[0].result
+        if self.shown is None:
+            raise self.failed[0].error
+        result = self.shown.runs[0].result
         return result.ranking_score if self.predicts_one_class else result.main_score[0]
 
     @property

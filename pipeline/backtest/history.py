@@ -28,6 +28,19 @@ RECORDS = 65_536
 LINE = "(line)"
 
 
+def check_history(history: History, options: Options, form: str) -> None:
+    """Look whether a history can be read at all, whatever a study asks of it.
+
+    Raises DataError if it cannot be opened, holds no records, or lacks a column that the options
+    name.
+    """
+    columns = [name for name in (options.client_column, options.event_time) if name is not None]
+    # a table in memory is open, and has nothing to say without columns
+    file = isinstance(history, (str, Path))
+    if (file or columns) and next(_batches(history, columns, form), None) is None:
+        raise _no_records()
+
+
 class Reading:
     """One pass over a history: its parts, and what was counted on the way.
 
@@ -152,16 +165,12 @@ class Reading:
         if self._time is not None:
             columns.append(self._time.column)
         columns = list(dict.fromkeys(columns))
-        found = (
-            read_batches(str(self._history), columns, form=self._form)
-            if isinstance(self._history, (str, Path))
-            else table_batches(self._history, columns)
-        )
+        found = _batches(self._history, columns, self._form)
         return found if self._shuffle is None else shuffled(found, self._shuffle)
 
     def _check(self) -> None:
         if not self._read:
-            raise DataError("the history holds no records")
+            raise _no_records()
         if not self.records:
             raise DataError(
                 f"none of its {self._read} records lies in the range of --from and --to"
@@ -172,6 +181,16 @@ class Reading:
                 f"{worded_faults(self.faults) or 'they cannot be read'}. The study file must "
                 "declare what its values are, or the history must be corrected"
             )
+
+
+def _no_records() -> DataError:
+    return DataError("the history holds no records; the data owner must name one that does")
+
+
+def _batches(history: History, columns: Sequence[str], form: str) -> Iterator[Batch]:
+    if isinstance(history, (str, Path)):
+        return read_batches(str(history), columns, form=form)
+    return table_batches(history, columns)
 
 
 def worded_faults(faults: Mapping[str, int]) -> str:

@@ -24,14 +24,18 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
     history: What to call the history.
     created_at: Seconds since 1970.
 
-    Raises ConfigError if jinja2 or matplotlib is not installed.
+    Raises ConfigError if jinja2 or matplotlib is not installed, and what failed the first run if
+    none came to a result.
     """
     jinja2 = extra("jinja2", "--report")
     advice = advise(grid)
-    shown = advice.cell or grid.first
+    shown = advice.cell or grid.shown
+    if shown is None:
+        raise grid.failed[0].error
     result = shown.runs[0].result
     settings = list(rows_of(grid))
     heads = [WORDS[grid.main_score], "without privacy", *(head for _, head in COLUMNS.values())]
+    heads += [FAILED] if grid.failed else []
     draws = max(len(cell.runs) for cell in grid.cells)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -51,6 +55,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
         settings={
             "heads": [*(axis.key for axis in grid.axes), *heads],
             "rows": [row for _, row in settings],
+            "failed": grid.failed,
             "taken": next((i for i, (cell, _) in enumerate(settings) if cell is advice.cell), None),
         }
         if len(settings) > 1 or draws > 1
@@ -145,10 +150,14 @@ COLUMNS = {
 }
 
 
+#: Head of a last column, where runs have failed.
+FAILED = "failed"
+
+
 def rows_of(grid: GridResult) -> Iterator[tuple[Cell, list[str]]]:
-    """Yield each setting with its values, scores and `COLUMNS`."""
+    """Yield each setting with its values, scores and `COLUMNS`, and where runs failed how many."""
     name = grid.main_score
-    for cell in grid.cells:
+    for index, cell in enumerate(grid.cells):
         means = cell.means
         without_privacy = None if cell.open is None else cell.open.measures[name]
         yield (
@@ -162,8 +171,16 @@ def rows_of(grid: GridResult) -> Iterator[tuple[Cell, list[str]]]:
                 _covered(cell),
                 _share(means.get("privacy_share")),
                 _number(means.get("releases"), digits=6),
+                *([_failed(grid, index)] if grid.failed else []),
             ],
         )
+
+
+def _failed(grid: GridResult, setting: int) -> str:
+    """Return how many runs of a setting failed, with the numbers that the reasons have below."""
+    counts = [sum(run.setting == setting for run in runs) for runs in grid.reasons.values()]
+    said = [f"{count} ({number})" for number, count in enumerate(counts, 1) if count]
+    return ", ".join(said) or "-"
 
 
 def _number(mean: Mean | None, digits: int = 4) -> str:

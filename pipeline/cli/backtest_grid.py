@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -24,11 +17,12 @@ from pipeline.backtest import NOT_PRIVATE, Options
 from pipeline.backtest.advice import WORDS, advise
 from pipeline.backtest.axes import parse_axis
 from pipeline.backtest.grid import run_grid
-from pipeline.backtest.grid_result import Failed, GridResult, Run, ended, named
-from pipeline.backtest.report import COLUMNS, report_of, rows_of
+from pipeline.backtest.grid_result import Failed, GridResult, Run, named
+from pipeline.backtest.report import COLUMNS, FAILED, report_of, rows_of
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say, show
-from pipeline.cli.cores import THREADS
+from pipeline.cli.pool import Pool
+from pipeline.messages.grid import GridFailure, GridMessage, GridSetting
 from pipeline.study import Study
 
 #: Scores as heads of narrow columns.
@@ -62,11 +56,14 @@ def backtest_grid(
     for path, option, ending in ((out, "--out", ".jsonl"), (report, "--report", ".html")):
         if path is not None:
             check_file(path, source, option, (ending,))
-    with one_core_each(jobs) as executor:
-        result = run_grid(
-            study, source, axes, options,
-            draws=draws, executor=executor, form=form, report=_Told(),
-        )  # fmt: skip
+    result = run_grid(
+        study, source, axes, options,
+        draws=draws, runner=Pool(jobs), form=form, report=_Told(),
+    )  # fmt: skip
+    if result.shown is None:
+        for path in filter(None, (out, report)):
+            say(f"did not write {path}: no run came to a result")
+        out = report = None
     if out is not None:
         write_whole(out, "--out", lambda file: [file.write(line) for line in _lines(result)])
         say(f"wrote {out}: one line for each run")
@@ -87,14 +84,20 @@ def backtest_grid(
 
 
 def summary(result: GridResult) -> RenderableType:
-    """Return the settings as a table, with the recommendation below."""
-    advice, name = advise(result), result.main_score
+    """Return the settings as a table, with the recommendation below; no table without a result."""
+    advice = advise(result)
+    warnings = [Text(f"- {text}") for text in advice.warnings]
+    if result.shown is None:
+        return Group(Text(advice.reason, style="bold"), *warnings)
+    name = result.main_score
     title = "settings: " + ", ".join(axis.key for axis in result.axes)
     table = Table(title=title if result.axes else "the study as it is", expand=False)
     for axis in result.axes:
         table.add_column(axis.key.rpartition(".")[2])
     for head in (SHORT[name], "open", *(short for short, _ in COLUMNS.values())):
         table.add_column(head, justify="right")
+    if result.failed:
+        table.add_column(FAILED, justify="right")
     for cell, row in rows_of(result):
         table.add_row(*row, style="bold" if cell is advice.cell else "")
     told = [
@@ -103,50 +106,52 @@ def summary(result: GridResult) -> RenderableType:
             "width: median width of the intervals; with: share of the coefficients that have one; "
             "covered: how many intervals hold the fit to all records, over draws of the noise "
             "their share; privacy: share of the variance that comes from the noise"
+            + (f"; {FAILED}: how many runs, (which of the reasons below)" if result.failed else "")
         ),
         *(Text(f"open: none, because {why}") for why in result.no_open),
         Text(f"{result.seconds:.0f} s"),
     ]
     if advice.cell is not None:
         told.append(Text(f"recommended: {advice.cell.setting.label}", style="bold"))
-    told += [Text(advice.reason), *(Text(f"- {text}") for text in advice.warnings)]
-    other = beside_table(result.first.runs[0].result)
+    told += [Text(advice.reason), *warnings]
+    other = beside_table(result.shown.runs[0].result)
     return Group(table, *told, other, Text(NOT_PRIVATE, style="bold"))
 
 
 def to_dict(result: GridResult) -> dict[str, Any]:
     """Return means, errors and the recommendation as plain data."""
-    advice = advise(result)
-    return {
-        "type": "backtest-grid/1",
-        "not_private": NOT_PRIVATE,
-        "axes": {axis.key: list(axis.values) for axis in result.axes},
-        "settings": [
-            {
-                "setting": dict(cell.setting.changes),
-                "draws": len(cell.runs),
-                "means": {name: mean.value for name, mean in cell.means.items()},
-                "standard_errors": {name: mean.error for name, mean in cell.means.items()},
-                "without_privacy": None if cell.open is None else cell.open.measures,
-            }
+    advice, shown = advise(result), result.shown
+    message = GridMessage(
+        not_private=NOT_PRIVATE,
+        axes={axis.key: list(axis.values) for axis in result.axes},
+        settings=[
+            GridSetting(
+                setting=dict(cell.setting.changes),
+                draws=len(cell.runs),
+                means={name: mean.value for name, mean in cell.means.items()},
+                standard_errors={name: mean.error for name, mean in cell.means.items()},
+                without_privacy=None if cell.open is None else cell.open.measures,
+            )
             for cell in result.cells
         ],
-        "no_open": list(result.no_open),
-        "failed": [
-            {
-                "setting": dict(result.cells[run.setting].setting.changes),
-                "draw": run.draw,
-                "error": str(run.error),
-                "exit_code": run.error.exit_code,
-            }
+        no_open=list(result.no_open),
+        failed=[
+            GridFailure(
+                setting=dict(result.cells[run.setting].setting.changes),
+                draw=run.draw,
+                error=str(run.error),
+                exit_code=run.error.exit_code,
+            )
             for run in result.failed
         ],
-        "recommended": None if advice.cell is None else dict(advice.cell.setting.changes),
-        "reason": advice.reason,
-        "warnings": list(advice.warnings),
-        "beside": result.first.runs[0].result.to_dict()["beside"],
-        "seconds": round(result.seconds, 3),
-    }
+        recommended=None if advice.cell is None else dict(advice.cell.setting.changes),
+        reason=advice.reason,
+        warnings=list(advice.warnings),
+        beside=None if shown is None else shown.runs[0].result.to_dict()["beside"],
+        seconds=round(result.seconds, 3),
+    )
+    found: dict[str, Any] = msgspec.to_builtins(message)
+    return found
 
 
 class _Told:
@@ -187,51 +192,3 @@ def _lines(result: GridResult) -> list[bytes]:
         + b"\n"
         for cell, run in runs
     ]
-
-
-@contextmanager
-def one_core_each(jobs: int | None) -> Iterator[Executor]:
-    """Give processes that compute on one core each; by default as many as there are cores.
-
-    If the caller ends with an error or an interrupt, they are ended at once.
-
-    VeilstreamError if one of them was ended from outside.
-    """
-    before = {name: os.environ.get(name) for name in THREADS}
-    others = set(multiprocessing.active_children())
-    # processes are started afresh, and read this
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    pool = ProcessPoolExecutor(
-        jobs or os.cpu_count() or 1,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_follow,
-    )
-    try:
-        yield pool
-        pool.shutdown()
-    except BaseException as error:
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
-        pool.shutdown(wait=False, cancel_futures=True)
-        if isinstance(error, BrokenProcessPool):
-            raise ended() from error
-        raise
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _follow() -> None:
-    """Leave interrupts of the terminal to the parent, and end when it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from pipeline.messages.schemas import schema
 from tests.cli.test_regression_commands import linear, stage_of, write
 
 GRID = ("--grid", "window.records=40,80", "--draws", "2", "--jobs", "1")
@@ -24,6 +26,7 @@ def test_a_grid_writes_its_runs_and_a_report(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
+    jsonschema.validate(told, schema("backtest-grid.v1"))
     assert [one["setting"] for one in told["settings"]] == [
         {"window.records": 40}, {"window.records": 80},
     ]  # fmt: skip

@@ -7,8 +7,6 @@ import io
 import math
 import re
 import statistics
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from html.parser import HTMLParser
 
 import msgspec
@@ -16,15 +14,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pipeline.backtest import BacktestResult, Options
+from pipeline.backtest import Options
 from pipeline.backtest import grid as grids
 from pipeline.backtest.advice import CLOSE, advise
 from pipeline.backtest.axes import Axis, parse_axis, settings_of, text_of
 from pipeline.backtest.grid import run_grid
-from pipeline.backtest.grid_result import Cell, Failed, GridResult, Mean, Run, ended
-from pipeline.backtest.report import report_of
-from pipeline.cli.backtest_grid import one_core_each, summary, to_dict
-from pipeline.errors import ConfigError, DataError, NumericError, VeilstreamError
+from pipeline.backtest.grid_result import Cell, Failed, GridResult, Mean, Run
+from pipeline.backtest.report import report_of, rows_of
+from pipeline.cli.backtest_grid import summary, to_dict
+from pipeline.cli.pool import Pool
+from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.study import parse_study, with_keys
 from tests.builders import study_text
 from tests.sites import study_text as sites_text
@@ -102,8 +101,7 @@ def history() -> dict[str, object]:
 def grid(history: dict[str, object]) -> GridResult:
     axes = [Axis("privacy.epsilon", (0.25, 4.0)), Axis("window.records", (50, 100))]
     options = Options(split=3, simulate=7)
-    with one_core_each(2) as executor:
-        return run_grid(study_text(), history, axes, options, draws=2, executor=executor)
+    return run_grid(study_text(), history, axes, options, draws=2, runner=Pool(2))
 
 
 def test_a_grid_runs_each_setting_with_the_same_draws_and_once_without_privacy(
@@ -168,27 +166,62 @@ def test_a_run_that_fails_leaves_the_others_with_its_reason(
     summary(found)
 
 
-@pytest.mark.parametrize("error", [DataError("no such column"), NumericError("nothing at all")])
-def test_a_grid_without_any_result_fails(
-    history: dict[str, object], monkeypatch: pytest.MonkeyPatch, error: VeilstreamError
+def test_a_setting_that_makes_no_record_usable_leaves_the_others(
+    history: dict[str, object],
 ) -> None:
-    begun = []
+    wrong = {"name": "y", "positive": "much", "negative": "little"}
+    right = {"name": "y", "positive": "1", "negative": "0"}
+    axes = [Axis("data.response", (wrong, right))]
+    some = {name: list(column)[:600] for name, column in history.items()}  # type: ignore[call-overload]
+    found = run_grid(study_text(), some, axes, Options(simulate=7), draws=2)
+    assert [len(cell.runs) for cell in found.cells] == [0, 2]
+    assert [(run.setting, run.draw) for run in found.failed] == [(0, None), (0, 0), (0, 1)]
+    assert {run.error.exit_code for run in found.failed} == {DataError.exit_code}
+    assert advise(found).cell is found.cells[1]
+    # its row says how many failed, and under which number the reason stands
+    rows = [row[-1] for _, row in rows_of(found)]
+    assert rows == ["3 (1)", "-"]
+    [said] = [text for text in advise(found).warnings if text.startswith("(1) Failed")]
+    assert "none of its 600 records could be used: column 'y'" in said
+    assert "3 (1)" in report_of(found, history="h", created_at=0.0)
+    # even where no setting can be recommended the report says why runs failed
+    few = {name: column[:20] for name, column in some.items()}
+    found = run_grid(study_text(), few, axes, Options(simulate=7))
+    assert (advise(found).cell, found.shown) == (None, found.cells[1])
+    assert "(1) Failed" in report_of(found, history="h", created_at=0.0)
 
-    def failing(*given: object, **named: object) -> object:
-        begun.append(given)
-        raise error
 
-    monkeypatch.setattr(grids, "run_backtest", failing)
-    with pytest.raises(type(error), match=str(error)):
-        run_grid(study_text(), history, [], Options(split=3, simulate=7), draws=3)
-    # a history that one run cannot read no other can
-    assert len(begun) == (1 if isinstance(error, DataError) else 4)
+def test_a_grid_without_any_result_keeps_why(history: dict[str, object]) -> None:
+    wrong = {"name": "y", "positive": "much", "negative": "little"}
+    options = Options(split=3, simulate=7)
+    found = run_grid(study_text(), history, [Axis("data.response", (wrong,))], options)
+    assert (len(found.failed), found.shown) == (2, None)
+    told = to_dict(found)
+    assert [run["exit_code"] for run in told["failed"]] == [DataError.exit_code] * 2
+    assert (told["recommended"], told["settings"][0]["draws"]) == (None, 0)
+    console = Console(width=200, file=io.StringIO(), record=True)
+    console.print(summary(found))
+    assert "No run came to a result" in console.export_text()
+    with pytest.raises(DataError):
+        report_of(found, history="h", created_at=0.0)
 
 
-def test_runs_whose_process_is_gone_leave_the_others() -> None:
-    done: Future[BacktestResult] = Future()
-    done.set_exception(BrokenProcessPool())
-    assert str(grids._outcome(done)) == str(ended())
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ("nowhere.csv", Options(), "nowhere.csv: cannot be opened"),
+        ("nowhere.parquet", Options(), "nowhere.parquet: cannot be read"),
+        ({"x0": [1.0]}, Options(client_column="who"), "no column 'who'"),
+        ({"x0": [], "when": []}, Options(event_time="when"), "holds no records"),
+    ],
+)
+def test_a_history_that_no_run_could_read_is_refused_at_once(
+    given: object, options: Options, message: str
+) -> None:
+    told: list[object] = []
+    with pytest.raises(DataError, match=message):
+        run_grid(study_text(), given, [], options, report=lambda *run: told.append(run))
+    assert told == []
 
 
 @pytest.mark.parametrize("release", ["score", "copies"])
@@ -283,13 +316,32 @@ def test_the_advice_prefers_settings_with_intervals_and_says_where_there_are_som
     told = scored(with_intervals(grid, 2, 3), 0.9, 0.9, 0.9 - CLOSE / 2, 0.9 - CLOSE / 2)
     assert not told.cells[0].has_intervals
     assert advise(told).cell is told.cells[2]
-    assert "those with intervals" in advise(told).reason
+    assert "those with an interval for at least 80% of the coefficients" in advise(told).reason
     far = scored(with_intervals(grid, 3), 0.9, 0.9, 0.9, 0.8)
     advice = advise(far)
     assert advice.cell is not far.cells[3]
-    [said] = [text for text in advice.warnings if "There are intervals with" in text]
+    [said] = [text for text in advice.warnings if "There is an interval for at least 80%" in text]
     assert far.cells[3].setting.label in said
     assert "0.8" in said
+
+
+def test_the_advice_denies_no_interval_that_there_is(grid: GridResult) -> None:
+    cells = []
+    for cell in with_intervals(grid, 0, 1, 2, 3).cells:
+        runs = []
+        for run in cell.runs:
+            # three of four coefficients have one
+            rows = list(run.result.estimate.coefficients)
+            rows[0] = msgspec.structs.replace(rows[0], interval=None)
+            estimate = msgspec.structs.replace(run.result.estimate, coefficients=rows)
+            result = dataclasses.replace(run.result, estimate=estimate)
+            runs.append(dataclasses.replace(run, result=result))
+        cells.append(Cell(cell.setting, tuple(runs), cell.open))
+    some = dataclasses.replace(grid, cells=tuple(cells))
+    assert [cell.means["intervals"].value for cell in some.cells] == [0.75] * 4
+    reason = advise(some).reason
+    assert "none has intervals" not in reason
+    assert "all, as none has an interval for at least 80% of the coefficients in every" in reason
 
 
 def test_noise_that_seems_to_help_is_called_chance(grid: GridResult) -> None:

@@ -1,4 +1,4 @@
-"""The published JSON Schemas of topics and of the model file, generated from their types.
+"""The published JSON Schemas of topics, results and the model file, generated from their types.
 
 `python -m pipeline.messages.schemas` writes them anew; a test keeps files and types in step.
 """
@@ -13,6 +13,7 @@ import msgspec
 
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
+from pipeline.messages.grid import GridMessage
 from pipeline.messages.model import ModelMessage
 from pipeline.messages.model_file import ModelFile
 from pipeline.messages.spends import SpendsMessage
@@ -21,6 +22,7 @@ from pipeline.messages.study import StudyMessage
 TYPES: dict[str, type[msgspec.Struct]] = {
     "estimate.v1": EstimateMessage,
     "fit.v1": FitMessage,
+    "backtest-grid.v1": GridMessage,
     "model.v2": ModelMessage,
     "model-file.v1": ModelFile,
     "study.v1": StudyMessage,

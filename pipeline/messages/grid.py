@@ -1,0 +1,78 @@
+"""Many backtests as one JSON document, with a published schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from pipeline.messages.estimate import Finite
+
+
+class GridSetting(msgspec.Struct, frozen=True):
+    """`settings[]`: a setting with the means of its runs.
+
+    setting: The keys of the study file that it sets, with their values; empty for the study as it
+        is.
+    draws: Draws of the noise that came to a result; 0 if all failed.
+    means: Measures, averaged over the draws: `accuracy`, `balanced_accuracy`, `auc`, `log_loss`,
+        `mean_absolute_error`, `root_mean_square_error`; of the last estimate `width` (median width
+        of the intervals), `intervals` (share of the coefficients that have one), `coverage` (share
+        of the intervals that hold the fit to all records), `privacy_share` (share of the variance
+        that is noise), `ready` (1 if its status is "ready", else 0) and `releases`; and `seconds`.
+        One that no draw has is left out.
+    standard_errors: Of the same means, over the draws; null for one draw.
+    without_privacy: The same measures of the run without privacy, null for one that it has not;
+        null instead if there is no such run, or it failed.
+    """
+
+    setting: dict[str, Any]
+    draws: Annotated[int, Meta(ge=0)]
+    means: dict[str, Finite]
+    standard_errors: dict[str, Finite | None]
+    without_privacy: dict[str, Finite | None] | None
+
+
+class GridFailure(msgspec.Struct, frozen=True):
+    """`failed[]`: a run that came to no result.
+
+    setting: As in `settings`.
+    draw: Which draw of the noise, from 0; null for the run without privacy.
+    error: Why, and what to do.
+    exit_code: What the command would end with if this were its only run.
+    """
+
+    setting: dict[str, Any]
+    draw: Annotated[int, Meta(ge=0)] | None
+    error: str
+    exit_code: Annotated[int, Meta(ge=1)]
+
+
+class GridMessage(msgspec.Struct, frozen=True, tag="backtest-grid/1", tag_field="type"):
+    """What `veilstream backtest --grid ... --json` prints; computed from raw records, NOT private.
+
+    not_private: Who may see it.
+    axes: Keys of the study file, each with the values that were tried.
+    settings: One for each combination of the values, the last key running fastest.
+    no_open: Why settings have no run without privacy, each reason once.
+    failed: Runs that came to no result. If there are any, the command ends with the exit code of
+        the first.
+    recommended: The keys and values of the setting to take; null if none was scored.
+    reason: Why, in sentences.
+    warnings: What to look at before it is taken.
+    beside: Published methods on the same records, as in the document of one backtest; null without
+        `--beside`.
+    seconds: How long all runs took.
+    """
+
+    not_private: str
+    axes: dict[str, list[Any]]
+    settings: list[GridSetting]
+    no_open: list[str]
+    failed: list[GridFailure]
+    recommended: dict[str, Any] | None
+    reason: str
+    warnings: list[str]
+    beside: dict[str, Any] | None
+    seconds: Annotated[float, Meta(ge=0)]
