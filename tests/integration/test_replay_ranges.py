@@ -33,7 +33,7 @@ from pipeline.errors import (
 from pipeline.records.encode import Row
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.releasing import release_of
-from tests.stage import OPEN, PATIENCE, Stage, send, study_text, until
+from tests.stage import OPEN, PATIENCE, Stage, send, study_text
 from tests.wire import edited
 
 #: 2026-03-01T12:00:00Z
@@ -232,7 +232,9 @@ def test_a_signal_while_it_waits_for_the_time_of_the_log_ends_it_with_130(stage:
     process = stage.start(
         "slow", "replay", stage.study, "--json", "--every", "1", "--speed", "1", "--resume", place
     )
-    until(lambda: stage.said("slow").count("\n") >= 3, "some estimates at the pace of the log")
+    stage.until(
+        lambda: stage.said("slow").count("\n") >= 3, "some estimates at the pace of the log"
+    )
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE) == 130
     said = stage.said("slow")
