@@ -82,7 +82,7 @@ def fill(topics: Topics, name: str, count: int, partitions: int, start: int = 0)
             {
                 "value": told(x=number),
                 "partition": number % partitions,
-                "timestamp_ms": 1000 + number,
+                "timestamp_ms": EARLIER + number,
             }
             for number in range(start, start + count)
         ),
