@@ -19,7 +19,7 @@ from typing import Any
 
 from infra.local.ports import HOST, free_port
 from tests.forks import FORKS
-from tests.stage import Process, until
+from tests.stage import Process, until_it_answers
 
 #: Whom a broker with users lets in.
 USER, PASSWORD = "reader", "right-password"
@@ -62,7 +62,7 @@ def broker(
                 settings.write(f"max_inflight_messages {ahead}\n")
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        until(lambda: _answers(port), "the broker answers")
+        until_it_answers(process, lambda: _answers(port), folder / "broker.log")
         yield port
     finally:
         process.kill()

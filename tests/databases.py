@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -17,3 +18,9 @@ def sqlite_file(path: Path | str, *, uri: bool = False) -> Iterator[sqlite3.Conn
     """
     with closing(sqlite3.connect(path, uri=uri)) as db, db:
         yield db
+
+
+def rows(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    """Ask a client's database, also while its producer runs."""
+    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
+        return db.execute(statement, values).fetchall()

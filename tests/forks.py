@@ -181,13 +181,16 @@ class Forks:
                 own = address.with_suffix(f".{os.getpid()}")
                 own.unlink(missing_ok=True)
                 # but for the first process of the run, another one holds the address
+                place = address
                 with listener, suppress(FileExistsError):
                     listener.bind(str(own))
                     listener.listen()
                     os.link(own, address)
-                    server = _started(listener)
-                own.unlink()
-                mine = _connected(address)
+                    server, place = _started(listener), own
+                # who has started a server asks that one, lest it wait for ever: the address may be
+                # taken away by now, by one that found the former server gone
+                mine = _connected(place)
+                own.unlink(missing_ok=True)
         else:
             mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with its:

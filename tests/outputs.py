@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 from kafka.admin import KafkaAdminClient
@@ -38,18 +35,16 @@ def launch(
     loud: bool = False,
 ) -> None:
     """Start `veilstream ARGUMENTS` as `Stage.start` does, with other streams or environment."""
-    if not (stdin or terminal or loud) and umask == UMASK:
-        stage.start(name, *arguments)
-        return
-    with stage.log(name).open("ab") as log:
-        stage.processes[name] = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],
-            stdin=stdin or subprocess.DEVNULL,
-            stdout=terminal or log,
-            stderr=terminal or log,
-            env={**stage.environment, **(loudness(stage) if loud else {})},
-            umask=umask,
-        )
+    apart: dict[str, Any] = {}
+    if stdin:
+        apart["stdin"] = stdin
+    if terminal:
+        apart |= {"stdout": terminal, "stderr": terminal}
+    if umask != UMASK:
+        apart["umask"] = umask
+    if loud:
+        apart["env"] = {**stage.environment, **loudness(stage)}
+    stage.start(name, *arguments, **apart)
 
 
 def loudness(stage: Stage) -> dict[str, str]:
@@ -77,13 +72,6 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 1 << 16)
     except OSError:  # the process that had it open has ended
         return b""
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def pages(port: int) -> list[Output]:

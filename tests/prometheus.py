@@ -21,7 +21,7 @@ import pytest
 from infra.addresses import program_paths
 from infra.local.ports import free_port
 from pipeline.settings import Settings
-from tests.stage import until
+from tests.stage import PATIENCE, until_it_answers
 
 PACKAGE = "prometheus"
 
@@ -70,7 +70,7 @@ class Prometheus:
     def get(self, path: str, **asked: str) -> Any:
         """Return what its API answers; the test fails if that is an error."""
         where = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(asked)}"
-        with urllib.request.urlopen(where, timeout=10) as answer:  # noqa: S310  on loopback
+        with urllib.request.urlopen(where, timeout=PATIENCE) as answer:  # noqa: S310  on loopback
             found = json.load(answer)
         assert found["status"] == "success", found
         return found["data"]
@@ -108,7 +108,7 @@ def scraping(folder: Path, rules: dict[str, Any], jobs: dict[str, int]) -> Itera
         )  # fmt: skip
         try:
             made = Prometheus(f"http://127.0.0.1:{port}")
-            until(lambda: _answers(made), "Prometheus answers")
+            until_it_answers(process, lambda: _answers(made), folder / "prometheus.log")
             yield made
         finally:
             process.kill()

@@ -20,7 +20,7 @@ from infra.local.ports import HOST, free_port
 from infra.local.programs import ProgramPaths
 from infra.local.services import MEMORY, Kafka
 from pipeline.settings import Settings
-from tests.stage import until
+from tests.stage import until_it_answers
 
 PASSWORD, LATE_PASSWORD = "right-password", "late-password"
 #: Who may do everything; whom tests permit a part of it.
@@ -103,7 +103,7 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
     with service.log.open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        until(lambda: service.answers(plain), "Kafka answers")
+        until_it_answers(process, lambda: service.answers(plain), service.log)
         base = Settings(kafka=f"{HOST}:{plain}", folder=str(folder / "home"))
         _add_users(base)
         checked = replace(base, kafka_sasl="SCRAM-SHA-512", kafka_password=LATE_PASSWORD)

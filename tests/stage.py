@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +27,7 @@ from pipeline.study import parse_study
 from producers.client_id import vault_path
 from state import RedisStore
 from state.connection import redis_client
+from tests.databases import rows
 from tests.forks import FORKS, Forked
 from tests.program import APART, run_here
 
@@ -118,6 +117,17 @@ def until(condition: Callable[[], Found], what: str, seconds: float = PATIENCE) 
     return found
 
 
+def until_it_answers(process: Process, answers: Callable[[], bool], log: Path) -> None:
+    """Wait until a server answers; fail at once, with its log, if it ends before."""
+
+    def looked() -> bool:
+        ended = process.poll() is not None
+        assert not ended, log.read_text(errors="replace")
+        return answers()
+
+    until(looked, f"an answer of the server of {log}")
+
+
 class Stage:
     """One study, its folder, and the `veilstream` processes that a test starts for it."""
 
@@ -140,6 +150,8 @@ class Stage:
         self.store = RedisStore(self.redis, self.task)
         self.processes: dict[str, Process] = {}
         self._arguments: dict[str, tuple[object, ...]] = {}
+        #: Those whose end the test knows of: it has ended them, or asked for their code.
+        self._known: set[Process] = set()
         self.environment = {
             **os.environ,
             "VEILSTREAM_KAFKA": kafka,
@@ -159,9 +171,9 @@ class Stage:
         self,
         name: str,
         *arguments: object,
-        preexec: Any = None,
         module: str | None = None,
         piped: bool = False,
+        **apart: Any,
     ) -> Process:
         """Start `veilstream ARGUMENTS` under a name; its output goes to a log of that name.
 
@@ -171,23 +183,26 @@ class Stage:
             Whose `main` it is, if not the program's own.
         piped
             Whether its standard input is a pipe, and not empty.
+        apart
+            What else `subprocess.Popen` is told: such a process is started as users start it.
         """
         self._arguments[name] = arguments
         words = [str(argument) for argument in arguments]
         with self.log(name).open("ab") as log:
-            if self._forks and preexec is None:
+            if self._forks and not apart:
                 self.processes[name] = FORKS.start(
                     words, self.environment, log, module=module or self.program[1], piped=piped
                 )
             else:
                 program = self.program if module is None else ("-m", module)
+                streams = {
+                    "stdin": subprocess.PIPE if piped else subprocess.DEVNULL,
+                    "stdout": log,
+                    "stderr": log,
+                    "env": self.environment,
+                }
                 self.processes[name] = subprocess.Popen(
-                    [sys.executable, *program, *words],
-                    stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=self.environment,
-                    preexec_fn=preexec,  # noqa: PLW1509  a limit of the child's own
+                    [sys.executable, *program, *words], **(streams | apart)
                 )
         return self.processes[name]
 
@@ -199,13 +214,11 @@ class Stage:
         """
         return self.start(instance, "worker", self.study, "--instance", instance)
 
-    def produce(
-        self, client: str, source: Path | str, *options: object, preexec: Any = None
-    ) -> Process:
+    def produce(self, client: str, source: Path | str, *options: object, **apart: Any) -> Process:
         """Start a producer under its client id."""
         return self.start(
             client, "produce", self.study, "--client", client, "--source", source, "--quiet",
-            *options, preexec=preexec,
+            *options, **apart,
         )  # fmt: skip
 
     def run(
@@ -269,6 +282,7 @@ class Stage:
 
     def kill(self, name: str) -> None:
         """End a process as a crash would."""
+        self._known.add(self.processes[name])
         self.processes[name].kill()
         self.processes[name].wait()
 
@@ -279,6 +293,7 @@ class Stage:
 
     def code(self, name: str, seconds: float = PATIENCE) -> int:
         """Wait for a process and return its exit code."""
+        self._known.add(self.processes[name])
         try:
             return self.processes[name].wait(seconds)
         except subprocess.TimeoutExpired:
@@ -344,10 +359,7 @@ class Stage:
 
     def query(self, client: str, statement: str) -> list[tuple[Any, ...]]:
         """Ask a client's database, also while its producer runs."""
-        path = f"file:{self.database(client)}?mode=ro"
-        # not before the next collection would it be closed by itself
-        with closing(sqlite3.connect(path, uri=True)) as db:
-            return db.execute(statement).fetchall()
+        return rows(self.database(client), statement)
 
     def watermarks(self) -> list[int]:
         """Return how far each partition has been committed."""
@@ -373,20 +385,55 @@ class Stage:
     def caught_up(self, seconds: float = PATIENCE) -> None:
         """Wait until everything in the log is committed."""
         with reader(self.settings.kafka) as consumer:
-            until(
-                lambda: self.watermarks() == self._ends(consumer) or self._expect_workers(),
+            self.until(
+                lambda: self.watermarks() == self._ends(consumer),
                 "all releases are folded",
                 seconds,
+                workers=True,
             )
 
-    def _expect_workers(self) -> bool:
-        """Fail where nobody is left to wait for: every worker of this stage has ended."""
-        started = [
-            name for name in self.processes if self._arguments.get(name, ("",))[0] == "worker"
-        ]
-        ended = [name for name in started if self.processes[name].poll() is not None]
-        assert not started or ended != started, [self.said(name) for name in ended]
-        return False
+    def until(
+        self,
+        condition: Callable[[], Found],
+        what: str,
+        seconds: float = PATIENCE,
+        *,
+        workers: bool = False,
+    ) -> Found:
+        """Wait as `until` does, and fail at once where it is in vain.
+
+        That is where a process has failed, unless the test knows of it. A worker whose state has
+        moved on (41) leaves its partitions to another one.
+
+        Parameters
+        ----------
+        workers
+            Whether it is also in vain where workers were started, and none of them is left.
+        """
+
+        def looked() -> Found:
+            # before the condition: what a process has done at its end, that one sees
+            vain = self._failed() or (workers and self._without_workers())
+            found = condition()
+            assert found or not vain, f"in vain: {what}: {vain}"
+            return found
+
+        return until(looked, what, seconds)
+
+    def _failed(self) -> str:
+        """Say which process has failed, unless the test knows of it."""
+        for name, process in self.processes.items():
+            code = process.poll()
+            if code not in (None, 0, 41) and process not in self._known:
+                return f"{name} ended with {code}: {self.said(name)}"
+        return ""
+
+    def _without_workers(self) -> str:
+        """Say that workers were started, and that none of them is left."""
+        started = [name for name in self.processes if "worker" in self._arguments[name]]
+        if not started or any(self.processes[name].poll() is None for name in started):
+            return ""
+        return f"no worker is left: {[self.said(name) for name in started]}"
 
     def read(self, topic: str) -> list[Any]:
         """Read a whole topic, in the order of each partition; joins no group."""
@@ -411,11 +458,11 @@ class Stage:
             newest = read_all(consumer, self.topics.estimates.name)[-1:]
             estimate = read_estimate(newest[0].value) if newest else None
             whole = estimate and [p.next_offset for p in estimate.watermark] == self._ends(consumer)
-            return estimate if whole else self._expect_workers() or None
+            return estimate if whole else None
 
         # a consumer takes six times as long to make as to ask
         with reader(self.settings.kafka) as consumer:
-            estimate = until(found, "an estimate of the whole log", seconds)
+            estimate = self.until(found, "an estimate of the whole log", seconds, workers=True)
         assert estimate is not None
         return estimate
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from infra.local.ports import free_port
 from pipeline.messages import form
 from tests import outputs
 from tests.canaries import BYTES, COLUMN, HEADER, HEAT, LABEL, LOAD, NOTE, Mix, Output
-from tests.stage import Stage, send, study_text, until
+from tests.stage import Stage, send, study_text
 from tests.wire import edited
 
 SLOTS = 500
@@ -94,16 +95,17 @@ def run(stage: Stage) -> Trial:
     produce(stage, "alone", "alone.csv")
     ended(stage, "alone")
     port = start_worker(stage, "w0")
-    until(stage.store.newest_model, "a model for the clients to linearise at")
+    # in its topic: a worker stores it first
+    models = stage.topics.models.name
+    stage.until(lambda: stage.read(models), "a model for the clients to linearise at")
     forge(stage)
-    modes = run_clients(stage)
+    modes, codes = run_clients(stage)
     seen = stop_worker(stage, "w0", port)
     port = start_worker(stage, f"{LOUD}w1")
     forge(stage)
     produce(stage, f"{LOUD}site", "last.csv")
     ended(stage, f"{LOUD}site")
     seen += stop_worker(stage, f"{LOUD}w1", port)
-    codes = {name: stage.code(name) for name in FAILING}
     seen += commands(stage)
     [shown] = [o.plain for o in seen if o.place == "client show site --json, stdout"]
     own = {stage.folder / "sources", stage.settings.home / "clients", stage.folder / "loud"}
@@ -112,8 +114,11 @@ def run(stage: Stage) -> Trial:
     return Trial(stage, seen, json.loads(shown)[stage.task.study.name], codes, modes)
 
 
-def run_clients(stage: Stage) -> dict[Path, int]:
-    """Run clients of every kind of source, and return the permissions of their files."""
+def run_clients(stage: Stage) -> tuple[dict[Path, int], dict[str, int]]:
+    """Run clients of every kind of source.
+
+    Returns the permissions of their files, and the exit codes of those that must fail.
+    """
     small, desk = stage.folder / "sources/small.csv", stage.folder / "sources/desk.csv"
     produce(stage, "lines", "lines.jsonl", "--follow", umask=0)
     produce(stage, "site", "site.csv")
@@ -122,11 +127,13 @@ def run_clients(stage: Stage) -> dict[Path, int]:
         produce(stage, name, *failing.arguments)
     outputs.at_terminal(stage, "desk", "produce", stage.study, "--client", "desk", "--source", desk)
     ended(stage, "site", "pipe", "desk")
-    until(lambda: len(honest(stage)) == 6, "the window of the client that still runs")
+    # all others have ended: they make files, and remove them, as long as they run
+    codes = {name: stage.code(name) for name in FAILING}
+    stage.until(lambda: len(honest(stage)) == 6, "the window of the client that still runs")
     clients = stage.settings.home / "clients"
     modes = {p.relative_to(clients): p.stat().st_mode & 0o777 for p in clients.rglob("*")}
     assert stage.stop("lines") == 0, stage.said("lines")
-    return modes
+    return modes, codes
 
 
 def produce(
@@ -154,7 +161,7 @@ def ended(stage: Stage, *names: str) -> None:
 
 def start_worker(stage: Stage, name: str) -> int:
     """Start a worker and return the port of its pages."""
-    port = outputs.free_port()
+    port = free_port()
     arguments = ("worker", stage.study, "--instance", name, "--health-port", port)
     outputs.launch(stage, name, *arguments, loud=name.startswith(LOUD))
     return port

@@ -58,7 +58,7 @@ def run_row(index: int, run: int, *, ours: bool) -> Outcome:
         for stream in streams.values():
             stream.update([batch])
     fits = {name: stream.coefficients for name, stream in streams.items()}
-    fits |= _offline(_joined(kept), ours=ours)
+    fits |= _offline(joined(kept), ours=ours)
     names = dict.fromkeys([*METHODS, *fits])
     return {name: _accuracies(population, fits[name], rng) for name in names}
 
@@ -150,7 +150,8 @@ def _noise(row: PrivateRow, epsilon: float, *, distributed: bool) -> MessageNois
     )
 
 
-def _joined(batches: list[Records]) -> Records:
+def joined(batches: list[Records]) -> Records:
+    """Return the records of all batches, in their order."""
     return Records(
         np.concatenate([batch.design for batch in batches]),
         np.concatenate([batch.responses for batch in batches]),

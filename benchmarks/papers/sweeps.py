@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.papers.dwd_runs import joined
 from benchmarks.papers.given_noise import GivenNoise
 from benchmarks.papers.populations import same_sites
 from pipeline.losses import GeneralisedDWD
@@ -106,7 +107,7 @@ def one_point(number: int, value: float, run: int) -> Point:
             seconds[name] += time.process_time() - begun
     fits = {name: stream.coefficients for name, stream in streams.items()}
     if "OffNP" in sweep.methods:
-        loss, pooled = _loss(at), _joined(kept)
+        loss, pooled = _loss(at), joined(kept)
         begun = time.process_time()
         fits["OffNP"] = majorised_fit(loss, pooled, at.ridge).coefficients
         between = time.process_time()
@@ -137,10 +138,3 @@ def _streams(at: Setting, rng: np.random.Generator) -> dict[str, OnlineFit | Pri
 def _loss(at: Setting) -> GeneralisedDWD:
     loss = GeneralisedDWD(at.q)
     return GeneralisedDWD(at.q, loss.smoothing / 25, ramp="symmetric")
-
-
-def _joined(batches: list[Records]) -> Records:
-    return Records(
-        np.concatenate([batch.design for batch in batches]),
-        np.concatenate([batch.responses for batch in batches]),
-    )

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.messages.schemas import schema
 from tests.cli.test_regression_commands import linear, stage_of, write
+from tests.stage import PATIENCE
 
 GRID = ("--grid", "window.records=40,80", "--draws", "2", "--jobs", "1")
 
@@ -79,7 +80,7 @@ def test_a_disk_that_is_full_leaves_no_half_report(tmp_path: Path) -> None:
          "--input", str(source), "--report", str(page)],
         # byte code that is cut short would fail every later test
         env={**stage.environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True,
-        check=False, timeout=120,
+        check=False, timeout=PATIENCE,
         # no file may grow beyond this: the page is far larger
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
     )  # fmt: skip

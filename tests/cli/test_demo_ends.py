@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.stage import PATIENCE, until
+from tests.stage import PATIENCE, until_it_answers
 
 
 def test_ctrl_c_on_the_demo_ends_every_process_and_removes_the_folder(tmp_path: Path) -> None:
@@ -22,7 +22,8 @@ def test_ctrl_c_on_the_demo_ends_every_process_and_removes_the_folder(tmp_path: 
             start_new_session=True,
         )  # fmt: skip
     try:
-        until(lambda: len(_of(tmp_path, demo.pid)) >= 11, "Kafka, Redis, worker, 8 clients")
+        # Kafka, Redis, a worker, 8 clients
+        until_it_answers(demo, lambda: len(_of(tmp_path, demo.pid)) >= 11, tmp_path / "said")
         time.sleep(1.0)
         demo.send_signal(signal.SIGINT)
         assert demo.wait(PATIENCE) == 130, (tmp_path / "said").read_text()

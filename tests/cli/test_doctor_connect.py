@@ -29,7 +29,7 @@ from infra.topics import administrator
 from pipeline.settings import Settings
 from producers.source_look import look_at_source
 from tests.secured import Secured, secured_kafka
-from tests.stage import Stage, study_text, until, write_csv
+from tests.stage import Stage, study_text, write_csv
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
 
@@ -161,7 +161,9 @@ def test_a_right_that_is_missing_is_named_with_its_topic(stage: Stage, secured: 
     may = ACLPermissionType.ALLOW
     admin.create_acls([ACL("User:client", "*", ACLOperation.READ, may, pattern)])
     admin.close()
-    until(lambda: "Write" in looked(stage, nobody, roles=["client"])[name].said, "the right holds")
+    stage.until(
+        lambda: "Write" in looked(stage, nobody, roles=["client"])[name].said, "the right holds"
+    )
     fault = looked(stage, nobody, roles=["client"])[name].fault
     assert "does not permit this user DescribeConfigs, Write on it" in str(fault)
     wrong = looked(stage, replace(nobody, kafka_password="wrong"))  # noqa: S106

@@ -5,7 +5,7 @@ import re
 import urllib.request
 
 from tests.page.serving import asked
-from tests.stage import Stage, send, study_text, until, write_csv
+from tests.stage import PATIENCE, Stage, send, study_text, write_csv
 
 #: Every address of the machine.
 ALL = ".".join("0000")
@@ -14,13 +14,15 @@ ALL = ".".join("0000")
 def opened(stage: Stage, *options: object, name: str = "page") -> str:
     """Start a page and return the address that it prints."""
     stage.start(name, "page", stage.study, "--port", 0, *options)
-    found = until(lambda: re.search(r"http://\S+", stage.said(name)), "the address of the page")
+    found = stage.until(
+        lambda: re.search(r"http://\S+", stage.said(name)), "the address of the page"
+    )
     return found[0]
 
 
 def events(url: str, count: int) -> str:
     """Return the first events that a page sends."""
-    with urllib.request.urlopen(f"{url}events", timeout=30) as stream:  # noqa: S310
+    with urllib.request.urlopen(f"{url}events", timeout=PATIENCE) as stream:  # noqa: S310
         text = b""
         while text.count(b"\n\n") < count:
             text += stream.readline()
@@ -32,28 +34,25 @@ def test_a_page_shows_what_is_published_and_goes_with_a_signal(kafka, redis_url,
         stage.worker()
         stage.produce("north", write_csv(tmp_path / "a.csv", 400))
         assert stage.code("north") == 0
-        stage.caught_up()
-        until(lambda: stage.read(stage.topics.estimates.name), "an estimate")
+        final = [row.value for row in stage.final_estimate().coefficients]
         # bytes that no client sends: a dead letter of a stranger
         send(kafka, stage.topics.releases.name, [{"key": b"<b>", "value": b"VEIL nonsense"}])
         stage.caught_up()
         url = opened(stage)
         assert url.startswith("http://127.0.0.1:")
-        rows = until(
-            lambda: list(csv.DictReader(asked(f"{url}estimates.csv")[2].splitlines())),
-            "estimates",
-            25,
-        )
+
+        def shown():
+            rows = list(csv.DictReader(asked(f"{url}estimates.csv")[2].splitlines()))
+            return rows if [float(row["value"]) for row in rows[-3:]] == final else None
+
+        rows = stage.until(shown, "the page has come to the newest estimate")
         assert {row["coefficient"] for row in rows} == {"intercept", "heat", "load"}
-        told = until(
-            lambda: text if '"north"' in (text := events(url, 2)) and "<b>" in text else "",
-            "the clients",
-            25,
-        )
-        assert '"releases":20' in told
-        final = stage.estimates()[-1]
-        mine = [float(row["value"]) for row in rows[-3:]]
-        assert mine == [row.value for row in final.coefficients]
+
+        def told():
+            text = events(url, 2)
+            return all(word in text for word in ('"north"', "<b>", '"releases":20'))
+
+        stage.until(told, "what clients have sent")
         assert stage.stop("page") == 0
 
 
@@ -61,7 +60,7 @@ def test_a_page_elsewhere_than_on_loopback_has_a_token(kafka, redis_url, tmp_pat
     with Stage(tmp_path, kafka, redis_url, study_text(partitions=1)) as stage:
         stage.ensure_topics()
         url = opened(stage, "--host", ALL)
-        assert "WARNING" in until(
+        assert "WARNING" in stage.until(
             lambda: said if "WARNING" in (said := stage.said("page")) else "", "a warning"
         )
         base, token = url.split("?token=")

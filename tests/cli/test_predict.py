@@ -23,7 +23,7 @@ from pipeline.learning import StreamClassifier
 from pipeline.library import feed
 from pipeline.prediction.classifier import LinearClassifier
 from producers.sources import open_once
-from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
+from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv
 
 #: Arguments to exit code, standard output and standard error.
 Runner: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -285,9 +285,11 @@ def test_the_live_estimate_is_the_model_if_none_is_named(
         stage.start("watch", "watch", stage.study, "--count", 1)
         stage.start("ward", "produce", stage.study, "--client", "ward", "--source", records)
         # neither waits in silence
-        until(lambda: "no estimate yet, waiting" in stage.said("watch"), "a word of the watch")
+        stage.until(
+            lambda: "no estimate yet, waiting" in stage.said("watch"), "a word of the watch"
+        )
         wait = "`veilstream worker` must be running on this study"
-        until(lambda: wait in stage.said("ward"), "a word of the client")
+        stage.until(lambda: wait in stage.said("ward"), "a word of the client")
         stage.worker()
         assert stage.code("ward") == 0, stage.said("ward")
         assert stage.code("watch") == 0, stage.said("watch")

@@ -10,9 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from producers.sources.base import Slot, Source
+from tests.stage import PATIENCE
 
 #: Text that is in records, and in no message about them.
 CANARY = "c4n4ry"
+
+
+def drain(source: Source, limit: int = 3) -> list[Slot]:
+    """Read a source to its end, so many slots at a time, and close it."""
+    found: list[Slot] = []
+    while not source.ended:
+        new = source.read(limit, PATIENCE)
+        assert new or source.ended, "nothing comes, and it has not ended"
+        found += new
+    source.close()
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +44,7 @@ class Case:
 
     def slots(self, position: bytes | None = None, limit: int = 1000) -> list[Slot]:
         """Return what comes behind a position."""
-        source, found = self.open(position), list[Slot]()
-        while not source.ended:
-            new = source.read(limit, 5.0)
-            assert new or source.ended, "nothing comes, and it has not ended"
-            found += new
-        source.close()
-        return found
+        return drain(self.open(position), limit)
 
 
 def it_resumes_behind_every_slot(case: Case) -> None:

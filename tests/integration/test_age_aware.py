@@ -14,7 +14,7 @@ import pytest
 from pipeline.messages.release import header_of
 from pipeline.offline import OfflineRun
 from tests import ages
-from tests.stage import Stage, lent, send, until
+from tests.stage import Stage, lent, send
 from tests.wire import numbers_of, valued
 
 ROUNDS = 5
@@ -49,7 +49,7 @@ def test_rounds_live_through_crash_replay_and_backtest(stage: Stage, tmp_path: P
     stage.worker()
     sources = {name: source(tmp_path, name, seed) for seed, name in enumerate(CLIENTS)}
     stage.produce("north", sources["north"])
-    until(lambda: sum(stage.watermarks()) >= 3, "some rounds are folded")
+    stage.until(lambda: sum(stage.watermarks()) >= 3, "some rounds are folded")
     stage.kill("w0")
     for name in CLIENTS[1:]:
         stage.produce(name, sources[name])

@@ -25,7 +25,7 @@ from pipeline.release.model import Model, start_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
-from tests.stage import OPEN, Stage, lines, send, study_text, until, write_csv
+from tests.stage import OPEN, Stage, lines, send, study_text, write_csv
 from tests.wire import edited, valued
 
 HEADERS = [("ce_specversion", b"1.0"), ("ce_id", b"site/7"), ("odd", b"\x00\xff"), ("odd", b"")]
@@ -287,7 +287,7 @@ def test_a_transaction_of_another_producer_does_not_stop_the_stream(stage: Stage
         producer.commit_transaction()
     finally:
         producer.close(timeout=5)
-    until(lambda: stage.watermarks() == [1], "the record of the transaction is folded")
+    stage.until(lambda: stage.watermarks() == [1], "the record of the transaction is folded")
     assert stage.verified()  # the log ends with the mark of the transaction
     send(servers, topic, [{"key": b"good", "value": release(stage.task, "good", 1)}])
     try:

@@ -16,7 +16,7 @@ from pipeline.methods import task_of
 from pipeline.study import load_study, parse_study
 from producers.client_id import vault_path
 from producers.client_store import ClientStore, Outgoing, Tally
-from tests.stage import Stage, lent, lines, study_text, until, write_csv
+from tests.stage import Stage, lent, lines, study_text, write_csv
 from tests.trusted import TRUST
 
 
@@ -123,7 +123,7 @@ def test_a_new_study_goes_on_behind_the_records_of_the_old_one(stage: Stage) -> 
     stage.worker()
     source = write_csv(stage.folder / "data.csv", 110)
     stage.produce("north", source, "--follow")
-    until(lambda: len(stage.releases()) == 6, "5 releases and an admission")
+    stage.until(lambda: len(stage.releases()) == 6, "5 releases and an admission")
     assert stage.stop("north") == 0
     other = follower(stage, ("load = { min = -1, max = 1 }\n", ""))
     plan = change(stage, other)
@@ -169,7 +169,7 @@ def test_a_new_study_goes_on_behind_the_records_of_the_old_one(stage: Stage) -> 
     other.produce("north", source, "--follow", *limit)
     with source.open("a") as file:
         file.writelines(lines(70, 1))
-    until(lambda: other.query("north", made) == [(4,)], "4 releases")
+    other.until(lambda: other.query("north", made) == [(4,)], "4 releases")
     assert other.stop("north") == 0
     counted = "SELECT study, records FROM streams ORDER BY study"
     names = stage.task.study.name, other.task.study.name

@@ -20,6 +20,7 @@ from pipeline.settings import Settings
 from state import keys
 from state.connection import redis_client
 from tests.integration.test_checksums import Place, flipped, log_of, place_of
+from tests.stage import PATIENCE
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def watched(owner: Folding, until: Callable[[], bool]) -> None:
 
     async def run() -> None:
         task = asyncio.create_task(owner.watch_store())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not task.done() and not until():
                 await asyncio.sleep(0.001)
         task.cancel()

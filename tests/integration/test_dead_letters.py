@@ -17,7 +17,7 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from producers.membership import Membership
 from tests.integration.test_admission import admitted, opened
-from tests.stage import Stage, lent, send, study_text, until
+from tests.stage import Stage, lent, send, study_text
 from tests.trusted import TRUST
 
 #: Milliseconds since 1970.
@@ -72,7 +72,7 @@ def test_what_a_revoked_client_sent_is_folded_once_after_it_was_admitted_again(
     send(settings.kafka, stage.topics.releases.name, [{"key": b"<b>", "value": b"nonsense"}])
     stage.worker()
     stage.caught_up()
-    letters = until(lambda: found if len(found := listed(stage)) == 6 else [], "dead letters")
+    letters = stage.until(lambda: found if len(found := listed(stage)) == 6 else [], "dead letters")
     assert {(x["client"], x["reason"]) for x in letters} == {
         ("north", "revoked"), ("<b>", "undecodable"),
     }  # fmt: skip
@@ -88,7 +88,7 @@ def test_what_a_revoked_client_sent_is_folded_once_after_it_was_admitted_again(
     # not mended yet: it fails again, as a new letter, and the old one is done with
     assert "sent again" in asked(stage, "replay", "--at", first["place"])
     stage.caught_up()
-    again = until(lambda: found if len(found := listed(stage)) == 6 else [], "the new letter")
+    again = stage.until(lambda: found if len(found := listed(stage)) == 6 else [], "the new letter")
     assert first["place"] not in {x["place"] for x in again}
     assert [x["done"] for x in listed(stage, "--closed", "--at", first["place"])] == ["replayed"]
 

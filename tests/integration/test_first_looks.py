@@ -16,7 +16,7 @@ from pipeline.page.reading import Reading
 from pipeline.page.watched import Watched
 from pipeline.study import parse_study
 from producers.run import Job, run_client
-from tests.stage import Stage, send, study_text, until, write_csv
+from tests.stage import PATIENCE, Stage, send, study_text, write_csv
 from tests.trusted import TRUST
 
 
@@ -47,7 +47,7 @@ def test_who_watches_before_anybody_has_a_key_waits_and_sees_the_first_estimate(
         stage.worker()
         stage.produce("north", write_csv(stage.folder / "north.csv", 100))
         assert stage.code("north") == 0, stage.said("north")
-        assert feed.ready(20)
+        assert feed.ready(PATIENCE)
         assert feed.refused == 0
     finally:
         feed.close()
@@ -78,10 +78,12 @@ def test_who_watches_before_there_are_topics_is_told_and_waits(
         stage.start("watch", "watch", stage.study)
         stage.start("page", "page", stage.study, "--port", 0)
         for name in ("watch", "page"):
-            until(lambda name=name: "no topics of study" in stage.said(name), "what it waits for")
+            stage.until(
+                lambda name=name: "no topics of study" in stage.said(name), "what it waits for"
+            )
         stage.ensure_topics()
-        until(lambda: "no estimate yet" in stage.said("watch"), "the topics")
-        until(lambda: "http://127.0.0.1" in stage.said("page"), "the page")
+        stage.until(lambda: "no estimate yet" in stage.said("watch"), "the topics")
+        stage.until(lambda: "http://127.0.0.1" in stage.said("page"), "the page")
         stage.kill("watch")
         stage.kill("page")
         stage.remove()

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.messages.model import read_model
 from pipeline.messages.release import header_of
-from tests.stage import Stage, study_text, until, write_csv
+from tests.stage import Stage, study_text, write_csv
 
 SLOTS = 20
 
@@ -55,7 +55,7 @@ def test_estimates_go_out_before_the_first_model_does(build: Build) -> None:
     assert stage.stop("w0") == 0, stage.said("w0")
     stage.worker()
     release(stage, "south", 1)
-    until(lambda: versions(stage) == [1], "the first model")
+    stage.until(lambda: versions(stage) == [1], "the first model")
     assert stage.final_estimate().model_version == 1
 
 

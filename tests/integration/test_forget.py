@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.reducer import Partition, Reducer
-from tests.stage import OPEN, PRIVATE, Stage, send, study_text, until, write_csv
+from tests.stage import OPEN, PRIVATE, Stage, send, study_text, write_csv
 
 CLIENTS = ("north", "south", "west")
 
@@ -138,7 +138,7 @@ def test_when_all_clients_are_out_the_newest_estimate_says_that_none_is_left(
         assert done.returncode == 0, done.stderr
         assert ("No release of any client is left" in done.stderr) == (client == CLIENTS[-1])
     stage.worker()
-    found = until(lambda: empty(stage), "an estimate that says so")
+    found = stage.until(lambda: empty(stage), "an estimate that says so")
     assert "were taken out" in found.reason
     assert (found.releases, found.clients, found.model_version) == (0, 0, None)
     assert stage.stop("w0") == 0

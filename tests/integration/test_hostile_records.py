@@ -16,7 +16,7 @@ from pipeline.messages.model import write_model
 from pipeline.messages.topics import PLAIN
 from pipeline.release.model import Model
 from tests.integration.test_admission import opened
-from tests.stage import Stage, lent, study_text, write_csv
+from tests.stage import PATIENCE, Stage, lent, study_text, write_csv
 from tests.trusted import TRUST
 from tests.unit.test_header_names import Name
 
@@ -32,7 +32,9 @@ def put(stage: Stage, topic: str, value: bytes, **options: Any) -> None:
     with closing(
         KafkaProducer(bootstrap_servers=stage.settings.kafka, max_request_size=64 << 20, **options)
     ) as producer:
-        producer.send(topic, key=b"x", value=value, headers=headers, partition=0).get(timeout=30)
+        producer.send(topic, key=b"x", value=value, headers=headers, partition=0).get(
+            timeout=PATIENCE
+        )
 
 
 def goes_on(stage: Stage) -> None:

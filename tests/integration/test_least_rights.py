@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import shlex
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from kafka.admin import (
     ResourceType,
 )
 
-from infra.local.ports import free_port
-from infra.local.services import Redis
 from infra.rights import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
 from pipeline.cli.admission import admit_here
 from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
@@ -42,6 +39,7 @@ from state import RedisStore
 from state.connection import redis_client
 from tests.builders import folded, sample_log
 from tests.builders import study_text as plain_study
+from tests.redis_server import redis_server
 from tests.secured import LATE_PASSWORD, Secured, secured_kafka
 from tests.stage import Stage, send, study_text, until, write_csv
 from tests.trusted import TRUST
@@ -234,7 +232,7 @@ def test_a_reader_has_the_least_rights(stage: Stage, secured: Secured, rights: R
     stage.worker()
     stage.produce("north", write_csv(stage.folder / "a.csv", 200))
     assert stage.code("north") == 0
-    until(lambda: stage.read(stage.topics.latest.name), "an estimate")
+    stage.until(lambda: stage.read(stage.topics.latest.name), "an estimate")
     stage.caught_up()
     stage.kill("w0")
 
@@ -316,14 +314,8 @@ REDIS_TASK = task_of(parse_study(plain_study(p=1, records=8, name="rights")))
 @pytest.fixture
 def redis_admin(tmp_path: Path) -> Iterator[tuple[Settings, Any]]:
     """Yield a Redis whose users a test may change."""
-    service, port = Redis(tmp_path), free_port()
-    with service.log.open("ab") as log:
-        process = subprocess.Popen(service.command(port), stdin=subprocess.DEVNULL, stdout=log)
-    until(lambda: service.answers(port), "Redis answers")
-    settings = Settings(redis=service.address(port))
-    yield settings, redis_client(settings)
-    process.kill()
-    process.wait()
+    with redis_server(tmp_path) as settings, redis_client(settings) as client:
+        yield settings, client
 
 
 def worker_at(store: RedisStore) -> None:

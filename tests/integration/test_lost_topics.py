@@ -71,13 +71,13 @@ def test_clients_go_on_where_topics_were_made_anew(stage: Stage) -> None:
     for topic in said:
         anew(stage, topic)
     for topic in said:
-        until(partial(stage.read, topic.name), f"{topic.name} is said again", 60)
+        stage.until(partial(stage.read, topic.name), f"{topic.name} is said again")
     for seed, (client, file) in enumerate(zip(clients, files, strict=True)):
         with file.open("a") as more:
             more.write("".join(lines(200, 5 + seed)))
         stage.produce(client, file)
     for client in clients:
-        assert stage.code(client, 60) == 0, stage.said(client)
+        assert stage.code(client) == 0, stage.said(client)
     assert stage.final_estimate().releases == 40
     assert stage.said("w0").count("was made anew") >= 2
     listed = stage.run("client", "list", stage.study)
@@ -93,14 +93,14 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
     assert stage.code("north") == 0, stage.said("north")
     stage.final_estimate()
     topic = stage.topics.models.name
-    until(lambda: stage.read(topic), "a model")
+    stage.until(lambda: stage.read(topic), "a model")
     time.sleep(LOOK_SECONDS + 5)
     newest = stage.read(topic)[-1]
     assert "somebody else" not in stage.said("w0")
     # Redis may have lost it at the same time
     stage.redis.delete(keys.model(stage.task.study.name))
     send(stage.settings.kafka, topic, [{"key": newest.key, "value": b"an old one"}])
-    until(lambda: stage.read(topic)[-1].value == newest.value, "the newest is the last again", 60)
+    stage.until(lambda: stage.read(topic)[-1].value == newest.value, "the newest is the last again")
     assert "somebody else writes to it" in stage.said("w0")
 
 
@@ -146,7 +146,7 @@ def test_estimates_that_were_lost_are_said_again_at_the_next_start(stage: Stage)
     stage.worker()
     after = stage.final_estimate()
     assert after.coefficients == before.coefficients
-    until(lambda: stage.read(stage.topics.latest.name), "the newest of them")
+    stage.until(lambda: stage.read(stage.topics.latest.name), "the newest of them")
 
 
 def test_a_lost_topic_of_admissions_is_named_and_a_worker_says_them_again(stage: Stage) -> None:
@@ -165,7 +165,7 @@ def test_a_lost_topic_of_admissions_is_named_and_a_worker_says_them_again(stage:
     empty = stage.run("client", "list", stage.study)
     assert (empty.returncode, "start a worker" in empty.stderr) == (10, True)
     stage.worker()
-    until(lambda: "has been written again" in stage.said("w0"), "they are said")
+    stage.until(lambda: "has been written again" in stage.said("w0"), "they are said")
     assert "north" in stage.run("client", "list", stage.study).stdout
     with (stage.folder / "north.csv").open("a") as more:
         more.write("".join(lines(20, 3)))
@@ -266,7 +266,7 @@ def test_a_client_that_starts_again_waits_for_no_answer_to_what_may_be_lost(lead
     stage.ensure_topics()
     for windows in (2, 4):
         stage.produce("north", file)
-        until(partial(_holds, stage, windows), f"{windows} windows at the start")
+        stage.until(partial(_holds, stage, windows), f"{windows} windows at the start")
         time.sleep(1.0)
         assert len(stage.releases()) == windows
         assert stage.stop("north") == 0, stage.said("north")
@@ -295,7 +295,7 @@ def test_a_verification_of_a_log_that_has_grown_again_asks_for_a_recovery(shared
     with file.open("a") as more:
         more.write("".join(lines(200, 3)))
     stage.produce("north", file)
-    until(partial(_holds, stage, 4), "as many records as before")
+    stage.until(partial(_holds, stage, 4), "as many records as before")
     verified = stage.run("state", "verify", stage.study)
     assert verified.returncode == 40, verified.stderr
     assert "study recover" in verified.stderr
@@ -334,7 +334,7 @@ def test_a_rebuild_refuses_a_log_that_ends_before_what_was_folded(shared: Stage)
     stage.produce("north", file)
     assert stage.code("north") == 0, stage.said("north")
     stage.caught_up()
-    until(lambda: stage.read(stage.topics.models.name), "a model")
+    stage.until(lambda: stage.read(stage.topics.models.name), "a model")
     stage.kill("w0")
     stands = stage.partitions()[0].head.next_offset
     anew(stage, stage.topics.releases)

@@ -28,7 +28,7 @@ def test_dashboard_and_alerts_ask_for_what_is_there(kafka, redis_url, tmp_path):
         stage.start("w0", "worker", stage.study, "--instance", "w0", "--health-port", ports[0])
         source = write_csv(tmp_path / "a.csv", 200)
         stage.produce("north", source, "--follow", "--metrics-port", ports[1])
-        until(lambda: len(stage.releases()) == 10, "all releases")
+        stage.until(lambda: len(stage.releases()) == 10, "all releases")
         send(kafka, stage.topics.releases.name, [{"key": b"x", "value": b"nonsense"}])
         stage.caught_up()
         url = f"http://127.0.0.1:{ports[0]}/metrics"

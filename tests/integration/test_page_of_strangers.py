@@ -33,7 +33,6 @@ def test_what_strangers_write_is_neither_shown_nor_named(kafka, redis_url, tmp_p
                     else None
                 ),
                 "a warning, and all releases",
-                30,
             )
         finally:
             reading.stop()

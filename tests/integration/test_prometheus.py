@@ -52,7 +52,7 @@ def test_every_query_has_an_answer(kafka: str, redis_url: str, tmp_path: Path) -
         source = write_csv(tmp_path / "a.csv", 400)
         stage.produce("north", source, "--follow", "--metrics-port", ports["client"])
         url = f"http://127.0.0.1:{ports['worker']}/metrics"
-        until(stage.releases, "a release")
+        stage.until(stage.releases, "a release")
         stage.caught_up()
         until(lambda: 'coefficient="heat"' in asked(url)[2], "an estimate")
         with scraping(tmp_path, alerts(), ports) as prometheus:

@@ -32,7 +32,7 @@ def test_partitions_survive_workers_that_join_die_and_leave(stage: Stage) -> Non
     folds_everywhere(stage)
 
     stage.worker("w1")
-    until(lambda: shared(stage, {"w0", "w1"}), "both workers own partitions")
+    stage.until(lambda: shared(stage, {"w0", "w1"}), "both workers own partitions")
     folds_everywhere(stage)
 
     feed(stage, MANY)
@@ -44,7 +44,7 @@ def test_partitions_survive_workers_that_join_die_and_leave(stage: Stage) -> Non
     del stage.processes["w0"], stage.processes["w1"]
     releases = len(CLIENTS) * (2 * FEW + MANY)
     until(lambda: _folded(stage, releases), "nothing that the others have left is lost")
-    until(lambda: shared(stage, {"w2"}), "the third worker owns all partitions")
+    stage.until(lambda: shared(stage, {"w2"}), "the third worker owns all partitions")
     folds_everywhere(stage)
 
     for client in CLIENTS:
@@ -62,7 +62,7 @@ def test_a_second_worker_of_one_name_is_refused_and_a_killed_one_is_followed_at_
 ) -> None:
     stage.ensure_topics()
     stage.worker("w0")
-    until(lambda: "w0" in members(stage), "the first worker has joined")
+    stage.until(lambda: "w0" in members(stage), "the first worker has joined")
     again = stage.run_beside("worker", stage.study, "--instance", "w0")
     assert again.returncode == 43
     assert "--instance" in again.stderr
@@ -89,7 +89,7 @@ def folds_everywhere(stage: Stage) -> None:
     """Wait until releases that are not in the log yet are folded, on every partition."""
     ends = stage.ends()
     feed(stage, FEW)
-    until(
+    stage.until(
         lambda: all(now > end for now, end in zip(stage.watermarks(), ends, strict=True)),
         "every partition moves",
     )

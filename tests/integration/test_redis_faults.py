@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 import redis
 
-from infra.local.ports import free_port
-from infra.local.services import Redis
 from pipeline.errors import ConfigError, StateError, StoreError
 from pipeline.methods import task_of
 from pipeline.reducer import Partition
@@ -19,7 +16,7 @@ from pipeline.study import parse_study
 from state import RedisStore, keys
 from state.connection import redis_client
 from tests.builders import folded, sample_log, study_text
-from tests.stage import until
+from tests.redis_server import redis_server
 
 RIGHT, WRONG = "right", "wrong"
 TASK = task_of(parse_study(study_text(p=1, records=8, name="faults")))
@@ -28,14 +25,8 @@ TASK = task_of(parse_study(study_text(p=1, records=8, name="faults")))
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Yield the address of a Redis that these tests may harm."""
-    folder, port = tmp_path_factory.mktemp("redis"), free_port()
-    service = Redis(folder)
-    with service.log.open("ab") as log:
-        process = subprocess.Popen(service.command(port), stdin=subprocess.DEVNULL, stdout=log)
-    until(lambda: service.answers(port), "Redis answers")
-    yield Settings(redis=service.address(port))
-    process.kill()
-    process.wait()
+    with redis_server(tmp_path_factory.mktemp("redis")) as found:
+        yield found
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import read
 from tests.databases import sqlite_file
 from tests.integration.test_admission import opened
-from tests.stage import HEADER, OPEN, Stage, lines, study_text, until
+from tests.stage import HEADER, OPEN, Stage, lines, study_text
 from tests.trusted import TRUST
 
 CLIENTS, RECORDS = ("north", "south"), 1500
@@ -38,7 +38,7 @@ def test_live_estimates_become_the_exact_fit_through_crashes(
         stage.worker()
         for client, path in files.items():
             stage.produce(client, path, "--rate", 600)
-        until(lambda: sum(stage.watermarks()) > 10, "the worker folds")
+        stage.until(lambda: sum(stage.watermarks()) > 10, "the worker folds")
         stage.kill("w0")
         stage.kill("south")
         stage.worker()
@@ -105,7 +105,8 @@ def test_a_client_that_has_lost_records_leaves_what_it_has_sent(
         with sqlite_file(stage.database("north")) as database:
             database.execute("DELETE FROM kept WHERE seq = 3")
         stage.worker("w0")
-        until(lambda: stage.store.newest_model() is not None, "a model")
+        # in its topic: a worker stores it first
+        stage.until(lambda: stage.read(stage.topics.models.name), "a model")
         stage.start("north", "produce", stage.study, "--client", "north", "--source", source)
         assert stage.code("north") == 0, stage.said("north")
         assert "the records of 1 releases of this client are lost" in stage.said("north")

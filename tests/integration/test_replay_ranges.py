@@ -33,12 +33,18 @@ from pipeline.errors import (
 from pipeline.records.encode import Row
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.releasing import release_of
-from tests.stage import OPEN, PATIENCE, Stage, send, study_text, until
+from tests.stage import OPEN, PATIENCE, Stage, send, study_text
 from tests.wire import edited
 
 #: 2026-03-01T12:00:00Z
 BEGIN = 1_772_366_400_000
 RELEASES, STEP = 120, 1000
+
+
+def text_of(partitions: int = 2) -> str:
+    """Return a study that keeps releases of any time: Kafka looks for old ones now and then."""
+    text = study_text(privacy=OPEN, records=5, partitions=partitions)
+    return text.replace('"1d"', '"forever"')
 
 
 def fill(stage: Stage, count: int = RELEASES, revision: str = "") -> None:
@@ -64,8 +70,7 @@ def fill(stage: Stage, count: int = RELEASES, revision: str = "") -> None:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, kafka: str, redis_url: str) -> Iterator[Stage]:
-    text = study_text(privacy=OPEN, records=5).replace('"1d"', '"forever"')
-    made = Stage(tmp_path_factory.mktemp("ranges"), kafka, redis_url, text)
+    made = Stage(tmp_path_factory.mktemp("ranges"), kafka, redis_url, text_of())
     try:
         fill(made)
         yield made
@@ -232,7 +237,9 @@ def test_a_signal_while_it_waits_for_the_time_of_the_log_ends_it_with_130(stage:
     process = stage.start(
         "slow", "replay", stage.study, "--json", "--every", "1", "--speed", "1", "--resume", place
     )
-    until(lambda: stage.said("slow").count("\n") >= 3, "some estimates at the pace of the log")
+    stage.until(
+        lambda: stage.said("slow").count("\n") >= 3, "some estimates at the pace of the log"
+    )
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE) == 130
     said = stage.said("slow")
@@ -313,7 +320,7 @@ def test_a_full_disk_ends_it_with_61(stage: Stage, tmp_path: Path) -> None:
 def test_what_retention_took_is_named_and_only_left_out_when_that_is_accepted(
     kafka: str, redis_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = Stage(tmp_path, kafka, redis_url, study_text(privacy=OPEN, records=5, partitions=1))
+    made = Stage(tmp_path, kafka, redis_url, text_of(partitions=1))
     try:
         fill(made, 60)
         with KafkaAdminClient(bootstrap_servers=kafka) as admin:
@@ -338,7 +345,7 @@ def test_what_retention_took_is_named_and_only_left_out_when_that_is_accepted(
 def test_releases_of_another_revision_end_it_unless_that_is_accepted(
     kafka: str, redis_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = Stage(tmp_path, kafka, redis_url, study_text(privacy=OPEN, records=5, partitions=1))
+    made = Stage(tmp_path, kafka, redis_url, text_of(partitions=1))
     try:
         fill(made, 30)
         fill(made, 3, revision="00112233445566ff")

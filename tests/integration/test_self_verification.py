@@ -13,7 +13,10 @@ import pytest
 from agents.shadow import Shadow
 from infra.local.ports import free_port
 from state import keys
-from tests.stage import Stage, lent, study_text, until, write_csv
+from tests.stage import PATIENCE, Stage, lent, study_text, until, write_csv
+
+#: A verification has the lowest priority: on a busy machine it comes last.
+LAST = 4 * PATIENCE
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
 
 def page(port: int, path: str) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=PATIENCE) as answer:
             return str(answer.read().decode())
     except OSError:
         return ""
@@ -53,7 +56,11 @@ def test_a_worker_verifies_itself_and_a_difference_stops_publishing(stage: Stage
     assert stage.code("north") == 0
     stage.caught_up()
     ends = {str(n): {"since": 0, "next_offset": end} for n, end in enumerate(stage.watermarks())}
-    until(lambda: verified(port).get("partitions") == ends, "it verifies up to the end of the log")
+    until(
+        lambda: verified(port).get("partitions") == ends,
+        "it verifies up to the end of the log",
+        LAST,
+    )
     metrics = page(port, "metrics")
     assert "veilstream_verified_age_seconds " in metrics
     for n, end in enumerate(stage.watermarks()):
@@ -61,7 +68,7 @@ def test_a_worker_verifies_itself_and_a_difference_stops_publishing(stage: Stage
 
     number = next(n for n, end in enumerate(stage.watermarks()) if end)
     forge(stage, number)
-    assert stage.code("w0") == 40
+    assert stage.code("w0", LAST) == 40
     assert "differs from what the log folds to" in stage.said("w0")
     assert "Nothing more is published" in stage.said("w0")
 
@@ -77,7 +84,9 @@ def test_a_worker_verifies_itself_and_a_difference_stops_publishing(stage: Stage
     assert stage.run("state", "rebuild", stage.study, "--yes").returncode == 0
     assert stage.verified()
     stage.start("w0", "worker", stage.study, "--instance", "w0", *options)
-    until(lambda: verified(port).get("partitions") == ends, "it verifies what was rebuilt")
+    stage.until(
+        lambda: verified(port).get("partitions") == ends, "it verifies what was rebuilt", LAST
+    )
 
 
 def test_a_doubt_that_a_second_look_does_not_share_is_cleared(stage: Stage) -> None:
@@ -104,7 +113,8 @@ def test_a_rhythm_that_is_none_is_refused(stage: Stage, given: str) -> None:
 
 def test_a_verification_ends_with_the_process_that_started_it(stage: Stage) -> None:
     stage.ensure_topics()
-    done = stage.run("state", "verify", stage.study, "--every", "1h", "--parent", "1", apart=True)
+    words = ("state", "verify", stage.study, "--every", "1h", "--parent", "1")
+    done = stage.run(*words, seconds=LAST, apart=True)
     assert done.returncode == 0
 
 

@@ -16,7 +16,7 @@ from pipeline.reducer import Reducer, differences, estimate_of
 from pipeline.release.model import Model
 from tests.builders import LogEntry
 from tests.sgd import TRUTH, drawn, study_text
-from tests.stage import Stage, until
+from tests.stage import Stage
 
 CLIENTS, RECORDS, SLOTS = 3, 12_000, 50
 
@@ -37,7 +37,7 @@ def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
         stage.worker()
         for k in range(CLIENTS):
             stage.produce(f"client-{k}", write_csv(stage.folder / f"client-{k}.csv", k))
-        until(lambda: stage.watermarks()[0] > 20, "the worker folds")
+        stage.until(lambda: stage.watermarks()[0] > 20, "the worker folds")
         stage.kill("w0")
         stage.worker()
         for k in range(CLIENTS):
@@ -80,7 +80,7 @@ def test_two_workers_and_a_kill_leave_what_each_log_gives(
             stage.worker(name)
         for k, client in enumerate(clients):
             stage.produce(client, write_csv(stage.folder / f"{client}.csv", k))
-        until(lambda: min(stage.watermarks()) > 20, "both partitions are folded")
+        stage.until(lambda: min(stage.watermarks()) > 20, "both partitions are folded")
         stage.kill("w1")
         time.sleep(0.5)
         stage.worker("w1")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sites import name_of
-from tests.stage import Stage, lent, until
+from tests.stage import Stage, lent
 
 SITES, RECORDS = 5, 3600
 TEXT = f"""\
@@ -86,7 +86,7 @@ def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
             file.writelines(lines[600:-600])
     for site in range(SITES):
         stage.produce(f"site-{site}", paths[site])
-    until(lambda: sum(stage.watermarks()) >= 3 * SITES + 1, "some releases are folded")
+    stage.until(lambda: sum(stage.watermarks()) >= 3 * SITES + 1, "some releases are folded")
     stage.kill("w0")
     stage.worker()
     for site in range(SITES):

@@ -19,7 +19,7 @@ from pipeline.study import parse_study
 from producers.client import Progress
 from producers.client_id import vault_path
 from producers.run import Job, run_client
-from tests.stage import Stage, lent, lines, send, study_text, until, write_csv
+from tests.stage import Stage, lent, lines, send, study_text, write_csv
 
 
 @pytest.fixture
@@ -106,7 +106,9 @@ def test_the_first_worker_writes_the_record_and_one_with_state_restores_it(stage
     announce(other_than(stage), stage.settings, overrule=True, say=lambda _: None)
     before = len(stage.read(stage.topics.study.name))
     stage.worker()
-    until(lambda: len(stage.read(stage.topics.study.name)) == before + 1, "the record is restored")
+    stage.until(
+        lambda: len(stage.read(stage.topics.study.name)) == before + 1, "the record is restored"
+    )
     assert known_revision(stage.task, stage.settings) == stage.task.revision
 
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS
 from pipeline.study import parse_study
-from tests.stage import Stage, until
+from tests.stage import Stage
 
 KIND, ENTRY = "private-mean", "tests.toy_mean:METHOD"
 PROGRAM = (
@@ -80,7 +80,7 @@ def test_a_toy_method_lives_the_whole_life(stage: Stage, tmp_path: Path) -> None
     stage.worker()
     one, two = (source(tmp_path, name, seed) for seed, name in enumerate(("north", "south")))
     stage.produce("north", one)
-    until(lambda: sum(stage.watermarks()) >= 5, "some releases are folded")
+    stage.until(lambda: sum(stage.watermarks()) >= 5, "some releases are folded")
     stage.kill("w0")
     stage.produce("south", two)
     assert stage.code("north") == 0, stage.said("north")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from pipeline.page.server import PageServer
 from pipeline.page.watched import Watched
+from tests.stage import PATIENCE
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def served(watched: Watched, token: str = "", host: str = "127.0.0.1") -> Iterat
     server = PageServer(watched, token)
 
     def here(waiting):  # type: ignore[no-untyped-def]
-        return asyncio.run_coroutine_threadsafe(waiting, loop).result(20)
+        return asyncio.run_coroutine_threadsafe(waiting, loop).result(PATIENCE)
 
     try:
         yield here(server.start(host, 0))
@@ -44,7 +45,7 @@ def asked(
     """Return status, headers and text of an answer; a redirection is one."""
     request = urllib.request.Request(url, headers=dict(headers), method=method)  # noqa: S310
     try:
-        answer = urllib.request.build_opener(_Stay).open(request, timeout=20)
+        answer = urllib.request.build_opener(_Stay).open(request, timeout=PATIENCE)
     except urllib.error.HTTPError as error:
         answer = error
     with answer:

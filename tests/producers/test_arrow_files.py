@@ -15,7 +15,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from producers.admission import looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
-from tests.compliance.sources import CHECKS, Case
+from tests.compliance.sources import CHECKS, Case, drain
 
 ROWS = [{"x": number, "y": f"n{number}"} for number in range(11)]
 
@@ -48,14 +48,6 @@ def folder(at: Path) -> Path:
 
 def source(spec: object, position: bytes | None = None, *, follow: bool = False) -> Source:
     return open_source(str(spec), position, folder=Path(), follow=follow)
-
-
-def drain(opened: Source) -> list[Slot]:
-    found = []
-    while not opened.ended:
-        found += opened.read(3, 1.0)
-    opened.close()
-    return found
 
 
 def of_one(write: Callable[[Path, pa.Table], None], name: str) -> Callable[[Path], str]:

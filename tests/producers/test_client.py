@@ -20,7 +20,7 @@ from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client import GROUP, PART
 from producers.client_id import vault_path
-from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, until, write_csv
+from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, write_csv
 
 Build = Callable[..., Stage]
 
@@ -59,11 +59,11 @@ def publish(stage: Stage, version: int, *, task: Task | None = None) -> None:
 def test_a_client_waits_for_a_newer_model_after_its_lead(build: Build) -> None:
     stage = build(stream="max_in_flight_windows = 2")
     client = stage.produce("site", write_csv(stage.folder / "data.csv", 100))
-    until(lambda: len(decoded(stage)) == 2, "two releases at the start")
+    stage.until(lambda: len(decoded(stage)) == 2, "two releases at the start")
     time.sleep(1.0)
     assert [r.header.version for r in decoded(stage)] == [0, 0]
     publish(stage, 1)
-    until(lambda: len(decoded(stage)) == 4, "two releases at model 1")
+    stage.until(lambda: len(decoded(stage)) == 4, "two releases at model 1")
     publish(stage, 7)
     assert stage.code("site") == 0, stage.said("site")
     assert client.poll() == 0
@@ -117,7 +117,7 @@ def test_forged_versions_neither_hold_clients_nor_workers(build: Build) -> None:
     assert stage.said("site").count("somebody else writes to the topic") == 1
     stage.worker()
     stage.caught_up()
-    held = until(stage.store.newest_model, "the worker publishes")
+    held = stage.until(stage.store.newest_model, "the worker publishes")
     assert 3 <= held[0] < 10
     assert stage.dead_letters() == []
     assert stage.final_estimate().releases == 3
@@ -127,11 +127,11 @@ def test_an_open_window_is_closed_after_its_time_with_empty_slots(build: Build) 
     stage = build(stream="max_in_flight_windows = 0", window="seconds = 1.0", privacy=OPEN)
     source = write_csv(stage.folder / "data.csv", 25)
     stage.produce("site", source, "--follow")
-    until(lambda: len(decoded(stage)) == 2, "the full window and the short one")
+    stage.until(lambda: len(decoded(stage)) == 2, "the full window and the short one")
     assert [_records(r) for r in decoded(stage)] == [20, 5]
     with source.open("a") as file:
         file.write("".join(lines(3, 9)))
-    until(lambda: len(decoded(stage)) == 3, "the next short window")
+    stage.until(lambda: len(decoded(stage)) == 3, "the next short window")
     assert _records(decoded(stage)[-1]) == 3
     assert stage.stop("site") == 0
     assert stage.query("site", "SELECT next_seq, records FROM streams") == [(3, 28)]
@@ -156,7 +156,7 @@ def test_what_was_read_before_a_file_that_cannot_be_is_released(build: Build) ->
 def test_a_private_short_window_does_not_tell_how_many_records_it_holds(build: Build) -> None:
     stage = build(stream="max_in_flight_windows = 0", window="seconds = 0.5")
     stage.produce("site", write_csv(stage.folder / "data.csv", 21), "--follow")
-    until(lambda: len(decoded(stage)) == 2, "a full window and one with a single record")
+    stage.until(lambda: len(decoded(stage)) == 2, "a full window and one with a single record")
     full, short = decoded(stage)
     assert full.header == dataclasses.replace(short.header, seq=0)
     assert short.header.records == 20
@@ -167,7 +167,7 @@ def test_a_stop_leaves_the_open_window_to_the_next_start(build: Build) -> None:
     stage = build(stream="max_in_flight_windows = 0")
     source = write_csv(stage.folder / "data.csv", 70)
     stage.produce("site", source, "--follow")
-    until(lambda: len(decoded(stage)) == 3, "the full windows")
+    stage.until(lambda: len(decoded(stage)) == 3, "the full windows")
     assert stage.stop("site") == 0, stage.said("site")
     assert len(decoded(stage)) == 3
     stage.produce("site", source)

@@ -7,7 +7,6 @@ import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,8 +16,8 @@ from pipeline.methods import task_of as make_task
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Stream, Tally
-from tests.databases import sqlite_file
-from tests.stage import Stage, lent, study_text, until, write_csv
+from tests.databases import rows
+from tests.stage import Stage, lent, study_text, write_csv
 
 SOURCE = "csv:data.csv"
 TALLY = Tally(records=20, rejected={"a reason": 2}, clipped=1)
@@ -35,11 +34,6 @@ def release(store: ClientStore, task: Task, *seqs: int) -> None:
         task, SOURCE, [Outgoing(seq, b"bytes %d" % seq, HEADERS) for seq in seqs],
         position=b"place %d" % max(seqs, default=0), tally=TALLY, now=1e9,
     )  # fmt: skip
-
-
-def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
-        return db.execute(statement).fetchall()
 
 
 @pytest.fixture
@@ -175,7 +169,7 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
 def test_two_producers_under_one_client_id_end_with_43_for_the_second(stage: Stage) -> None:
     # as many records as a source is tested with, or the first would wait for more of them
     first = stage.produce("site", source := write_csv(stage.folder / "data.csv", 60), "--follow")
-    until(stage.releases, "the first is in its stream")
+    stage.until(stage.releases, "the first is in its stream")
     second = stage.run("produce", stage.study, "--client", "site", "--source", source, "--quiet")
     assert second.returncode == 43
     assert "another producer runs as client 'site'" in second.stderr
@@ -208,7 +202,9 @@ def test_a_raised_epsilon_does_not_loosen_the_delta_that_the_source_was_given(
 def test_a_producer_on_a_full_disk_ends_with_61_and_later_goes_on(stage: Stage) -> None:
     source = write_csv(stage.folder / "data.csv", 4000)
     limit = (200_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    stage.produce("site", source, preexec=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    stage.produce(
+        "site", source, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    )
     assert stage.code("site") == 61, stage.said("site")
     assert "nothing was spent and nothing is lost" in stage.said("site")
     assert "Traceback" not in stage.said("site")

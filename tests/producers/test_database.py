@@ -16,7 +16,7 @@ from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.database import Database
 from producers.upgrades import SCHEMA
-from tests.databases import sqlite_file
+from tests.databases import rows, sqlite_file
 from tests.stage import study_text
 
 SOURCE = "csv:data.csv"
@@ -51,11 +51,6 @@ def use(path: Path) -> None:
         store.waiting("one")
         store.unsent("one", -1, 100)
         release(store, stream.next_seq)
-
-
-def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
-        return db.execute(statement).fetchall()
 
 
 def remove(path: Path) -> None:

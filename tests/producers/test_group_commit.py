@@ -33,7 +33,7 @@ from producers.client_store import ClientStore
 from producers.ledger import Limit
 from producers.sources import Source, open_source
 from tests.databases import sqlite_file
-from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
+from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv
 
 NAME = "csv:data.csv"
 #: Turns in which a window must be released once its time has come: the reader of a pipe is a thread
@@ -413,7 +413,7 @@ def test_a_slow_pipe_reaches_kafka_window_by_window(
         for window in range(3):
             producer.stdin.write("".join(lines(5, window)).encode())
             producer.stdin.flush()
-            until(lambda n=window: len(stage.releases()) == n + 1, "the window")  # type: ignore[misc]
+            stage.until(lambda n=window: len(stage.releases()) == n + 1, "the window")  # type: ignore[misc]
         producer.stdin.write("".join(lines(2)).encode())
         producer.stdin.close()
         assert producer.wait(PATIENCE) == 0

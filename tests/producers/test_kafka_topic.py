@@ -21,8 +21,8 @@ from producers.sources import kind_of, known_as, open_source
 from producers.sources.kafka_topic import KafkaTopic
 from producers.sources.tape import RECORD_LIMIT
 from producers.sources.topic_spec import topic_spec
-from tests.compliance.sources import CANARY, CHECKS, Case
-from tests.stage import OPEN, Stage, send, study_text
+from tests.compliance.sources import CANARY, CHECKS, Case, drain
+from tests.stage import OPEN, PATIENCE, Stage, send, study_text, until
 
 pytestmark = pytest.mark.kafka
 #: Of the first record, in milliseconds: Kafka deletes those that are a week old.
@@ -56,12 +56,7 @@ class Topics:
         return found
 
     def _settle(self, name: str, partitions: int) -> None:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            if (name in self.admin.list_topics()) == bool(partitions):
-                return
-            time.sleep(0.05)
-        raise AssertionError(name)
+        until(lambda: (name in self.admin.list_topics()) == bool(partitions), name)
 
 
 @pytest.fixture
@@ -87,19 +82,11 @@ def fill(topics: Topics, name: str, count: int, partitions: int, start: int = 0)
             {
                 "value": told(x=number),
                 "partition": number % partitions,
-                "timestamp_ms": 1000 + number,
+                "timestamp_ms": EARLIER + number,
             }
             for number in range(start, start + count)
         ),
     )
-
-
-def drain(source: KafkaTopic) -> list[Any]:
-    found = []
-    while not source.ended:
-        found += source.read(7, 5.0)
-    source.close()
-    return found
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
@@ -138,10 +125,7 @@ def test_a_partition_that_had_to_wait_for_a_short_one_is_read_to_its_end(
         producer.send(name, told(x=number), **at)
     producer.close()
     source, found = topics.open(name), list[Any]()
-    deadline = time.monotonic() + 20
-    while not source.ended:
-        assert time.monotonic() < deadline, len(found)
-        found += source.read(1000, 0.2)
+    until(lambda: found.extend(source.read(1000, 0.2)) or source.ended, "it is read to its end")
     source.close()
     assert [slot.record["x"] for slot in found] == list(range(5000))
 
@@ -170,7 +154,7 @@ def test_transactions_that_were_aborted_are_not_read(topics: Topics) -> None:
     producer.init_transactions()
     for number, end in enumerate(("commit", "abort", "commit")):
         producer.begin_transaction()
-        producer.send(name, told(x=number)).get(timeout=30)
+        producer.send(name, told(x=number)).get(timeout=PATIENCE)
         getattr(producer, f"{end}_transaction")()
     producer.close()
     slots = drain(topics.open(name))

@@ -20,7 +20,7 @@ from pipeline.study import parse_study
 from producers import report
 from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally
 from producers.ledger import Limit
-from tests.databases import sqlite_file
+from tests.databases import rows, sqlite_file
 from tests.sgd import study_text as sgd_text
 from tests.stage import OPEN, study_text
 
@@ -102,11 +102,6 @@ def together(costs: list[tuple[float, float | None]], delta: float) -> float:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "clients" / "site.db"
-
-
-def rows(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
-        return db.execute(statement, values).fetchall()
 
 
 def contents(path: Path) -> list[Any]:

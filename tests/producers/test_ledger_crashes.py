@@ -29,6 +29,7 @@ from benchmarks.ledger_crashes import (
 from pipeline.errors import LocalStoreError
 from pipeline.release.task import Task
 from producers.client_store import ClientStore, Outgoing, Tally
+from tests.stage import until
 
 HERE = "tests.producers.test_ledger_crashes"
 #: Fewest deaths of a default run, and of each kind.
@@ -198,8 +199,7 @@ def test_a_copy_of_a_live_clients_files_is_an_earlier_state_or_refused(
     seed = time.time_ns()
     chance, topic = random.Random(seed), disk / "published"
     pid = forks.begin(folder=str(disk), store=VAULT, records=100_000, kind="none", at=0, seed=seed)
-    while not topic.exists() or topic.stat().st_size < 100:
-        time.sleep(0.001)
+    until(lambda: topic.exists() and topic.stat().st_size >= 100, "it publishes")
     copies = [disk / f"copy-{n}" for n in range(COPIES)]
     for made in copies:
         made.mkdir()

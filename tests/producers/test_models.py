@@ -53,7 +53,7 @@ def test_a_look_ends_with_the_newest_model_also_in_a_topic_that_was_made_anew(
             monkeypatch.setattr(models, "LAST_SECONDS", 0.5)
             for version in (4, 5, 6):
                 publish(version)
-            until(lambda: feed.poll(0.1).version == 6, "the newest of the new topic comes", 30)
+            until(lambda: feed.poll(0.1).version == 6, "the newest of the new topic comes")
             assert feed.refused == 0
         finally:
             feed.close()

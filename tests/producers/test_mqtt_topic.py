@@ -79,7 +79,7 @@ def running(
 
 def drain(source: Pushed, count: int) -> list[Slot]:
     found: list[Slot] = []
-    until(lambda: found.extend(source.read(1000, 0.1)) or len(found) >= count, "messages", 20)
+    until(lambda: found.extend(source.read(1000, 0.1)) or len(found) >= count, "messages")
     return found + source.read(1000, 0.2)
 
 
@@ -217,7 +217,7 @@ def test_a_broker_killed_in_mid_stream_costs_nothing_and_doubles_nothing(
                 client.publish("plant/1", payload, 1)
             found = drain(source, 20)
     with broker(tmp_path, kind, users=True, port=port):
-        until(lambda: any("has forgotten this client" in line for line in said), "it is back", 30)
+        until(lambda: any("has forgotten this client" in line for line in said), "it is back")
         Broker(port).publish(*told(*range(1000, 1010)))
         found += drain(source, 10)
         while len(found) < 10 or numbers(found)[-1] != 1009:

@@ -6,11 +6,12 @@ import io
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import DataError
-from producers.sources import RECORD_LIMIT, Slot, Source, open_once, open_source
+from producers.sources import RECORD_LIMIT, Slot, open_once, open_source
+from tests.compliance.sources import drain
 
 
 class Pieces(io.RawIOBase):
@@ -25,14 +26,6 @@ class Pieces(io.RawIOBase):
         return piece
 
 
-def drain(source: Source) -> list[Slot]:
-    slots = []
-    while not source.ended:
-        slots += source.read(7, 5.0)
-    source.close()
-    return slots
-
-
 def seen(slots: list[Slot]) -> list[tuple[object, object, int]]:
     return [(slot.record, slot.fault, slot.line) for slot in slots]
 
@@ -42,7 +35,6 @@ JSONL = b'{"x": 1}\n\n{"x": \n[1]\n{"x": NaN}\r\n{"x": "\xc3\xa9"}\n\n{"x": 3}'
 
 
 @pytest.mark.parametrize(("form", "data"), [("csv", CSV), ("jsonl", JSONL)])
-@settings(max_examples=60, deadline=None)
 @given(sizes=st.lists(st.integers(1, 12)))
 def test_a_pipe_has_the_slots_and_lines_of_a_file(
     form: str, data: bytes, sizes: list[int], tmp_path_factory: pytest.TempPathFactory

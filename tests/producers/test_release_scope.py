@@ -24,7 +24,7 @@ from producers.client_store import ClientStore, Outgoing, Tally
 from producers.heritage import account
 from producers.ledger import Limit
 from producers.sources import open_source
-from tests.databases import sqlite_file
+from tests.databases import rows, sqlite_file
 from tests.stage import study_text, write_csv
 from tests.toy_mean import MeanTask
 
@@ -57,11 +57,6 @@ def task_of(kind: str = "gaussian", name: str = "one", made: type[Task] = Repeat
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "site.db"
-
-
-def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
-        return db.execute(statement).fetchall()
 
 
 def release(store: ClientStore, task: Task, *seqs: int) -> None:

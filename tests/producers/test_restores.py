@@ -170,12 +170,14 @@ def test_a_source_shorter_than_what_was_lost_stays_owed(build: Build) -> None:
     # a source that grows, and a process that ends in between
     stage.produce("site", path, "--follow")
     path.write_text("".join(whole[: 4 * SLOTS + 1]))
-    until(lambda: stage.query("site", "SELECT owed FROM streams") == [(SLOTS,)], "one window left")
+    stage.until(
+        lambda: stage.query("site", "SELECT owed FROM streams") == [(SLOTS,)], "one window left"
+    )
     stage.kill("site")
     grown = whole + [f"{line.rstrip()},2013-02-01T00:00:00Z\n" for line in lines(2 * SLOTS, 7)]
     path.write_text("".join(grown))
     stage.produce("site", path, "--follow")
-    until(lambda: len(numbers(stage)) == 7, "the new records are released")
+    stage.until(lambda: len(numbers(stage)) == 7, "the new records are released")
     stage.processes["site"].send_signal(signal.SIGTERM)
     assert stage.code("site") == 0, stage.said("site")
     assert once(stage)

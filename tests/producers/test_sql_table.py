@@ -16,7 +16,7 @@ from benchmarks.killed_sources import duck_connection
 from pipeline.errors import ConfigError, DataError
 from producers.admission import looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
-from tests.compliance.sources import CHECKS, Case
+from tests.compliance.sources import CHECKS, Case, drain
 from tests.postgres import postgres
 
 COLUMNS = "id BIGINT, heat DOUBLE PRECISION, failed TEXT"
@@ -76,14 +76,6 @@ def source(
 ) -> Source:
     say = [].append if said is None else said.append
     return open_source(spec, position, folder=Path(), follow=follow, say=say)
-
-
-def drain(opened: Source) -> list[Slot]:
-    found = []
-    while not opened.ended:
-        found += opened.read(3, 1.0)
-    opened.close()
-    return found
 
 
 def keys(slots: list[Slot]) -> list[object]:

@@ -46,7 +46,7 @@ def of_partitions(
     ]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     of=st.sampled_from(sorted(OF)),
     order=st.randoms(use_true_random=False),

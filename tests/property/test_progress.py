@@ -22,7 +22,7 @@ ORDERS = st.integers(1, 40).flatmap(
 LEDGER = "l"
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(ORDERS)
 def test_any_order_with_any_duplicates_folds_each_number_once_and_leaves_no_hole(
     case: tuple[int, list[int], list[tuple[int, int]]],
@@ -44,7 +44,7 @@ def test_any_order_with_any_duplicates_folds_each_number_once_and_leaves_no_hole
     assert (progress.highest, progress.gaps, progress.missing) == (n - 1, [], 0)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.integers(0, 60), max_size=60))
 def test_what_is_stored_comes_back_and_goes_on_in_the_same_way(numbers: list[int]) -> None:
     progress = Progress(LEDGER)

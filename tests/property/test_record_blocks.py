@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
@@ -92,7 +92,6 @@ def one_by_one(
     return rows, faults
 
 
-@settings(max_examples=60, deadline=None)
 @example(records=[], cuts=[], kind=("logistic", "unit"))
 @example(records=[{}], cuts=[], kind=("linear", "unit"))
 @given(

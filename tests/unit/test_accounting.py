@@ -8,7 +8,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import log_ndtr
@@ -75,7 +75,6 @@ def test_a_huge_epsilon_implies_a_mu_that_grows_with_its_root(epsilon: float) ->
 
 
 @given(pures, deltas)
-@settings(max_examples=50, deadline=None)
 def test_the_implied_mu_never_promises_less_than_the_epsilon_itself(
     epsilon: float, delta: float
 ) -> None:
@@ -126,7 +125,6 @@ def test_an_impossible_delta_is_refused(delta: float) -> None:
 
 
 @given(costs, mus.map(Gaussian) | pures.map(Pure), deltas)
-@settings(max_examples=50, deadline=None)
 def test_one_release_more_never_costs_less(parts: list[Event], more: Event, delta: float) -> None:
     assert total_mu([*parts, more]) >= total_mu(parts)
     # bisection in float64
@@ -134,7 +132,6 @@ def test_one_release_more_never_costs_less(parts: list[Event], more: Event, delt
 
 
 @given(costs, deltas, st.floats(1.0, 2.0))
-@settings(max_examples=50, deadline=None)
 def test_the_total_falls_in_delta_and_rises_with_each_cost(
     parts: list[Event], delta: float, factor: float
 ) -> None:
@@ -148,7 +145,6 @@ def test_the_total_falls_in_delta_and_rises_with_each_cost(
 
 
 @given(costs, deltas)
-@settings(max_examples=50, deadline=None)
 def test_the_order_of_releases_does_not_matter(parts: list[Event], delta: float) -> None:
     total = total_epsilon(parts, delta)
     for order in itertools.islice(itertools.permutations(parts), 6):
@@ -159,14 +155,12 @@ def test_the_order_of_releases_does_not_matter(parts: list[Event], delta: float)
 
 
 @given(mus, st.integers(1, 50))
-@settings(max_examples=50, deadline=None)
 def test_a_group_of_gaussian_costs_is_as_far_apart_as_all_its_records(mu: float, k: int) -> None:
     """k records move a sum k times as far: the mechanism of k-fold sensitivity."""
     assert group(Gaussian(mu), k) == Gaussian(k * mu)
 
 
 @given(pures, st.integers(1, 50))
-@settings(max_examples=50, deadline=None)
 def test_a_group_of_pure_costs_keeps_its_epsilons_sum_and_no_larger_mu(
     epsilon: float, k: int
 ) -> None:
@@ -215,7 +209,6 @@ def test_a_cost_is_converted_to_the_unit_and_neighbours_of_a_budget(
     st.sampled_from([sensitivity.of_gradient, sensitivity.of_curvature]),
     st.sampled_from([1, 2]),
 )
-@settings(max_examples=50, deadline=None)
 def test_a_replacement_is_at_least_as_far_as_an_absence_and_at_most_two_of_them(
     l2: float, ratio: float, distance: object, order: int
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import PrivacyError
@@ -42,7 +42,6 @@ def test_the_laplace_mechanism_has_its_known_scale() -> None:
 
 
 @given(lengths, epsilons, deltas, counts, counts)
-@settings(max_examples=50, deadline=None)
 def test_gaussian_round_trips_return_in_all_three_directions(
     sensitivity: float, epsilon: float, delta: float, records: int, releases: int
 ) -> None:
@@ -53,7 +52,6 @@ def test_gaussian_round_trips_return_in_all_three_directions(
 
 
 @given(lengths, epsilons, counts, counts)
-@settings(max_examples=50, deadline=None)
 def test_laplace_round_trips_return_in_both_directions(
     sensitivity: float, epsilon: float, records: int, releases: int
 ) -> None:
@@ -65,8 +63,8 @@ def test_laplace_round_trips_return_in_both_directions(
         assert solve(question, scale=scale).epsilon == pytest.approx(epsilon, rel=1e-12)
 
 
+@pytest.mark.takes("sums over the lattice, for each example thrice; `make test-slow` has many")
 @given(st.integers(1, 40), epsilons, deltas, st.integers(1, 5), st.sampled_from([0.25, 1.0, 3.0]))
-@settings(max_examples=60, deadline=None)
 def test_discrete_gaussian_round_trips_return_in_all_three_directions(
     steps: int, epsilon: float, delta: float, dimension: int, lattice: float
 ) -> None:
@@ -141,7 +139,6 @@ def test_without_a_lattice_the_answer_is_the_channel_of_this_project(
 
 
 @given(epsilons, deltas, st.floats(1.0, 2.0), st.sampled_from(NAMES), st.booleans())
-@settings(max_examples=50, deadline=None)
 def test_a_larger_budget_never_asks_for_more_noise(
     epsilon: float, delta: float, factor: float, name: Name, chosen: bool
 ) -> None:
@@ -157,7 +154,6 @@ def test_a_larger_budget_never_asks_for_more_noise(
 
 
 @given(st.sampled_from(NAMES), counts, counts, epsilons, deltas)
-@settings(max_examples=50, deadline=None)
 def test_more_records_and_more_releases_never_ask_for_less_noise(
     name: Name, records: int, releases: int, epsilon: float, delta: float
 ) -> None:

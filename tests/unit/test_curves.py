@@ -7,7 +7,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import PrivacyError
@@ -95,7 +95,6 @@ def test_a_fine_discrete_gaussian_has_the_continuous_curve(sigma: float) -> None
 
 
 @given(sigmas, steps, epsilons, st.floats(1.0, 3.0), st.integers(0, 30))
-@settings(max_examples=50, deadline=None)
 def test_the_gaussian_curve_falls_with_noise_and_epsilon_and_rises_with_distance(
     sigma: float, distance: int, epsilon: float, factor: float, more: int
 ) -> None:
@@ -111,7 +110,6 @@ def test_the_gaussian_curve_falls_with_noise_and_epsilon_and_rises_with_distance
 
 
 @given(scales, steps, epsilons, st.floats(1.0, 3.0), st.integers(0, 30))
-@settings(max_examples=50, deadline=None)
 def test_the_laplace_curve_falls_with_noise_and_epsilon_and_rises_with_distance(
     scale: float, distance: int, epsilon: float, factor: float, more: int
 ) -> None:
@@ -145,7 +143,6 @@ def test_the_bound_is_the_best_of_all_orders(rho: float, epsilon: float) -> None
 
 
 @given(st.floats(0.3, 300.0), steps, epsilons)
-@settings(max_examples=50, deadline=None)
 def test_the_bound_is_never_below_the_exact_curve_of_one_integer(
     sigma: float, distance: int, epsilon: float
 ) -> None:
@@ -154,7 +151,6 @@ def test_the_bound_is_never_below_the_exact_curve_of_one_integer(
 
 
 @given(st.floats(0.01, 5.0), st.floats(0.0, 20.0))
-@settings(max_examples=50, deadline=None)
 def test_the_bound_is_never_below_the_exact_curve_of_the_continuous_law(
     mu: float, epsilon: float
 ) -> None:
@@ -181,7 +177,6 @@ def test_the_bound_holds_for_vectors_whose_difference_points_anywhere(dimension:
 
 
 @given(st.floats(1e-6, 20.0), epsilons, st.floats(1.0, 3.0))
-@settings(max_examples=50, deadline=None)
 def test_the_bound_falls_in_epsilon_and_rises_in_rho(
     rho: float, epsilon: float, factor: float
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -133,7 +133,6 @@ def tried(encoder: Encoder, record: dict[str, object]) -> Row | None:
         return None
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(RECORDS, min_size=1, max_size=7), st.sampled_from(["unit", "none"]))
 def test_columns_are_encoded_bit_by_bit_as_their_records_are(
     records: list[dict[str, object]], scaling: str

@@ -7,7 +7,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import PrivacyError
@@ -39,13 +39,11 @@ EVENTS = st.lists(SINGLE, min_size=1, max_size=6).map(compose)
 
 
 @given(EVENTS)
-@settings(max_examples=50, deadline=None)
 def test_what_is_written_is_read(event: Event) -> None:
     assert decode(encode(event)) == event
 
 
 @given(st.lists(SINGLE, min_size=1, max_size=5))
-@settings(max_examples=50, deadline=None)
 def test_several_events_have_one_form_in_any_order_and_any_nesting(events: list[Event]) -> None:
     whole = compose(events)
     for order in itertools.islice(itertools.permutations(events), 6):
@@ -96,7 +94,6 @@ def test_the_form_of_each_kind_is_what_ledgers_hold() -> None:
 
 
 @given(EVENTS, EVENTS, EVENTS)
-@settings(max_examples=50, deadline=None)
 def test_the_worse_of_two_is_no_lower_than_either_however_often_it_is_taken(
     one: Event, two: Event, three: Event
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Timer
+from typing import Any
 
 import pytest
 
@@ -71,3 +73,32 @@ def test_who_comes_as_the_server_ends_is_told_to_come_again(tmp_path: Path) -> N
     assert forks._connected(name) is None
     ends.join()
     assert forks._connected(name) is None
+
+
+def test_who_starts_a_server_asks_it_even_if_its_address_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by one that found the former server gone, and is slow to say so."""
+    servers: list[int] = []
+
+    def started(listener: socket.socket) -> Any:
+        (tmp_path / "forks").unlink()
+        servers.append(os.fork())
+        if not servers[-1]:
+            with suppress(BaseException):
+                forks.serve(listener)
+            os._exit(0)
+        return None
+
+    monkeypatch.setattr(forks, "MODULES", ())
+    monkeypatch.setattr(forks, "_draw", lambda: None)
+    monkeypatch.setattr(forks, "_started", started)
+    monkeypatch.setattr(forks.atexit, "register", lambda _: None)
+    monkeypatch.setenv(forks.ROOM, str(tmp_path))
+    try:
+        forks.Forks()._serve().close()
+        assert len(servers) == 1
+        os.waitpid(servers.pop(), 0)
+    finally:
+        for left in servers:
+            os.kill(left, signal.SIGKILL)

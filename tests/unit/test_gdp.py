@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting import gaussian_mechanism as dp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import PrivacyError
@@ -70,7 +70,6 @@ def test_delta_falls_in_epsilon_and_rises_in_mu() -> None:
 
 
 @given(st.floats(1e-6, 50.0), st.floats(0.0, 50.0), st.floats(1.0, 3.0))
-@settings(max_examples=50, deadline=None)
 def test_delta_is_monotonic_at_any_mu_and_epsilon(mu: float, epsilon: float, factor: float) -> None:
     delta = gdp.delta_of(mu, epsilon)
     # the logarithms of the tails have about 1e-13 of rounding where they are large
@@ -79,7 +78,6 @@ def test_delta_is_monotonic_at_any_mu_and_epsilon(mu: float, epsilon: float, fac
 
 
 @given(st.floats(1e-4, 20.0), st.floats(1e-15, 0.4), st.floats(1.0, 2.0))
-@settings(max_examples=50, deadline=None)
 def test_more_budget_never_means_more_noise(epsilon: float, delta: float, factor: float) -> None:
     mu = gdp.mu_of(epsilon, delta)
     assert gdp.mu_of(epsilon * factor, delta) >= mu * (1 - 1e-9)

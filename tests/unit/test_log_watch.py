@@ -9,8 +9,8 @@ import pytest
 
 from agents.link import _started
 from agents.log_extent import check_end, check_log
+from infra.local.ports import free_port
 from pipeline.errors import OffsetGap, StateError
-from tests.outputs import free_port
 
 
 def test_a_log_that_ends_before_what_was_folded_was_made_anew() -> None:

@@ -16,7 +16,7 @@ import jsonschema
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
@@ -108,7 +108,6 @@ def scaled_by_hand(value: float, low: float, high: float, unit: bool) -> float:
     return min(max((value - centre) / half, -1.0), 1.0)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.data(), st.booleans())
 def test_an_array_is_scaled_bit_by_bit_as_its_records_are(data: Any, unit: bool) -> None:
     ends = st.floats(-1e6, 1e6, allow_subnormal=False)
