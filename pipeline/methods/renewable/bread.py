@@ -28,7 +28,7 @@ class Bread:
 
     matrix: M with its floor, shape (d, d).
     curvature: The positive part of Abar with its eigenvalues shrunk, shape (d, d).
-    certain: Eigenvalues of what is certain of M, shape (d,).
+    certain, axes: Eigenvalues of what is certain of M, shape (d,), and their vectors, (d, d).
     loadings: The share of each coefficient's variance that can lie in directions that are not
         known, in [0, 1], shape (d,). A direction counts by what is certain of it: one that is
         spread evenly over all coefficients can rule the variance of each.
@@ -41,6 +41,7 @@ class Bread:
     matrix: Matrix
     curvature: Matrix
     certain: Vector
+    axes: Matrix
     loadings: Vector
     turned: Vector
     come: float
@@ -55,6 +56,19 @@ class Bread:
     def unknown(self) -> NDArray[np.bool_]:
         """Which coefficients lie in them, shape (d,)."""
         return self.loadings >= UNKNOWN_SHARE
+
+    def longest(self, step: Vector) -> Vector:
+        """Return a step that M has made as long as it may be in directions that are known.
+
+        Where M holds more than is certain, which may be noise, the step is too short. What it is in
+        hidden directions stays.
+
+        step: Shape (d,).
+        """
+        known = self.certain >= READY * self.noise
+        own = self.axes.T @ step
+        own[known] = (self.axes.T @ self.matrix @ step)[known] / self.certain[known]
+        return self.axes @ own
 
 
 def bread_of(
@@ -80,6 +94,7 @@ def bread_of(
         matrix=_assembled(vectors, np.maximum(values, FLOOR * size)),
         curvature=curvature,
         certain=certain,
+        axes=axes,
         loadings=shares[:, hidden].sum(axis=1) / shares.sum(axis=1),
         turned=(axes[:, hidden] ** 2).sum(axis=1),
         come=_come(axes[:, hidden], curvature, penalty, size),

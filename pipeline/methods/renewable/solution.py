@@ -45,10 +45,9 @@ CAUTION = 2.0
 TRAPEZOID = 0.5
 #: Coefficients that are so many standard errors from the mean model of their releases still move.
 MOVING = 5.0
-#: A step of z standard errors that was cut to its share r leaves the bias (1 - r) z and the chance
-#: r. With z^2 - 1 for what is beyond chance, both together are at most 1, which intervals stand
-#: for, as long as (1 - r) z^2 is at most this.
-CUT = 2.0
+#: A step that may be too short by the share s of itself is on its way still where s z^2 is more, with
+#: z its standard errors. Chance alone makes it as long in one of seventy, where s is 1.
+SHORT = 6.0
 #: So many of the newest epochs say how much releases differ by chance: most of all releases.
 SPREAD = 3
 #: Weights of the oldest epoch that are tried. With half of it chance falls by three quarters or
@@ -62,7 +61,8 @@ class Solution:
 
     moments, bread: Of these releases.
     step: From their mean model to the coefficients, before it was shortened, shape (d,).
-    cut: What it was shortened by, shape (d,): the coefficients miss as much.
+    missing: How far the coefficients may be from where the step leads, shape (d,): what was cut
+        off it, and what it is too short with more curvature than is certain.
     coefficients: Shape (d,).
     unlike: What was taken off the mean score, shape (d,).
     turned: Variance of the summed score that the noise of the curvature makes, shape (d, d).
@@ -75,7 +75,7 @@ class Solution:
     moments: Moments
     bread: Bread
     step: Vector
-    cut: Vector
+    missing: Vector
     coefficients: Vector
     unlike: Vector
     turned: Matrix
@@ -114,15 +114,16 @@ class Solution:
         return not self.bread.hidden and not self.is_moving(np.diag(least))
 
     def is_moving(self, variances: Vector) -> bool:
-        """Whether the coefficients are far from the models of these releases, for their errors.
+        """Whether the coefficients are on their way still, for their errors.
 
-        Or whether they are on the way to where these releases lead, as the step was too long.
+        They are far from the models of these releases; or those that are known may be far from
+        where the releases lead.
         """
         # sums that somebody forged may leave a variance below 0: nothing is near for that
         known = np.maximum(variances, 0.0)
         far = self.step**2 > MOVING**2 * known
-        cut = (self.step * self.cut > CUT * known) & ~self.bread.unknown
-        return bool(np.any(far | cut))
+        short = (self.step * self.missing > SHORT * known) & ~self.bread.unknown
+        return bool(np.any(far | short))
 
 
 def solve(task: RenewableTask, parts: Weighed) -> Solution:
@@ -183,7 +184,7 @@ def _solved(task: RenewableTask, shape: Shape, sums: Sums) -> Solution:
         moments=moments,
         bread=bread,
         step=whole,
-        cut=whole - step,
+        missing=bread.longest(whole) - step,
         coefficients=mean - step,
         unlike=known * half,
         turned=turned,
