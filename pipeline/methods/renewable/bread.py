@@ -65,7 +65,7 @@ class Bread:
 
         step: Shape (d,).
         """
-        known = self.certain >= READY * self.noise
+        known = (self.certain >= READY * self.noise) & (self.certain > 0)
         own = self.axes.T @ step
         own[known] = (self.axes.T @ self.matrix @ step)[known] / self.certain[known]
         return self.axes @ own

@@ -45,8 +45,8 @@ CAUTION = 2.0
 TRAPEZOID = 0.5
 #: Coefficients that are so many standard errors from the mean model of their releases still move.
 MOVING = 5.0
-#: A step that may be too short by the share s of itself is on its way still where s z^2 is more, with
-#: z its standard errors. Chance alone makes it as long in one of seventy, where s is 1.
+#: A step that may be too short by the share s of itself is on its way still where s z^2 is more,
+#: with z its standard errors. Chance alone makes it as long in one of seventy, where s is 1.
 SHORT = 6.0
 #: So many of the newest epochs say how much releases differ by chance: most of all releases.
 SPREAD = 3
