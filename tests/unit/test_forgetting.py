@@ -82,7 +82,8 @@ def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases here are made by a linear score: no distance is too far for it."""
     for module in (private_estimate, open_estimate):
         monkeypatch.setattr(module, "is_far", lambda *_: False)
-    monkeypatch.setattr(solution, "MOVING", math.inf)
+    for limit in ("MOVING", "SHORT"):
+        monkeypatch.setattr(solution, limit, math.inf)
 
 
 def test_without_forgetting_there_is_one_bucket_of_weight_one() -> None:

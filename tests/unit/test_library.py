@@ -99,7 +99,7 @@ def test_what_cannot_be_used_is_said_by_name() -> None:
     for bad, error, words in [
         ({"x0": [1.0]}, vs.DataError, "no column 'x1'"),
         ({"X0": [1.0], "x1": [1.0], "y": [1.0]}, vs.DataError, "no column 'x0', 'x2'; it has 'X0'"),
-        ({**columns, "x0": 1.0}, vs.DataError, r"one length: 'x0' has shape \(\)"),
+        ({**columns, "x0": 1.0}, vs.DataError, r"another shape: 'x0' has shape \(\)"),
         ({**columns, "x0": [1.0]}, vs.DataError, r"'x0' has shape \(1,\), 'x1' has shape \(100,\)"),
         ([[1.0, 2.0]], vs.DataError, "give y, the values of 'y'"),
         (7, vs.DataError, "mapping from names to columns"),

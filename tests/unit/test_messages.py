@@ -130,7 +130,8 @@ def test_an_estimate_is_plain_json_and_comes_back(
     # still something there
     for module in (private_estimate, open_estimate):
         monkeypatch.setattr(module, "is_far", lambda *_: False)
-    monkeypatch.setattr(solution, "MOVING", math.inf)
+    for limit in ("MOVING", "SHORT"):
+        monkeypatch.setattr(solution, limit, math.inf)
     task = task_of(p=2, records=200, private=private, epsilon=8.0, loss="logistic")
     partition = folded(task, sample_log(task, releases=releases, start=1))
     _, message = combine(task, {0: partition}, topic="t", model_version=4, published_at=1.5)

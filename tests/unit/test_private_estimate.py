@@ -34,7 +34,8 @@ from tests.by_formula import by_formula
 def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases here are made by a linear score: no distance is too far for it, and no step."""
     monkeypatch.setattr(private_estimate, "is_far", lambda *_: False)
-    monkeypatch.setattr(solution, "MOVING", math.inf)
+    for limit in ("MOVING", "SHORT"):
+        monkeypatch.setattr(solution, limit, math.inf)
 
 
 def batch_of(task: Task, seed: int, versions: list[int], start: int = 0) -> PrivateBatch:
