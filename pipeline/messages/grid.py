@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from pipeline.messages.estimate import Finite
+
+#: What a study file can hold: numbers, text, and lists and tables of them.
+Plain: TypeAlias = bool | int | float | str | None
+Value: TypeAlias = Plain | list[Plain] | dict[str, Plain | list[Plain]]
 
 
 class GridSetting(msgspec.Struct, frozen=True):
@@ -27,7 +31,7 @@ class GridSetting(msgspec.Struct, frozen=True):
         null instead if there is no such run, or it failed.
     """
 
-    setting: dict[str, Any]
+    setting: dict[str, Value]
     draws: Annotated[int, Meta(ge=0)]
     means: dict[str, Finite]
     standard_errors: dict[str, Finite | None]
@@ -43,7 +47,7 @@ class GridFailure(msgspec.Struct, frozen=True):
     exit_code: What the command would end with if this were its only run.
     """
 
-    setting: dict[str, Any]
+    setting: dict[str, Value]
     draw: Annotated[int, Meta(ge=0)] | None
     error: str
     exit_code: Annotated[int, Meta(ge=1)]
@@ -67,12 +71,12 @@ class GridMessage(msgspec.Struct, frozen=True, tag="backtest-grid/1", tag_field=
     """
 
     not_private: str
-    axes: dict[str, list[Any]]
+    axes: dict[str, list[Value]]
     settings: list[GridSetting]
     no_open: list[str]
     failed: list[GridFailure]
-    recommended: dict[str, Any] | None
+    recommended: dict[str, Value] | None
     reason: str
     warnings: list[str]
-    beside: dict[str, Any] | None
+    beside: dict[str, dict[str, Plain] | list[dict[str, Plain | dict[str, Plain]]]] | None
     seconds: Annotated[float, Meta(ge=0)]

@@ -32,6 +32,9 @@ FILE = Path(__file__).parent / "logs.msgpack.xz"
 #: Estimates are as close as their largest number times this: linear algebra of a few coefficients
 #: in float64, of which processors differ in the last bits.
 TOLERANCE = 1e-12
+#: Open releases are, too, but for this: the first is expanded at a window's own fit, whose last
+#: steps go as far as rounding lets the loss fall.
+FITTED = 1e-8
 ROW = ("value", "standard_error", "sampling_se", "privacy_se")
 #: Time of the first release, in milliseconds since 1970.
 FIRST = 1_700_000_000_000
@@ -255,4 +258,4 @@ def alike(task: Task, one: bytes, other: bytes) -> bool:
     numbers = [np.concatenate([row["point"][0], row["sums"][0]]) for row in (left, right)]
     for row in (left, right):
         row["point"] = row["sums"] = 0.0
-    return left.tobytes() == right.tobytes() and distance(*numbers) <= TOLERANCE
+    return left.tobytes() == right.tobytes() and distance(*numbers) <= FITTED

@@ -8,6 +8,7 @@ import operator
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,15 @@ def test_whoever_goes_away_leaves_no_process() -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Have an interrupt be an error, as it is in a command, whatever came before this test."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_a_process_starts_comes_when_it_has_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
