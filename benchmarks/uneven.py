@@ -75,10 +75,11 @@ def row_of(name: str, rule: str, draws: int) -> str:
             rng = np.random.default_rng([SEED, int(-100 * STARTS[name]), number])
             drawn, estimates = released(task, stream.draw(rng, task.loss)), list[Estimate]()
             _, partition = folded(task, drawn, int(rng.integers(2**62)), estimates=estimates)
-            held = [held_of(one, target) for one in estimates]
+            held = np.array([held_of(one, target) for one in estimates])
             last.append(held_of(estimate_of(task, [partition]), target))
-            every.append(np.nanmean(held, axis=0) if held else last[-1])
-            first.append(first_of(np.array(held)))
+            shown = np.sum(~np.isnan(held), axis=0)
+            every.append(np.where(shown, np.nansum(held, axis=0) / np.maximum(shown, 1), np.nan))
+            first.append(first_of(held))
     cells = [name, rule, str(draws), f"{task.secant.width:g}", f"{np.mean(~np.isnan(last)):.0%}"]
     for found in (last, [one[:1] for one in last], first, [one[:1] for one in first], every):
         share = share_of(found)
