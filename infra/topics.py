@@ -13,6 +13,7 @@ from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import (
+    InvalidReplicationFactorError,
     LeaderNotAvailableError,
     NoError,
     TopicAlreadyExistsError,
@@ -169,11 +170,24 @@ def _create(settings: Settings, admin: Any, topic: Topic) -> None:
         "replication_factor": topic.replication,
         "configs": topic.config,
     }
-    try:
-        admin.create_topics({topic.name: options}, wait_for_metadata=True)
-    except TopicAlreadyExistsError:
-        # another client of the study was faster
-        check_topic(settings, admin, topic)
+    deadline = time.monotonic() + METADATA_SECONDS
+    while True:
+        try:
+            admin.create_topics({topic.name: options}, wait_for_metadata=True)
+        except TopicAlreadyExistsError:
+            # another client of the study was faster
+            check_topic(settings, admin, topic)
+        except InvalidReplicationFactorError:
+            # Kafka counts a broker that has just started, or was away, some seconds later
+            if time.monotonic() < deadline:
+                time.sleep(0.2)
+                continue
+            raise ConfigError(
+                f"stream.replication = {topic.replication}: Kafka has fewer brokers now, so it "
+                f"cannot make topic {topic.name}; the operator must start the others, or, before "
+                "the study's first start, set stream.replication to as many as there are at most"
+            ) from None
+        return
 
 
 def check_topic(settings: Settings, admin: Any, topic: Topic) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import InvalidTimestampError
 
+from infra import topics
 from infra.topics import are_there, check_copies, check_partitions, ensure_topics, judged
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
@@ -104,6 +105,35 @@ def test_a_study_that_forgets_by_seconds_takes_no_releases_from_the_future(
             send(kafka, made.topics.releases.name, [future])
     finally:
         made.remove()
+
+
+def test_more_copies_than_brokers_are_refused_by_name(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "METADATA_SECONDS", 0.5)
+    many = replace(stage.topics.releases, replication=3)
+    with pytest.raises(ConfigError, match=r"stream\.replication = 3: Kafka has fewer brokers"):
+        ensure_topics(stage.settings, [many])
+    assert not are_there(stage.settings, [many.name])
+
+
+def test_a_topic_is_made_as_soon_as_a_broker_that_was_away_counts_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka refuses any number of copies while it counts no broker, as after a pause."""
+    copies, make = iter((3, 3)), KafkaAdminClient.create_topics
+
+    def made(admin: KafkaAdminClient, wanted: dict[str, dict[str, int]], **how: object) -> object:
+        asked = {
+            name: options | {"replication_factor": next(copies, options["replication_factor"])}
+            for name, options in wanted.items()
+        }
+        return make(admin, asked, **how)
+
+    monkeypatch.setattr(KafkaAdminClient, "create_topics", made)
+    ensure_topics(stage.settings, [stage.topics.releases])
+    assert next(copies, None) is None
+    assert are_there(stage.settings, [stage.topics.releases.name])
 
 
 def test_making_topics_twice_changes_nothing(stage: Stage) -> None:
