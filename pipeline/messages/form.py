@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.privacy.memory import EPOCHS
 from pipeline.release.task import Task
 
 #: Releases as one structured array, with the fields of `HEADER`, "point", "sums" and "mac".
@@ -37,6 +38,12 @@ HEADER = np.dtype(
     ]
 )  # fmt: skip
 MAC = ("mac", "<u8", (2,))
+#: Behind it where windows grow or noise remembers, in a form of its own. before: slots that the
+#: client's chain had released; chain, number: which chain, and which release of it, from 1; 0 at
+#: the public start, which is in no chain. starts: for each epoch of models the number of the
+#: chain's first release in it or in a later one; 0 where there is none yet.
+CHAIN_FORM = 3
+CHAIN = [("before", "<i8"), ("chain", "<i8"), ("number", "<i8"), ("starts", "<i8", (EPOCHS,))]
 
 
 class Form:
@@ -52,12 +59,19 @@ class Form:
         self.layout, self.slots, self.noised = task.layout, task.slots, task.study.noised
         self.most_records = task.most_records
         number, point = self.layout.number, self.layout.point.length
-        body = [("point", number, (point,)), ("sums", number, (self.layout.length,))]
+        self.chained = bool(task.growth.divisor) or task.remembers
+        self.number = CHAIN_FORM if self.chained else FORM
+        self.growth = task.growth
+        body = [
+            *(CHAIN if self.chained else ()),
+            ("point", number, (point,)),
+            ("sums", number, (self.layout.length,)),
+        ]
         self.dtype = np.dtype([*HEADER.descr, *body, MAC])
         self.blank: Rows = np.zeros(1, self.dtype)
         common = {
             "magic": MAGIC,
-            "form": FORM,
+            "form": self.number,
             "study": short(task.study.name),
             "revision": int.from_bytes(bytes.fromhex(revision), "little"),
             "claim": short(task.budget.claim),

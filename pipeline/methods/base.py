@@ -159,6 +159,16 @@ class Method(ABC, Generic[T]):
         del given
         return study
 
+    def grows(self, study: Study) -> bool:
+        """Whether windows can hold more records as a client goes on: sums with one noise for all."""
+        del study
+        return False
+
+    def remembers(self, study: Study) -> bool:
+        """Whether the noise of a release can depend on those before it."""
+        del study
+        return False
+
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """Put into a study's meaning, of which the revision is a hash, what the method adds."""
 

@@ -21,6 +21,7 @@ from pipeline.release.query import OpenQuery, Query
 from pipeline.release.rows import clipped_to_norm, weight_of
 from pipeline.scheduling.policy import ReleasePolicy, WhenFull
 from pipeline.study import Study, revision_of
+from pipeline.study.growth import Growth, growth_of
 from pipeline.types import Matrix, Vector
 
 
@@ -55,6 +56,21 @@ class Task(RecordBounds, ABC):
     keeps_slots = False
     #: Whether records beyond the norm bound weigh less, as `record_weights` says, and are not cut.
     weighs = False
+
+    @property
+    def grows(self) -> bool:
+        """Whether its windows can grow: as `Method.grows`."""
+        return False
+
+    @cached_property
+    def growth(self) -> Growth:
+        """How large its windows are."""
+        return growth_of(self.study.window, grows=self.grows)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the noise of a release depends on those before it, behind the public start."""
+        return False
 
     @abstractmethod
     def make_budget(self, level: str | None) -> Budget:
@@ -113,7 +129,7 @@ class Task(RecordBounds, ABC):
     @property
     def most_records(self) -> int:
         """How many records one release may stand for."""
-        return self.slots
+        return self.growth.largest
 
     @property
     @abstractmethod

@@ -16,6 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
 from pipeline.study.data_tables import Response
 from pipeline.study.features import WIDEST, check_range
+from pipeline.study.growth import growth_of
 from pipeline.study.model import LIVE, Study
 from pipeline.study.tables import near
 
@@ -163,6 +164,13 @@ def check_kind(study: Study) -> None:
             "privacy.personal: records can have levels of their own where each is noised by "
             f'itself, and kind = "{kind}" noises sums of them; remove it, or choose another '
             f"estimator.kind{_with(True, lambda m: (m.levels,))}"
+        )
+    growth_of(study.window, grows=method.grows(study))
+    if study.privacy.noise_memory and not method.remembers(study):
+        raise ConfigError(
+            "privacy.noise_memory: the noise of a release can remember those before it where it is "
+            'Gaussian, nothing is forgotten, and kind = "renewable"; remove it, or set '
+            "noise_memory = 0"
         )
     method.check(study)
 

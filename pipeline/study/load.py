@@ -34,6 +34,8 @@ def read_study(source: StudySource) -> Study:
 
 #: A longer half-life is none.
 LONGEST_HALF_LIFE = 1e15
+#: A growth written with so few digits means one over a whole number.
+SAME = 0.005
 
 
 def load_study(path: Path | str) -> Study:
@@ -104,8 +106,23 @@ def check_consistency(study: Study) -> None:
     check_kind(study)
     _check_forgetting(study)
     _check_privacy(study)
+    _check_window(study)
     _check_rate(study)
     _check_share(study)
+
+
+def _check_window(study: Study) -> None:
+    window = study.window
+    if window.growth and abs(window.growth * (window.divisor or 0) - 1) > SAME:
+        raise ConfigError(
+            "window.growth: 0, or one over a whole number, such as 0.1 or 0.05; for example "
+            f"growth = {1 / (window.divisor or 1):.3g}"
+        )
+    if window.most is not None and window.most < window.records:
+        raise ConfigError(
+            f"window.most: at least window.records, here {window.records}; for example most = "
+            f"{max(1_000_000, window.records)}"
+        )
 
 
 def _check_rate(study: Study) -> None:

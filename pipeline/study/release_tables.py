@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pipeline.study.model import Study
 
 
+#: Shares of gradient and curvature where a method has no better ones.
+GRADIENT, CURVATURE = 0.665, 0.285
+
+
 class Personal(Strict, frozen=True, kw_only=True):
     """`privacy.personal`: levels with an epsilon each, and which one a record asks for."""
 
@@ -59,14 +63,45 @@ def require_no_level_column(study: Study, doing: str) -> None:
 
 
 class Split(Strict, frozen=True, kw_only=True):
-    """`privacy.split`: shares of the budget; they are scaled to sum to one."""
+    """`privacy.split`: shares of the budget; what is not given follows from the others.
 
-    gradient: Annotated[float, key("relative share of the gradient", 0.665, gt=0, le=1)] = 0.665
-    curvature: Annotated[float, key("relative share of the curvature", 0.285, gt=0, le=1)] = 0.285
+    None: what the method chooses.
+    """
+
+    gradient: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None, key("share of the gradient", 0.9)
+    ] = None
+    curvature: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        key(
+            "share of the curvature; default: all that is left, and for renewable as much as no "
+            "record can use up together with the others",
+            0.285,
+        ),
+    ] = None
+    middle: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        key(
+            "for renewable: share of the middle of the sandwich, which says how much records "
+            "differ; 0: not released; default 0.05, and 0 where curvature is given",
+            0.05,
+        ),
+    ] = None
     counts: Annotated[
-        float,
-        key("relative share of the class counts, or of the squared residuals", 0.05, gt=0, le=1),
+        float, key("share of the class counts, or of the squared residuals", 0.05, gt=0, le=1)
     ] = 0.05
+
+    def filled(self) -> Split:
+        """Return the shares of a method that has gradient, curvature and counts alone."""
+        gradient = GRADIENT if self.gradient is None else self.gradient
+        curvature = CURVATURE if self.curvature is None else self.curvature
+        return Split(gradient=gradient, curvature=curvature, counts=self.counts)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """What is given, by name."""
+        names = ("gradient", "curvature", "middle", "counts")
+        return {name: v for name in names if (v := getattr(self, name)) is not None}
 
 
 class Privacy(Strict, frozen=True, kw_only=True):
@@ -106,10 +141,19 @@ class Privacy(Strict, frozen=True, kw_only=True):
     split: Annotated[
         Split | None,
         key(
-            "relative shares of the budget for gradient, curvature and counts, scaled to sum to "
-            "one; default 0.665, 0.285 and 0.05; for single records 0.95 and 0.05 where they "
-            "release a curvature",
+            "shares of the budget for gradient, curvature, middle and counts; default: as the "
+            "kind and its loss ask",
             "{}",
+        ),
+    ] = None
+    noise_memory: Annotated[
+        Literal[0, 7, "process"] | None,
+        key(
+            "how many releases back the noise of a release remembers, so that it cancels in sums: "
+            '7, or 0 for noise that is independent; "process": 7, and what it remembers is never '
+            "stored, so that each start begins anew; default 7 for renewable with Gaussian noise "
+            "and without forgetting, else 0",
+            7,
         ),
     ] = None
     personal: Annotated[
@@ -124,11 +168,32 @@ class Privacy(Strict, frozen=True, kw_only=True):
 class Window(Strict, frozen=True, kw_only=True):
     """`[window]`: which records make one release."""
 
-    records: Annotated[int, key("slots of one window, up to 100000", 250, ge=1, le=100_000)]
+    records: Annotated[
+        int, key("slots of one window, and of the first where they grow", 250, ge=1, le=100_000)
+    ]
+    growth: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        key(
+            "0, or one over a whole number: a window holds this share of what its client has "
+            "released; default 0.1 for sums with noise, else 0",
+            0.1,
+        ),
+    ] = None
+    most: Annotated[
+        Annotated[int, Meta(ge=1, le=10**7)] | None,
+        key("slots of the largest window, where they grow; default 1000000", 1_000_000),
+    ] = None
     seconds: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         key("close a window after this long; empty slots count as null records", 60.0),
     ] = None
+
+    @property
+    def divisor(self) -> int | None:
+        """One over growth, k: a window has one k-th of the slots before it; None: not given."""
+        if not self.growth:
+            return None if self.growth is None else 0
+        return round(1 / self.growth)
 
 
 class Publish(Strict, frozen=True, kw_only=True):

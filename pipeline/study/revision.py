@@ -29,8 +29,9 @@ def revision_of(study: Study) -> str:
     if study.estimator.norm_bound == "typical":
         # the number, not the word: whoever finds another one must not fold these releases
         estimator["norm_bound"] = typical_norm_bound(study.encoding)
-    split = study.privacy.split or Split()
-    tables["privacy"]["split"] = msgspec.to_builtins(split)
+    # whether noise remembers is the method's to say
+    tables["privacy"].pop("noise_memory")
+    tables["privacy"]["split"] = (study.privacy.split or Split()).filled().shares
     response = tables["data"]["response"]
     # a guess of how frequent a class is, for plans alone, may be made better while a study runs
     tables["data"]["response"] = {

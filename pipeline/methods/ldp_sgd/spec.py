@@ -181,7 +181,7 @@ def split_of(study: Study, path: Path) -> Split:
     if study.privacy.split is None and path.matrices:
         share = _curvature_share(study, path)
         return Split(gradient=1 - share, curvature=share)
-    return study.privacy.split or Split()
+    return (study.privacy.split or Split()).filled()
 
 
 def _curvature_share(study: Study, path: Path) -> float:
@@ -202,7 +202,7 @@ def enter(meaning: dict[str, Any], study: Study) -> None:
     """As `Method.enter`."""
     path = spec_of(study)
     meaning["gradients"] = SEMANTICS
-    meaning["privacy"]["split"] = msgspec.to_builtins(split_of(study, path))
+    meaning["privacy"]["split"] = split_of(study, path).shares
     # which intervals are shown changes no release
     given = {k: v for k, v in msgspec.to_builtins(path).items() if k != "interval"}
     meaning["estimator"]["path"] = {k: v for k, v in given.items() if v is not None}

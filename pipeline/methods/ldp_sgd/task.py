@@ -91,7 +91,7 @@ class GradientTask(Task):
         names, split = self.path.parts, split_of(self.study, self.path)
         if "products" in names:
             return dict.fromkeys(names, 1 / 3)
-        parts = (split.gradient, split.curvature)[: len(names)]
+        parts = (split.shares["gradient"], split.shares["curvature"])[: len(names)]
         return {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
 
     @cached_property

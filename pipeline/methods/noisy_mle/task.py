@@ -19,11 +19,10 @@ from pipeline.release.model import Model
 from pipeline.release.query import Query
 from pipeline.scheduling.policy import ReleasePolicy, WhenFull
 from pipeline.study import Study
-from pipeline.study.release_tables import Split
 
 #: Shares of the squared budget: score and curvature as split = 2 of the paper's reference has them
 #: (docs/methods/noisy-mle.md), the sum of squares as little as it needs.
-SPLIT = Split(gradient=0.76, curvature=0.19, counts=0.05)
+SPLIT = {"gradient": 0.76, "curvature": 0.19, "counts": 0.05}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +110,10 @@ class SiteTask(WeighedTask):
                 'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
                 "slots; use zero-out or replace-one"
             )
-        split = self.study.privacy.split or SPLIT
-        counts = split.counts if self.squares else 0.0
-        whole = split.gradient + split.curvature + counts
+        split = self.study.privacy.split
+        shares = SPLIT if split is None else split.filled().shares
+        counts = shares["counts"] if self.squares else 0.0
+        whole = shares["gradient"] + shares["curvature"] + counts
         bounds, norm, size = self.bounds, self.norm_bound, self.size
 
         def part(distance: float, rounding: float, share: float) -> Channel:
@@ -125,13 +125,13 @@ class SiteTask(WeighedTask):
                 bounds, self.loss.curvature_bound, norm, size, neighbours, order
             ),
             sensitivity.rounding_of_matrix(size, order),
-            split.curvature,
+            shares["curvature"],
         )
         return Channels(
             gradient=part(
                 sensitivity.of_record(bounds, slope, norm, size, neighbours, order),
                 sensitivity.rounding_of_vector(size, order),
-                split.gradient,
+                shares["gradient"],
             ),
             curvature=curved,
             off_diagonal=curved.off_diagonal(),

@@ -161,8 +161,8 @@ def _ways(task: RenewableTask, share: float, slots: int, noise: float) -> str:
 
 def _split_with(task: RenewableTask, counts: float) -> str:
     """Write a split in which counts have this share and the others stand to each other as now."""
-    whole = task.split.gradient + task.split.curvature
-    gradient = round((1 - counts) * task.split.gradient / whole, 3)
+    whole = task.split.shares["gradient"] + task.split.shares["curvature"]
+    gradient = round((1 - counts) * task.split.shares["gradient"] / whole, 3)
     return (
         f"privacy.split = {{ gradient = {gradient:g}, curvature = {1 - counts - gradient:.3g}, "
         f"counts = {counts:g} }}"
@@ -172,7 +172,7 @@ def _split_with(task: RenewableTask, counts: float) -> str:
 def _share(task: RenewableTask) -> float:
     """Return the share of the budget that counts have, in (0, 1)."""
     split = task.split
-    return split.counts / (split.gradient + split.curvature + split.counts)
+    return split.counts / (split.shares["gradient"] + split.shares["curvature"] + split.counts)
 
 
 def _raised(task: RenewableTask, times: float) -> float:

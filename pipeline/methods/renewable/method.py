@@ -17,7 +17,9 @@ from pipeline.methods.renewable.precision import noise_of
 from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.methods.renewable.replacing import ReplacingServer
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.privacy import memory
 from pipeline.study import Study
+from pipeline.study.growth import growth_of
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
 START_SEMANTICS = {"logistic": 2}
@@ -53,6 +55,12 @@ class Renewable(Method[RenewableTask]):
 
     check = staticmethod(spec.check)
 
+    def grows(self, study: Study) -> bool:
+        """As `Method.grows`: where releases have noise."""
+        return study.noised
+
+    remembers = staticmethod(spec.remembers)
+
     def complete(self, study: Study, given: Container[str]) -> Study:
         """As `Method.complete`: of classes with noise a ridge for which intervals come."""
         if "ridge" in given or not study.noised or study.data.response.kind != "class":
@@ -71,6 +79,11 @@ class Renewable(Method[RenewableTask]):
             meaning["start"] = START_SEMANTICS[study.estimator.loss]
         if study.noised:
             meaning["secant"] = spec.WIDTH_SEMANTICS.get(study.estimator.loss, 1)
+        grown = growth_of(study.window, grows=study.noised)
+        if grown.divisor:
+            meaning["growth"] = [grown.divisor, grown.most]
+        if spec.remembers(study) and study.privacy.noise_memory != 0:
+            meaning["memory"] = memory.WINDOWS
 
     task = RenewableTask
 

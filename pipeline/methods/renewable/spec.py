@@ -72,6 +72,12 @@ def secant_width_of(study: Study) -> float | None:
     return None if jumps and study.noised else 0.0
 
 
+def remembers(study: Study) -> bool:
+    """Whether noise can depend on releases before: Gaussian noise of sums that are all kept."""
+    gaussian = study.privacy.mechanism in ("discrete-gaussian", "insecure-simulation")
+    return gaussian and study.estimator.forgetting is None
+
+
 def reexpands(study: Study) -> bool:
     """Whether clients send their sums again at newer models."""
     return _spec_of(study).reexpand

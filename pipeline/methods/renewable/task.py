@@ -11,7 +11,7 @@ from pipeline.errors import PrivacyError
 from pipeline.losses.secant import Secant
 from pipeline.methods.renewable import again, client
 from pipeline.methods.renewable.client import FURTHEST
-from pipeline.methods.renewable.spec import reexpands, secant_width_of
+from pipeline.methods.renewable.spec import reexpands, remembers, secant_width_of
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.records.encode import Arrays
@@ -57,6 +57,16 @@ class RenewableTask(Task):
         """How many gradients a release at the start holds: one for each class, else one."""
         return 2 if self.classes else 1
 
+    @property
+    def grows(self) -> bool:
+        """As `Task.grows`: where releases have noise."""
+        return self.study.noised
+
+    @property
+    def remembers(self) -> bool:
+        """As `Task.remembers`: by default wherever it can."""
+        return remembers(self.study) and self.study.privacy.noise_memory != 0
+
     def make_budget(self, level: str | None) -> Budget:
         """As `Task.make_budget`."""
         counted = "sums of squared slopes" if self.counted(1) else ""
@@ -76,7 +86,7 @@ class RenewableTask(Task):
     @property
     def split(self) -> Split:
         """Shares of the budget that go to gradient, curvature and counts."""
-        return self.study.privacy.split or Split()
+        return (self.study.privacy.split or Split()).filled()
 
     @cached_property
     def secant(self) -> Secant:
@@ -105,7 +115,11 @@ class RenewableTask(Task):
         """
         split = self.split
         return self._channels(
-            self.loss.start_slope_bound, 0.0, split.gradient + split.curvature, 0.0, self.counted(0)
+            self.loss.start_slope_bound,
+            0.0,
+            split.shares["gradient"] + split.shares["curvature"],
+            0.0,
+            self.counted(0),
         )
 
     @cached_property
@@ -117,7 +131,11 @@ class RenewableTask(Task):
         split, weight = self.split, self.largest_weight
         slope, curvature_weight = weight * self.loss.slope_bound, weight * secant.bound
         return self._channels(
-            slope, curvature_weight, split.gradient, split.curvature, self.counted(1)
+            slope,
+            curvature_weight,
+            split.shares["gradient"],
+            split.shares["curvature"],
+            self.counted(1),
         )
 
     def channels(self, version: int) -> Channels:
@@ -162,7 +180,7 @@ class RenewableTask(Task):
     @property
     def most_records(self) -> int:
         """As `Task.most_records`."""
-        return MOST_AGAIN if self.reexpands else self.slots
+        return MOST_AGAIN if self.reexpands else self.growth.largest
 
     def point_again(self, windows: Iterable[Arrays], before: Vector, model: Model) -> Vector | None:
         """As `Task.point_again`."""

@@ -1,0 +1,198 @@
+"""Noise with a memory: what a client adds to a release cancels in the sum of its releases.
+
+A client's noise nu_t is made of independent draws z_t and of its own last seven rows,
+
+    nu_t = round(z_t - sum_{j=1..7} c_j nu_{t-j}),    c_j = binomial(2j, j) / 4^j,
+
+in whole numbers, so that sums over many releases carry little more noise than one. The sequence of
+releases is a function of the independent draws and of sums that one record moves in eight places:
+with the scale of z raised by |c| it costs a record what one independent release costs it. Derived
+in docs/privacy/noise-with-memory.md; the coefficients are those of (1 - x)^(-1/2), the square root
+of a running sum (Fichtenberger, Henzinger and Upadhyay 2023), cut after eight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeline.types import Integers
+
+#: c_j in units of 2^-11, exact; the first is c_0 = 1.
+BITS = 11
+COEFFICIENTS = (2048, 1024, 768, 640, 560, 504, 462, 429)
+#: How many releases behind it one remembers, and how many draws of a number one record meets.
+WINDOWS = len(COEFFICIENTS) - 1
+TOUCHED = len(COEFFICIENTS)
+SQUARED_NORM = sum(c * c for c in COEFFICIENTS) / 4**BITS
+#: |c|: the scale of z over that of a release whose noise is independent.
+NORM = math.sqrt(SQUARED_NORM)
+#: No release's noise is larger than so many times that of one whose noise is independent: the root
+#: of the largest variance of nu_t, times |c|.
+LARGEST = 1.5
+#: Fixed-point bits of variances, in units of the variance of z / 2^22.
+FIXED = 60
+#: Doublings of a stream that are told apart: all later models are of the last one.
+EPOCHS = 26
+
+
+def empty_rows(numbers: int) -> Integers:
+    """Return the rows of a chain before its first release, shape (7, numbers)."""
+    return np.zeros((WINDOWS, numbers), dtype=np.int64)
+
+
+def advanced(rows: Integers, drawn: Integers) -> tuple[Integers, Integers]:
+    """Return the noise of the next release, and the rows behind it.
+
+    rows: The last seven, the newest first, in lattice units, shape (7, m).
+    drawn: Independent draws z in units of 2^-11 of the lattice, shape (m,).
+    """
+    total = drawn.copy()
+    for coefficient, row in zip(COEFFICIENTS[1:], rows, strict=True):
+        total -= coefficient * row
+    noise = (total + (1 << (BITS - 1))) >> BITS
+    return noise, np.concatenate([noise[None], rows[:-1]])
+
+
+class _Covariances:
+    """Variances and covariances of nu, in units of the variance of z / 2^22 and times 2^60.
+
+    From integers alone, so that every worker has the same bits. Grows as it is asked.
+    """
+
+    def __init__(self) -> None:
+        self._weights, self._sums, self._squares = (
+            [1 << FIXED],
+            [0, 1 << FIXED],
+            [0, 1 << 2 * FIXED],
+        )
+        self._cross: dict[tuple[int, int], int] = {}
+
+    def variance(self, number: int) -> int:
+        """Return the variance of the noise of a chain's release with this number, from 1."""
+        self._reach(number)
+        return self._squares[number] >> FIXED
+
+    def cross(self, number: int, last: int) -> int:
+        """Return the covariance of a release's noise with that of releases 1 to `last` < number."""
+        if last <= 0:
+            return 0
+        key = (number, last)
+        if key not in self._cross:
+            self._reach(number)
+            w, b, apart = self._weights, self._sums, number - last
+            total = sum(w[apart + k] * b[k + 1] for k in range(last))
+            if len(self._cross) > 1 << 16:
+                self._cross.clear()
+            self._cross[key] = total >> FIXED
+        return self._cross[key]
+
+    def _reach(self, number: int) -> None:
+        w, half = self._weights, 1 << (BITS - 1)
+        while len(w) < number:
+            t = len(w)
+            reach = range(1, min(WINDOWS, t) + 1)
+            w.append(-((sum(COEFFICIENTS[j] * w[t - j] for j in reach) + half) >> BITS))
+            self._sums.append(self._sums[-1] + w[-1])
+            self._squares.append(self._squares[-1] + w[-1] * w[-1])
+
+
+_TABLE = _Covariances()
+
+
+def weight(place: int) -> float:
+    """Return w_place: what a draw is worth in the noise `place` releases later."""
+    _TABLE.variance(place + 1)
+    return _TABLE._weights[place] / 2**FIXED  # noqa: SLF001
+
+
+def variance(number: int) -> int:
+    """Return Var nu_number times 2^60, in units of the variance of z / 2^22."""
+    return _TABLE.variance(number)
+
+
+def cross(number: int, last: int) -> int:
+    """Return Cov(nu_number, nu_1 + ... + nu_last) in the same units."""
+    return _TABLE.cross(number, last)
+
+
+def added(number: int, first: int) -> int:
+    """Return what release `number` adds to the noise variance of a chain's sums since `first`."""
+    return variance(number) + 2 * (cross(number, number - 1) - cross(number, first - 1))
+
+
+#: What a release that never came is charged: twice the variance that it can have.
+GAP = 2 * variance(256)
+
+
+def additions(number: int, starts: Sequence[int], epoch: int) -> list[int]:
+    """Return what a release adds to the noise variance of the sums since each epoch.
+
+    number: Of the release in its chain, from 1.
+    starts: For each epoch the number of the chain's first release in it or in a later one, as the
+        release says; those behind its own epoch are ignored.
+    epoch: Its own.
+
+    Returns: `EPOCHS` integers, 0 for epochs behind its own.
+    """
+    found = [0] * EPOCHS
+    for place in range(epoch + 1):
+        same = place and starts[place] == starts[place - 1]
+        found[place] = found[place - 1] if same else added(number, starts[place])
+    return found
+
+
+def variance_between(first: int, last: int) -> float:
+    """Return the variance of the noise in a chain's releases `first` to `last` together.
+
+    In units of the noise of one release that remembers nothing: V of the derivation.
+    """
+    total = sum(added(number, first) for number in range(first, last + 1))
+    return total / 2**FIXED * SQUARED_NORM
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Where a client's noise stands: what its next release is made with.
+
+    Kept in the transaction of the release before it, and never sent: rows and releases together
+    tell the exact sums of the last seven windows.
+
+    chain: Number of the chain: a client that may be behind its own releases begins a new one.
+    number: Of its last release; 0 before the first.
+    slots: Record slots of its releases.
+    starts: For each epoch the number of the first release in it or in a later one; 0 where none is.
+    rows: The last seven rows of noise, the newest first, shape (7, m); m = 0 before the first.
+    """
+
+    chain: int = 0
+    number: int = 0
+    slots: int = 0
+    starts: tuple[int, ...] = (0,) * EPOCHS
+    rows: Integers = field(default_factory=lambda: empty_rows(0))
+
+    def behind(self, slots: int, epoch: int, rows: Integers | None) -> Chain:
+        """Return the chain behind one more release.
+
+        slots: Of the release.
+        epoch: Of the model at which it was taken, no lower than that of the one before.
+        rows: Of noise behind it; None where releases remember nothing.
+        """
+        number = self.number + 1
+        starts = tuple(
+            start or (number if place <= epoch else 0) for place, start in enumerate(self.starts)
+        )
+        kept = self.rows if rows is None else rows
+        return Chain(self.chain, number, self.slots + slots, starts, kept)
+
+
+def epoch_of(watermark: int, records: int) -> int:
+    """Return the epoch of a model that had seen so many record slots: doublings of a window's.
+
+    watermark: >= 0.
+    records: Slots of the smallest window.
+    """
+    return min(max(1, watermark // records).bit_length() - 1, EPOCHS - 1)
