@@ -90,6 +90,11 @@ class _Covariances:
             self._cross[key] = total >> FIXED
         return self._cross[key]
 
+    def weight(self, place: int) -> int:
+        """Return w_place: what a draw is worth in the noise `place` releases later."""
+        self._reach(place + 1)
+        return self._weights[place]
+
     def _reach(self, number: int) -> None:
         w, half = self._weights, 1 << (BITS - 1)
         while len(w) < number:
@@ -105,8 +110,7 @@ _TABLE = _Covariances()
 
 def weight(place: int) -> float:
     """Return w_place: what a draw is worth in the noise `place` releases later."""
-    _TABLE.variance(place + 1)
-    return _TABLE._weights[place] / 2**FIXED  # noqa: SLF001
+    return float(_TABLE.weight(place) / 2**FIXED)
 
 
 def variance(number: int) -> int:
@@ -151,7 +155,7 @@ def variance_between(first: int, last: int) -> float:
     In units of the noise of one release that remembers nothing: V of the derivation.
     """
     total = sum(added(number, first) for number in range(first, last + 1))
-    return total / 2**FIXED * SQUARED_NORM
+    return float(total / 2**FIXED * SQUARED_NORM)
 
 
 @dataclass(frozen=True, slots=True)
