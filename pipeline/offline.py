@@ -7,15 +7,15 @@ releases are in one partition, unless the order in several changes the estimate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import partition_of
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Row, Rows
+from pipeline.records.encode import Row, Rows, stack
 from pipeline.reducer import (
     OFFLINE,
     Partition,
@@ -28,8 +28,11 @@ from pipeline.reducer import (
 )
 from pipeline.release.model import Model
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
+from pipeline.releasing import Standing, Window, is_chained, release_behind, release_of
 from pipeline.types import Vector
+
+#: The ledger that releases of a process by itself name.
+LEDGER = "offline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class OfflineRun:
             )
         self._task = task
         self._reducer = Reducer(task, trust=OFFLINE)
-        self._sequences: dict[str, int] = {}
+        self._standings: dict[str, Standing] = {}
+        self._open: dict[str, _Open] = {}
         count = task.study.stream.partitions if task.partition_strategy else 1
         self.partitions = [Partition.empty(task, trace=trace) for _ in range(count)]
         self.model: Model = task.first_model
@@ -81,9 +85,72 @@ class OfflineRun:
         """The first partition, and the only one unless the study has several paths."""
         return self.partitions[0]
 
+    def take(self, client: str, rows: Iterable[Row | None]) -> None:
+        """Take the next slots of a client, None for an empty one, and release what they fill."""
+        for row in rows:
+            held = self._open.get(client)
+            if held is None:
+                held = self._open[client] = self._begin(client)
+            held.rows.append(row)
+            if len(held.rows) == self._task.slots:
+                # taken out first: what a fault interrupts must not be released a second time
+                block, held.rows = held.rows, []
+                self._block(client, held, block)
+
+    def close(self) -> None:
+        """Release what waits in windows that are not full, in the order of their first slots."""
+        for client, held in list(self._open.items()):
+            del self._open[client]
+            if held.sums is None:
+                self.add(client, held.rows)
+                continue
+            if held.rows:
+                held.sums.take(stack(held.rows, self._task.size - 1))
+            self._send(client, held.sums)
+
+    @property
+    def releases(self) -> int:
+        """How many releases have been folded."""
+        return sum(partition.head.next_offset for partition in self.partitions)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are slots that no release holds yet."""
+        return any(held.rows or held.sums for held in self._open.values())
+
+    def _begin(self, client: str) -> _Open:
+        if not is_chained(self._task):
+            return _Open(self._task.slots, None)
+        model = self.model.at(self._number(client))
+        room = self._standing(client).room(self._task, model)
+        return _Open(room or self._task.slots, Window(self._task, model))
+
+    def _block(self, client: str, held: _Open, block: list[Row | None]) -> None:
+        if held.sums is None:
+            del self._open[client]
+            self.add(client, block)
+            return
+        held.sums.take(stack(block, self._task.size - 1))
+        held.taken += len(block)
+        if held.taken >= held.size:
+            del self._open[client]
+            self._send(client, held.sums)
+
+    def _send(self, client: str, sums: Window) -> None:
+        payload, self._standings[client] = release_behind(
+            self._task, sums.close(), self._standing(client), client=client, ledger=LEDGER
+        )
+        self._fold_and_move(client, payload)
+
+    def _standing(self, client: str) -> Standing:
+        return self._standings.get(client, Standing())
+
     def add(self, client: str, rows: Rows) -> None:
         """Release and fold one window of one client."""
-        self.fold(client, self.release(client, rows, self.model))
+        self._fold_and_move(client, self.release(client, rows, self.model))
+
+    def _fold_and_move(self, client: str, payload: bytes) -> None:
+        self.fold(client, payload)
         if self.waiting >= self._task.study.stream.publish.releases:
             self.move()
 
@@ -91,10 +158,17 @@ class OfflineRun:
         self, client: str, rows: Rows, model: Model, noise: SecureStream | None = None
     ) -> bytes:
         """Return the next release of a client, at the model that it knows; `noise` as given."""
-        seq = self._sequences.get(client, 0)
-        self._sequences[client] = seq + 1
+        standing, task = self._standing(client), self._task
         model = model.at(self._number(client))
-        return release_of(self._task, rows, model, noise, client=client, ledger="offline", seq=seq)
+        if is_chained(task):
+            sums = Window(task, model)
+            sums.take(stack(rows, task.size - 1))
+            payload, self._standings[client] = release_behind(
+                task, sums.close(), standing, noise, client=client, ledger=LEDGER
+            )
+            return payload
+        self._standings[client] = Standing(standing.seq + 1, standing.held + task.slots)
+        return release_of(task, rows, model, noise, client=client, ledger=LEDGER, seq=standing.seq)
 
     def fold(self, client: str, payload: bytes, milliseconds: int = 0) -> None:
         """Fold a release that comes at this time, in milliseconds since 1970.
@@ -155,6 +229,16 @@ class OfflineRun:
         )
 
 
+@dataclass(slots=True)
+class _Open:
+    """A window that fills, and the slots of its last block."""
+
+    size: int
+    sums: Window | None
+    rows: list[Row | None] = field(default_factory=list)
+    taken: int = 0
+
+
 def run_windows(task: Task, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:
     """Run all windows, given as (client, rows), and return the run at its end."""
     run = OfflineRun(task)
@@ -163,17 +247,10 @@ def run_windows(task: Task, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:
     return run
 
 
-def by_client(
-    rows: Iterable[tuple[str, Row | None]], slots: int
-) -> Iterator[tuple[str, list[Row | None]]]:
-    """Cut the slots of several clients, None for an empty one, into windows of each client.
-
-    A window comes when it is full, those that stay open come at the end.
-    """
-    windows: dict[str, list[Row | None]] = {}
+def run_rows(task: Task, rows: Iterable[tuple[str, Row | None]]) -> OfflineRun:
+    """Run the slots of several clients, None for an empty one, and return the run at its end."""
+    run = OfflineRun(task)
     for client, row in rows:
-        window = windows.setdefault(client, [])
-        window.append(row)
-        if len(window) == slots:
-            yield client, windows.pop(client)
-    yield from windows.items()
+        run.take(client, (row,))
+    run.close()
+    return run

@@ -1,20 +1,149 @@
 """One window to one payload: sum at a model, privatise, write.
 
-Clients and offline runs share this function; nothing else turns records into bytes.
+Clients and offline runs share these functions; nothing else turns records into bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+from pipeline.estimators.forgetting import bucket_of
+from pipeline.messages.form import form_of
 from pipeline.messages.release import seal
+from pipeline.privacy.memory import Chain, epoch_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream
-from pipeline.records.encode import Arrays, Rows, stack
+from pipeline.records.encode import Arrays, Rows, joined, stack
 from pipeline.release.model import Model
-from pipeline.release.privatise import disclose, privatise
+from pipeline.release.privatise import disclose, privatise_behind
+from pipeline.release.query import Query
+from pipeline.release.share import most_releases
 from pipeline.release.task import Task
 from pipeline.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a client stands behind its releases of a study: what its next one is made with.
+
+    seq: Number of the next release.
+    held: Record slots of all before it.
+    chain: What the next noise remembers; it is never sent.
+    """
+
+    seq: int = 0
+    held: int = 0
+    chain: Chain = field(default_factory=Chain)
+
+    def at(self, task: Task, model: Model) -> Standing:
+        """Return where a window at a model stands: an older one than the last begins a new chain.
+
+        Sums since an epoch of models would have gaps otherwise.
+        """
+        stale = model.version and epoch_of(model.watermark, task.slots) < self.chain.epoch
+        return Standing(self.seq, self.held, self.chain.anew()) if stale else self
+
+    def room(self, task: Task, model: Model) -> int:
+        """Return how many record slots the next window has at a model; 0: it must wait for others.
+
+        `trust.largest_share` may leave less than windows have grown to.
+        """
+        chain = self.at(task, model).chain
+        slots = task.growth.next_window(chain.slots if model.version else 0)
+        most = most_releases(task.study, model.watermark)
+        if most is None:
+            return slots
+        left = most - self.held // task.slots
+        return min(slots, max(0, left) * task.slots)
+
+
+class Window:
+    """The sums of a window that fills, block by block at the model at which it began.
+
+    No record is kept longer than until its block of `window.records` slots is full.
+    """
+
+    def __init__(self, task: Task, model: Model) -> None:
+        self.model, self._task = model, task
+        self._waiting: list[Arrays] = []
+        self._slots, self._query = 0, list[Query]()
+
+    def take(self, slots: Arrays) -> None:
+        """Take the next slots."""
+        size = self._task.slots
+        self._waiting.append(slots)
+        self._slots += len(slots.responses)
+        while self._slots >= size:
+            block, rest = cut(joined(self._waiting), size)
+            self._add(block)
+            self._waiting, self._slots = [rest], self._slots - size
+
+    def close(self) -> Query:
+        """Return the sums; what the last block lacks stays empty."""
+        if self._slots or not self._query:
+            block = joined(self._waiting) if self._waiting else stack([], self._task.size - 1)
+            self._add(block)
+            self._waiting, self._slots = [], 0
+        return self._query[0]
+
+    def _add(self, block: Arrays) -> None:
+        query = self._task.query(block.sound, self.model)
+        self._query = [self._query[0] + query if self._query else query]
+
+
+def cut(slots: Arrays, first: int) -> tuple[Arrays, Arrays]:
+    """Return the first of some slots, and the rest."""
+    parts = (slice(0, first), slice(first, None))
+    one, other = (
+        Arrays(
+            slots.features[part], slots.responses[part],
+            None if slots.levels is None else slots.levels[part],
+        )
+        for part in parts
+    )  # fmt: skip
+    return one, other
+
+
+def is_chained(task: Task) -> bool:
+    """Whether windows of a study are sums of blocks, which depend on those before them."""
+    return form_of(task).chained
+
+
+def closes_early(task: Task, began: Model, newest: Model, now: float) -> bool:
+    """Whether a window should close because releases have another age by now.
+
+    began: The model at which it began, and with which it is aged.
+    now: Seconds since 1970.
+    """
+    forgetting = task.study.estimator.forgetting
+    if forgetting is None:
+        return False
+    one, other = (
+        bucket_of(forgetting, watermark=model.watermark, milliseconds=int(1000 * now))
+        for model in (began, newest)
+    )
+    return one != other
+
+
+def release_behind(
+    task: Task, query: Query, standing: Standing, stream: SecureStream | None = None,
+    *, client: str, ledger: str,
+) -> tuple[bytes, Standing]:  # fmt: skip
+    """Make the release of the sums of one window, and return where the client stands behind it.
+
+    Call it once for a window, as it draws noise; with the same standing it draws it anew.
+
+    stream: Where noise comes from; by default a stream of the release's own: under a fresh key, so
+        that a resumed copy of a process cannot repeat its noise, or under the study's seed in a
+        simulation.
+
+    Raises PrivacyError if a sum does not fit its lattice, or the window is larger than it may be.
+    """
+    noise = stream or _stream(task, client, standing.seq)
+    answer, chain = privatise_behind(task, query, noise, standing.at(task, query.model).chain)
+    payload = seal(task, answer, client=client, ledger=ledger, seq=standing.seq, held=standing.held)
+    return payload, Standing(standing.seq + 1, standing.held + answer.slots, chain)
 
 
 def release_of(
@@ -27,13 +156,11 @@ def release_of(
     ledger: str,
     seq: int,
 ) -> bytes:
-    """Make the release of one window; call it once for a window, as it draws noise.
+    """Make the release of one window that depends on none before; call it once for a window.
 
     rows: The encoded records, at most `task.slots`; None, and fewer of them, mean empty slots.
     model: The newest model that the client knows.
-    stream: Where noise comes from; by default a stream of the release's own: under a fresh key, so
-        that a resumed copy of a process cannot repeat its noise, or under the study's seed in a
-        simulation.
+    stream: As `release_behind` takes it.
     client, ledger, seq: The identity that goes into the payload.
 
     Raises PrivacyError if a sum does not fit its lattice.
@@ -43,8 +170,8 @@ def release_of(
         answer = disclose(task, task.open_query(window.sound, model))
         return seal(task, answer, client=client, ledger=ledger, seq=seq)
     query = task.query(window if task.keeps_slots else window.sound, model)
-    noised = privatise(task, query, stream or _stream(task, client, seq))
-    return seal(task, noised, client=client, ledger=ledger, seq=seq)
+    standing = Standing(seq, seq * task.slots)
+    return release_behind(task, query, standing, stream, client=client, ledger=ledger)[0]
 
 
 def release_again(

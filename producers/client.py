@@ -13,6 +13,8 @@ from pipeline.records.windows import Window
 from pipeline.release.share import most_releases
 from pipeline.release.task import Task
 from pipeline.release.usable import Clips, Jumps
+from pipeline.releasing import Window as Sums
+from pipeline.releasing import closes_early, is_chained
 from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Send, ready
 from producers.admission import Admission
 from producers.again import Again
@@ -57,6 +59,7 @@ class Client:
     times: The times of the records, where releases carry those; None: the client's own clock.
     ahead: Seconds until the first slot is due at that rate; below 0 some are due at once.
     first: Slots of the source that have been read already, and when the first of them came.
+    certain: Whether the database is known to hold all of its releases; see `Making`.
     test: Takes each window before it is released, and may refuse to go on.
     say: Told when the share of unusable records jumps, and of ranges that cut many values.
     clock: Monotonic seconds.
@@ -70,8 +73,8 @@ class Client:
         sender: Sender,
         models: ModelFeed,
         *,
-        next_seq: int,
         source_name: str,
+        certain: bool = True,
         admission: Admission | None = None,
         publish: Callable[[], None] = lambda: None,
         rate: float | None = None,
@@ -85,19 +88,23 @@ class Client:
         self._task, self._source, self._store = task, source, store
         self._sender, self._models, self._admission = sender, models, admission
         self._making = Making(
-            task, source, store, next_seq=next_seq, source_name=source_name,
+            task, source, store, certain=certain, source_name=source_name,
             admission=admission, publish=publish, times=times,
         )  # fmt: skip
         self._again = Again(task, store, say, clock)
         self._encoder = Encoder(task.study)
         self._rate, self._times, self._clock = rate, times, clock
         self._first, self._test = first or Held(), test
+        self._chained = is_chained(task)
+        #: The sums of the open window, where it is those of blocks; None before its first slot.
+        self._sums: Sums | None = None
         self._window = Window(task.slots, self._first.opened)
         self._faults: Counter[str] = Counter()
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
         self._clips = Clips(lambda: self._encoder.clipped)
         self._at_model: tuple[int, int] = (0, 0)
         self._policy, self._discarded = task.policy, 0
+        self._forgets = self._chained and task.study.estimator.forgetting is not None
         self._held: list[Slot] = []
         self._started = clock() + ahead
         self.progress = Progress()
@@ -167,12 +174,14 @@ class Client:
         found, self.progress.waiting_for = ready(
             self._policy, self._open_window(), self._directive(), now, most
         )
-        return found
+        # what has begun goes on: it waited for its model then
+        return max(found, 1) if self._sums is not None else found
 
     def _share_left(self) -> int:
-        """Return how many releases may be made before others make some, as far as it matters."""
+        """Return how many blocks of `window.records` slots may leave before others send some."""
         most = most_releases(self._task.study, self._models.newest.watermark)
-        return OUTBOX_LIMIT if most is None else most - self._making.next_seq
+        made = self._making.standing.held // self._task.slots
+        return OUTBOX_LIMIT if most is None else most - made
 
     def _open_window(self, *, ended: bool = False) -> OpenWindow:
         window = self._window
@@ -208,16 +217,40 @@ class Client:
         """Put slots into windows, as far as the policy lets them go."""
         # a window that has no room said otherwise a moment ago
         while self._held and self._window.room:
+            if not self._window.taken:
+                self._begin()
             most = min(self._window.room, self._jumps.room)
+            if self._forgets:
+                # it may close behind each of its blocks
+                most = min(most, self._task.slots - self._window.taken % self._task.slots)
             taken, self._held = self._held[:most], self._held[most:]
             self._take(taken)
-            if self._window.room == 0:
+            if self._window.room == 0 or self._has_aged():
                 self._settle(now)
+
+    def _begin(self) -> None:
+        """Begin a window at the newest model, where it is the sums of blocks at one."""
+        if self._chained:
+            model, window = self._models.newest, self._window
+            self._sums = Sums(self._task, model)
+            room = self._making.standing.room(self._task, model)
+            window.size, window.keep = max(room, self._task.slots), self._sums.take
+
+    def _has_aged(self) -> bool:
+        """Whether the open window should close because newer releases have another age."""
+        window, sums = self._window, self._sums
+        if not self._forgets or sums is None or not window.taken:
+            return False
+        whole = window.taken % self._task.slots == 0
+        return whole and closes_early(self._task, sums.model, self._models.newest, time.time())
 
     def _settle(self, now: float, *, ended: bool = False) -> None:
         """Do with the open window what the policy says."""
-        decision = self._policy.decide(self._open_window(ended=ended), self._directive(), now)
-        if isinstance(decision, Send) and self._share_left() > 0:
+        # one that is the sums of blocks waited for its model when it began
+        directive = Directive(0, 0) if self._chained else self._directive()
+        decision = self._policy.decide(self._open_window(ended=ended), directive, now)
+        free = self._chained or self._share_left() > 0
+        if free and (isinstance(decision, Send) or self._has_aged()):
             self._close()
         elif isinstance(decision, Discard):
             self._window = Window(self._task.slots)
@@ -228,6 +261,9 @@ class Client:
         """Return how many slots may be read now for so many windows, one at least."""
         room = self._window.room
         most = room + max(0, min((windows - 1) * self._task.slots, GROUP_SLOTS - room))
+        if self._chained:
+            # a large window takes several turns, so that Kafka does not wait for its end
+            most = min(most, GROUP_SLOTS)
         if self._rate is None:
             return most
         due = int((self._clock() - self._started) * self._rate) - self.progress.records
@@ -258,7 +294,12 @@ class Client:
         if self._test is not None:
             self._test.take(window.taken, window.usable, self._faults)
         tally = Tally(window.usable, dict(self._faults), window.clipped)
-        self._making.window(window.slots, model, tally=tally, position=window.position)
+        if self._sums is not None:
+            model = self._sums.model
+            self._making.sums(self._sums.close(), tally=tally, position=window.position)
+            self._sums = None
+        else:
+            self._making.window(window.slots, model, tally=tally, position=window.position)
         released = self._at_model[1] if self._at_model[0] == model.version else 0
         self._at_model, self._discarded = (model.version, released + 1), 0
         self._window = Window(self._task.slots)

@@ -18,6 +18,7 @@ from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.privacy.events import Event
 from pipeline.records.encode import Arrays
 from pipeline.release.task import Task
+from pipeline.releasing import Standing, is_chained
 from producers.database import Database
 from producers.following import Following
 from producers.heritage import Heritage
@@ -110,7 +111,7 @@ class ClientStore:
             if row is None:
                 row = (task.revision, source, None, 0, None, None)
                 self._db.write(
-                    "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0, 0, NULL)",
+                    "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0, 0, NULL, 0)",
                     name, *row,
                 )  # fmt: skip
             if row[0] != task.revision and row[3]:
@@ -145,7 +146,7 @@ class ClientStore:
         self, task: Task, source: str, group: Sequence[Outgoing], *, position: bytes | None,
         tally: Tally, now: float, events: Sequence[Event] | None = None,
         latest: int | None = None, guard: Callable[[], None] = lambda: None,
-        keep: Sequence[Arrays | None] = (),
+        keep: Sequence[Arrays | None] = (), standing: Standing | None = None,
     ) -> None:  # fmt: skip
         """Spend, store and move on: one durable transaction, or nothing.
 
@@ -155,6 +156,7 @@ class ClientStore:
         latest: Event time of the last of them, in milliseconds since 1970, where they have one.
         guard: Asked once the budget allows them; its error leaves everything as it was.
         keep: The encoded records of each of them, or None, where the study keeps them.
+        standing: Where the client stands behind them; None: each has `window.records` slots.
 
         Raises BudgetExceeded if the source has no budget left for this study; nothing is spent and
         the position stays; LocalStoreError if the disk is full or fails; nothing is spent and the
@@ -178,6 +180,7 @@ class ClientStore:
                 )
                 self._streams.wait(study, len(group))
                 self.kept.add(study, list(zip(seqs, keep, strict=bool(keep))))
+                self._streams.stand(study, standing, len(group) * task.slots)
         except BudgetExceeded as error:
             with self._db.transaction():
                 self._db.write("INSERT INTO refusals VALUES (?, ?, ?)", study, str(error), at)
@@ -195,7 +198,11 @@ class ClientStore:
         sent: As `Stream.sent`, if the releases topic has one of them.
         """
         study, at = task.study.name, rfc3339(now)
+        stands = self._streams.standing(study)
         with self._db.transaction():
+            # their noise is not known here: what comes behind them must not depend on it
+            after = Standing(seqs.stop, stands.held + owed, stands.chain.anew())
+            self._streams.stand(study, after if is_chained(task) else None, owed)
             most = dict.fromkeys(seqs, task.budget.largest_event)
             self._budgets.charge(task, source, most, refuse=False)
             self._streams.number(study, seqs)
@@ -206,6 +213,10 @@ class ClientStore:
             if sent is not None:
                 self._streams.place(study, sent)
         self._counts.add(study, len(seqs), lost=True)
+
+    def standing(self, study: str) -> Standing:
+        """Return where a study stands: what its next release is made with."""
+        return self._streams.standing(study)
 
     def pass_over(self, study: str, slots: int, position: bytes) -> None:
         """Move the source on behind slots that are owed; see `Streams.pass_over`."""

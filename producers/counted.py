@@ -103,7 +103,8 @@ class Counted:
             most = (
                 None if self.study is None else most_releases(self.study, release.model_watermark)
             )
-            if most is not None and release.seq >= most:
+            slots = 0 if self.study is None else self.study.window.records
+            if most is not None and release.ends(slots) > most * slots:
                 return TOO_MUCH
         noted = release.seq in self.numbers or release.seq in self.refused
         return "sent again" if noted else ""

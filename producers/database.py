@@ -50,6 +50,8 @@ class Database:
             with faults():
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
+                # what noise remembered, and bytes that were sent, leave no trace in the file
+                self._db.execute("PRAGMA secure_delete = ON")
                 self._bring_up_to_date()
                 # in one transaction, which takes far less of a disk that may be nearly full
                 schema = (files("producers") / "schema.sql").read_text()

@@ -53,6 +53,9 @@ class Following:
                     "records would be released for both. The operator must give this study a new "
                     f"name and let it follow {min(taken)!r}; nothing was spent"
                 )
+        for name in line:
+            # a study that is over leaves nothing of what its noise remembered
+            self._db.write("DELETE FROM noise WHERE study = ?", name)
         known = {name: row for name in line if (row := self._row(name, source))}
         at = next((name for name, row in known.items() if row[3]), next(iter(known), None))
         if before and at is None and not from_start:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.messages.envelope import BINARY, headers, rfc3339
-from pipeline.messages.form import SCHEMA
+from pipeline.messages.form import form_of
 from pipeline.privacy.events import Event
+from pipeline.privacy.memory import empty_rows
 from pipeline.records.encode import Arrays
 from pipeline.release.model import Model
+from pipeline.release.query import Query
 from pipeline.release.task import Task
-from pipeline.releasing import release_again, release_of
+from pipeline.releasing import Standing, is_chained, release_again, release_behind, release_of
 from pipeline.types import Vector
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
@@ -36,15 +38,24 @@ class Making:
     """Makes the releases of one client and stores them.
 
     task, source, store, source_name, admission, publish, times: As `Client` takes them.
-    next_seq: Number of the next release.
+    certain: Whether this database is known to hold all of its releases: else what its noise
+        remembers may be another's.
     """
 
     def __init__(
-        self, task: Task, source: Source, store: ClientStore, *, next_seq: int, source_name: str,
+        self, task: Task, source: Source, store: ClientStore, *, certain: bool, source_name: str,
         admission: Admission | None, publish: Callable[[], None], times: EventTimes | None,
     ) -> None:  # fmt: skip
         self._task, self._source, self._store = task, source, store
-        self._seq, self._source_name = next_seq, source_name
+        self._source_name, self._chained = source_name, is_chained(task)
+        standing = store.standing(task.study.name)
+        forgets = task.study.privacy.noise_memory == "process"
+        gone = task.remembers and not standing.chain.rows.shape[1]
+        if standing.chain.number and (forgets or gone or not certain):
+            standing = Standing(standing.seq, standing.held, standing.chain.anew())
+        self._forgets = forgets
+        #: Where the client stands behind what was made, stored or not.
+        self.standing = standing
         self._publish, self._told = publish, False
         self._times, self._made = times, list[Made]()
         #: Refuses records that another client or name has released.
@@ -54,13 +65,25 @@ class Making:
 
     def window(self, window: Arrays, model: Model, *, tally: Tally, position: bytes) -> None:
         """Make the release of a window: noise is drawn here, once."""
-        # whole seconds: a window's time need not tell when its last record came
-        at = int(time.time()) if self._times is None else self._times.at_close() // 1000
         payload = release_of(
             self._task, window, model, client=self._store.client, ledger=self._store.ledger,
             seq=self.next_seq,
         )  # fmt: skip
-        self._add(payload, at, model, tally, position, window.sound)
+        self._add(payload, self._closed_at, model, tally, position, window.sound)
+
+    def sums(self, query: Query, *, tally: Tally, position: bytes) -> None:
+        """Make the release of a window's sums: noise is drawn here, once."""
+        payload, behind = release_behind(
+            self._task, query, self.standing, client=self._store.client,
+            ledger=self._store.ledger,
+        )  # fmt: skip
+        self._add(payload, self._closed_at, query.model, tally, position, None)
+        self.standing = behind
+
+    @property
+    def _closed_at(self) -> int:
+        # whole seconds: a window's time need not tell when its last record came
+        return int(time.time()) if self._times is None else self._times.at_close() // 1000
 
     def again(self, point: Vector, model: Model) -> None:
         """Make a release of the sums of all windows so far, taken at a point."""
@@ -95,6 +118,7 @@ class Making:
             latest=None if self._times is None else self._times.closed,
             guard=self._guard,
             keep=[made.keep for made in self._made] if self._task.reexpands else (),
+            standing=self._kept_standing() if self._chained else None,
         )
         if not self._told or self.each_pays:
             self._publish()
@@ -102,14 +126,21 @@ class Making:
         if position is not None:
             self._source.forget(position)
         stored = len(self._made)
-        self._seq += stored
         self._made.clear()
         return stored
+
+    def _kept_standing(self) -> Standing:
+        """Return what is stored of where the client stands: rows of noise, unless they must not."""
+        standing = self.standing
+        if not self._forgets:
+            return standing
+        chain = replace(standing.chain, rows=empty_rows(0))
+        return Standing(standing.seq, standing.held, chain)
 
     @property
     def next_seq(self) -> int:
         """Number of the next release that is made."""
-        return self._seq + len(self._made)
+        return self.standing.seq
 
     def _add(
         self, payload: bytes, at: int, model: Model, tally: Tally, position: bytes | None,
@@ -120,9 +151,10 @@ class Making:
             identity=f"{client}/{study}/{seq}",
             source=f"/veilstream/{study}/{client}",
             kind="veilstream.release",
-            schema=SCHEMA,
+            schema=form_of(self._task).schema,
             content_type=BINARY,
             time=rfc3339(float(at)),
         )
         outgoing, event = Outgoing(seq, payload, marks), self._task.event(model)
         self._made.append(Made(outgoing, tally, position, event, keep))
+        self.standing = Standing(seq + 1, self.standing.held + self._task.slots)

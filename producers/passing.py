@@ -1,8 +1,8 @@
 """Going on behind lost releases: every record that they can have held is passed over, durably.
 
-A release holds at most `window.records` slots, so no record behind so many for each was in one.
-They are owed from the transaction on that charges the lost releases, and nothing is released while
-any are: the source may be shorter than what was lost, and its rest come days later.
+How many slots a release can hold follows from those before it, so no record behind so many was in
+one. They are owed from the transaction on that charges the lost releases, and nothing is released
+while any are: the source may be shorter than what was lost, and its rest come days later.
 """
 
 from __future__ import annotations
@@ -36,9 +36,19 @@ def owe(task: Task, store: ClientStore, source: Source, name: str, lost: Lost, n
             "again: the operator must put the newest database back, or begin a study with "
             "another name on records that come from now on"
         )
-    store.charge_lost(
-        task, name, lost.seqs, owed=len(lost.seqs) * task.slots, sent=lost.sent, now=now
-    )
+    owed = largest_loss(task, store, len(lost.seqs))
+    store.charge_lost(task, name, lost.seqs, owed=owed, sent=lost.sent, now=now)
+
+
+def largest_loss(task: Task, store: ClientStore, releases: int) -> int:
+    """Return how many record slots so many releases behind those of a database can have held.
+
+    They were one after the other as large as windows may grow to.
+    """
+    held = first = store.standing(task.study.name).chain.slots
+    for _ in range(releases):
+        held += task.growth.next_window(held)
+    return held - first
 
 
 def check_order(source: Source, name: str) -> None:

@@ -51,21 +51,27 @@ class Lost:
 
     seqs: Their numbers, from the stream's next one on.
     sent: Partition and offset of the newest of them in the releases topic; None if it has none.
+    certain: Whether the topic reaches far enough back to tell that there are no others.
     """
 
     seqs: range
     sent: tuple[int, int] | None = None
+    certain: bool = True
 
 
 @dataclass(slots=True)
 class Found:
-    """What the log has under a client's key; `anew`: it is not the one that was sent to."""
+    """What the log has under a client's key.
+
+    anew: It is not the one that was sent to. certain: It reaches back to the last that was sent.
+    """
 
     newest: Header | None = None
     offset: int = -1
     others: bool = False
     first: int | None = None
     anew: bool = False
+    certain: bool = True
     numbers: set[int] = field(default_factory=set)
 
     def take(self, release: Header, offset: int, ledger: str) -> None:
@@ -132,7 +138,7 @@ def lost_releases(
     # without a topic that reaches back, the folder alone may know
     end = max(first_lost, first_lost + store.missing.get(study, 0))
     if found.newest is None or found.newest.seq < first_lost:
-        return Lost(range(first_lost, end))
+        return Lost(range(first_lost, end), certain=found.certain)
     if found.newest.seq - first_lost > MOST_LOST:
         raise LedgerBehind(
             f"the releases topic has a release of this ledger with number {found.newest.seq}, and "
@@ -146,7 +152,9 @@ def lost_releases(
             "count against the same source)"
         )
     return Lost(
-        range(first_lost, max(end, found.newest.seq + 1)), (topic_partition.partition, found.offset)
+        range(first_lost, max(end, found.newest.seq + 1)),
+        (topic_partition.partition, found.offset),
+        found.certain,
     )
 
 
@@ -193,7 +201,7 @@ def refuse(task: Task, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
         f"{found}: the database was restored from an old copy, or another copy of it is in use. "
         "Put the newest database back. If it is gone, start each study of this client with "
         "--skip-lost: this charges what was lost and continues behind all records that those "
-        f"releases can have held, {task.slots} slots for each"
+        "releases can have held"
     )
 
 
@@ -244,13 +252,14 @@ class Search:
                 return self._found
             end = last
         if 0 <= last < first:
+            self._found.certain = last + 1 == first
             if last + 1 < first:
                 self._say(
                     "WARNING: the releases topic no longer reaches back to this client's last "
                     "release; nobody can tell whether this database is its newest"
                 )
         else:
-            self._found.anew = True
+            self._found.anew, self._found.certain = True, False
             self._say(
                 "WARNING: the releases topic does not hold this client's last release where it was "
                 "put: the topic was made anew; nobody can tell whether this database is its "

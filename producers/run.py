@@ -187,7 +187,7 @@ def run_client(
             store,
             sender,
             models,
-            next_seq=lost.seqs.stop,
+            certain=lost.certain,
             source_name=name,
             rate=job.rate,
             times=times,

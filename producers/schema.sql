@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS identity (
 -- releases topic its newest acknowledged release is. owed: slots of lost releases that are still to be
 -- passed over before anything is released. tested: slots that the test of the source has used up.
 -- waiting: how many releases are in the outbox. follows: the study behind whose records this one began,
--- and which is over since.
+-- and which is over since. held: record slots of all its releases.
 CREATE TABLE IF NOT EXISTS streams (
   study TEXT PRIMARY KEY,
   revision TEXT NOT NULL,
@@ -27,7 +27,19 @@ CREATE TABLE IF NOT EXISTS streams (
   owed INTEGER NOT NULL DEFAULT 0,
   tested INTEGER NOT NULL DEFAULT 0,
   waiting INTEGER NOT NULL DEFAULT 0,
-  follows TEXT
+  follows TEXT,
+  held INTEGER NOT NULL DEFAULT 0
+);
+-- Where the noise of a study's releases stands that remembers those before: chain and number of the
+-- last one, slots of the chain, where epochs of models began in it, and the last rows of noise.
+-- SECRET: with the releases that were sent, rows tell the exact sums of the last windows.
+CREATE TABLE IF NOT EXISTS noise (
+  study TEXT PRIMARY KEY,
+  chain INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  slots INTEGER NOT NULL,
+  starts BLOB NOT NULL,
+  remembered BLOB NOT NULL
 );
 -- Noised tests of a study's source before its first release, and the file that was last tested.
 CREATE TABLE IF NOT EXISTS source_tests (

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from pipeline.errors import ConfigError, StateError
 from pipeline.messages.envelope import Headers
+from pipeline.privacy import memory
+from pipeline.releasing import Standing
 from producers.database import Database
 from producers.memory import Remembered
 
@@ -135,6 +138,37 @@ class Streams:
     def wait(self, study: str, more: int) -> None:
         """Count releases that are put into the outbox, or taken out of it if negative."""
         self._db.write("UPDATE streams SET waiting = waiting + ? WHERE study = ?", more, study)
+
+    def standing(self, study: str) -> Standing:
+        """Return what the next release of a study is made with."""
+        row = self._db.row(
+            "SELECT next_seq, held, chain, number, slots, starts, remembered FROM streams "
+            "LEFT JOIN noise USING (study) WHERE study = ?",
+            study,
+        )
+        if row is None:
+            return Standing()
+        if row[2] is None:
+            return Standing(row[0], row[1])
+        starts = tuple(np.frombuffer(row[5], dtype="<i8").tolist())
+        rows = np.frombuffer(row[6], dtype="<i8").astype(np.int64).reshape(memory.WINDOWS, -1)
+        return Standing(row[0], row[1], memory.Chain(row[2], row[3], row[4], starts, rows))
+
+    def stand(self, study: str, standing: Standing | None, slots: int) -> None:
+        """Note where a study stands behind its newest releases.
+
+        standing: None: so many slots further, with noise that remembers nothing.
+        """
+        if standing is None:
+            self._db.write("UPDATE streams SET held = held + ? WHERE study = ?", slots, study)
+            return
+        chain = standing.chain
+        self._db.write("UPDATE streams SET held = ? WHERE study = ?", standing.held, study)
+        self._db.write(
+            "INSERT OR REPLACE INTO noise VALUES (?, ?, ?, ?, ?, ?)",
+            study, chain.chain, chain.number, chain.slots,
+            np.array(chain.starts, dtype="<i8").tobytes(), chain.rows.astype("<i8").tobytes(),
+        )  # fmt: skip
 
     def place(self, study: str, sent: tuple[int, int]) -> None:
         """Note where in the releases topic the newest acknowledged release is."""

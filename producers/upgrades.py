@@ -10,7 +10,7 @@ import sqlite3
 from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import encode
 
-SCHEMA = 7
+SCHEMA = 8
 #: What a file of an older schema lacks, by that schema; each step leads to the next one.
 STEPS = {
     # its studies counted as if all records shared noise, which costs a group more
@@ -39,6 +39,12 @@ STEPS = {
     ),
     # a version that does not know of it would go on with a study that another one follows
     6: ("ALTER TABLE streams ADD COLUMN follows TEXT",),
+    # windows may differ in size; so far all had those that were charged
+    7: (
+        "ALTER TABLE streams ADD COLUMN held INTEGER NOT NULL DEFAULT 0",
+        """UPDATE streams SET held = next_seq * coalesce(
+        (SELECT slots FROM charged WHERE charged.study = streams.study), 0)""",
+    ),
 }
 #: The same for what was inherited, which a file that was never given any may lack.
 INHERITED = (

@@ -94,7 +94,7 @@ class Engine:
         self._rng = np.random.default_rng([seed, 0xDE])
         self._judge = Judge(task)
         self.run = OfflineRun(task, timed=timed)
-        self._windows = Windows(task.slots, task.study.window.seconds if timed else None)
+        self._windows = Windows(task.growth, task.study.window.seconds if timed else None)
         self.timeline = Timeline(bins, 1.0 if timed else float(task.slots))
         self.after, self.frozen = Tally(), Tally()
         self.publications = self.failures = self.records = 0
@@ -119,8 +119,17 @@ class Engine:
         Raises ConfigError if an estimate is to be frozen before there is one; PrivacyError if a sum
         does not fit its lattice.
         """
+        slots, first = self._task.slots, 0
+        while self._task.growth.divisor and not self._windows.begun and first < len(part.clock):
+            # windows grow from the first model on: nobody knows before which of them that is
+            self._feed(part.between(first, first + slots))
+            first += slots
+        self._feed(part.between(first, len(part.clock)))
+
+    def _feed(self, part: Part) -> None:
         if not len(part.clock):
             return
+        self._windows.begun = self._model.version > 0
         self.timeline.reach(float(part.clock[0]), float(part.clock[-1]))
         for window in self._windows.cut(part):
             self._label(window)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.records.encode import Arrays
+from pipeline.study.growth import Growth
 from pipeline.types import Integers, Matrix, Vector
 
 
@@ -29,6 +30,14 @@ class Part:
     responses: Vector
     written: Vector
     usable: NDArray[np.bool_]
+
+    def between(self, begin: int, end: int) -> Part:
+        """Return some of its records, by their place in it."""
+        rows = slice(begin, end)
+        return Part(
+            self.first + begin, self.clock[rows], self.clients[rows], self.features[rows],
+            self.responses[rows], self.written[rows], self.usable[rows],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,6 +70,7 @@ class _Open:
     """A window that fills."""
 
     opened: float
+    size: int
     taken: int = 0
     last: int = 0
     features: list[Matrix] = field(default_factory=list)
@@ -70,13 +80,16 @@ class _Open:
 class Windows:
     """The open windows of all clients.
 
-    slots: Of one window.
+    growth: How large they are.
     seconds: A window closes this long after its first slot; None: only when it is full.
+
+    begun: Whether clients have a model by now: from then on what they release lets windows grow.
     """
 
-    def __init__(self, slots: int, seconds: float | None) -> None:
-        self._slots, self._seconds = slots, seconds
+    def __init__(self, growth: Growth, seconds: float | None) -> None:
+        self._growth, self._seconds, self.begun = growth, seconds, False
         self._open: dict[int, _Open] = {}
+        self._before: dict[int, int] = {}
 
     def cut(self, part: Part) -> list[Closed]:
         """Take records, and return the windows that close by the last of them, in order."""
@@ -100,8 +113,9 @@ class Windows:
         while done < len(rows):
             held = self._open.get(client)
             if held is None:
-                held = self._open[client] = _Open(float(clock[done]))
-            full = end = min(done + self._slots - held.taken, len(rows))
+                size = self._growth.next_window(self._before.get(client, 0))
+                held = self._open[client] = _Open(float(clock[done]), size)
+            full = end = min(done + held.size - held.taken, len(rows))
             if self._seconds is not None:
                 deadline = held.opened + self._seconds
                 end = max(done, min(full, int(np.searchsorted(clock, deadline))))
@@ -109,7 +123,7 @@ class Windows:
                     end = max(end, done + 1)  # a window has its first slot, however short it is
             self._take(held, part, rows[done:end])
             done = end
-            if held.taken == self._slots:
+            if held.taken == held.size:
                 yield self._close(client, Moment(float(clock[end - 1]), held.last))
             elif end < full and self._seconds is not None:
                 yield self._close(client, Moment(held.opened + self._seconds, held.last))
@@ -131,5 +145,8 @@ class Windows:
 
     def _close(self, client: int, at: Moment) -> Closed:
         held = self._open.pop(client)
+        if self.begun:
+            blocks = -(-held.taken // self._growth.records)
+            self._before[client] = self._before.get(client, 0) + blocks * self._growth.records
         rows = Arrays(np.concatenate(held.features), np.concatenate(held.responses))
         return Closed(at, client, rows)

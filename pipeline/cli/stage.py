@@ -27,7 +27,7 @@ from pipeline.library.feed import Feed
 from pipeline.library.numbers import value
 from pipeline.library.table import line, privacy_line, table
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.offline import by_client, run_windows
+from pipeline.offline import run_rows
 from pipeline.records.encode import Row
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -103,8 +103,7 @@ class Demonstration(ABC):
         order: Sequence[int] = range(len(self.slots))
         if shuffle is not None:
             order = np.random.default_rng(shuffle).permutation(len(self.slots)).tolist()
-        windows = by_client((self.slots[number] for number in order), task.slots)
-        return run_windows(task, windows).estimate(0.0)[1]
+        return run_rows(task, (self.slots[number] for number in order)).estimate(0.0)[1]
 
     def exact(self) -> EstimateMessage:
         """Return the exact fit of the study to all records at once, without privacy."""

@@ -21,8 +21,7 @@ from pipeline.study import Study, require_no_level_column
 class Stream:
     """What has been learnt since a start.
 
-    windows: Records of each client that have not been released.
-    run: What became of those that have.
+    run: What became of the records, released or in windows that fill.
     watch: Counts values outside the public ranges.
     labels: Labels of the negative and the positive class as the caller writes them; None before the
         first, and where there are no classes.
@@ -32,7 +31,6 @@ class Stream:
         require_no_level_column(study, "a learner")
         self.task = task_of(study)
         self.run = OfflineRun(self.task)
-        self.windows: dict[str, list[Row]] = {}
         self.labels: tuple[Label, Label] | None = None
         self._encoder = Encoder(study)
         self._response = self._encoder.response
@@ -43,7 +41,7 @@ class Stream:
     @property
     def released(self) -> bool:
         """Whether there has been a release."""
-        return any(partition.head.next_offset for partition in self.run.partitions)
+        return self.run.releases > 0
 
     def check_labels(self, classes: Sequence[Label]) -> None:
         """Refuse labels that the study does not name; DataError names the first one."""
@@ -79,8 +77,9 @@ class Stream:
 
     def close_windows(self) -> None:
         """Release what waits in windows that are not full."""
-        for client in [name for name, window in self.windows.items() if window]:
-            self._release(client)
+        if self.run.waits:
+            self._estimate = self._file = None
+            self.run.close()
 
     def estimate(self) -> EstimateMessage:
         """Return the estimate of all releases; made once for each state."""
@@ -102,14 +101,9 @@ class Stream:
             self.labels = self._response.labels(like=labels[0])
 
     def _fill(self, client: str, rows: Iterable[Row]) -> None:
-        for row in rows:
-            window = self.windows.setdefault(client, [])
-            window.append(row)
-            if len(window) == self.task.slots:
-                self._release(client)
-
-    def _release(self, client: str) -> None:
-        # taken out first: what a fault interrupts must not be released a second time
-        rows, self.windows[client] = self.windows[client], []
-        self._estimate = self._file = None
-        self.run.add(client, rows)
+        before = self.run.releases
+        try:
+            self.run.take(client, rows)
+        finally:
+            if self.run.releases != before:
+                self._estimate = self._file = None

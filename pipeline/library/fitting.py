@@ -15,7 +15,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage, compose_fit
 from pipeline.methods import task_of
 from pipeline.methods.offline import offline_method
-from pipeline.offline import OfflineRun, by_client
+from pipeline.offline import OfflineRun
 from pipeline.records.encode import Row, stack
 from pipeline.release.task import Task
 from pipeline.study import StudySource, read_study, without_privacy
@@ -116,8 +116,9 @@ class Fitting:
             for client, row in rows:
                 self._clients.setdefault(client, []).append(row)
             return
-        for client, window in by_client(rows, self._task.slots):
-            self._run.add(client, window)
+        for client, row in rows:
+            self._run.take(client, (row,))
+        self._run.close()
 
     def message(self) -> EstimateMessage | FitMessage:
         """Return the estimate, or the fit of a published method.

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import Retirement, Word, read_word
-from pipeline.messages.form import HEADER, NO_PARTITION, Rows, form_of
+from pipeline.messages.form import HEADER, NO_PARTITION, Rows, ends_of, form_of
 from pipeline.messages.incoming import Incoming
 from pipeline.messages.topics import partition_of
 from pipeline.messages.unbelieved import FAULTS
@@ -212,7 +212,8 @@ class Authenticator:
             bad.setdefault(at, FAULTS["forged"])
         for at in self._unpublished(rows, set(bad), least):
             bad[at] = FAULTS["unpublished-model"]
-        for at in above_share(self._limits, rows["seq"], rows["model_watermark"]).tolist():
+        ends = ends_of(rows, self._limits.window.records)
+        for at in above_share(self._limits, ends, rows["model_watermark"]).tolist():
             bad.setdefault(at, FAULTS["share"])
         if not bad:
             return incoming

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from pipeline.privacy.memory import EPOCHS
 from pipeline.release.task import Task
+from pipeline.types import Integers
 
 #: Releases as one structured array, with the fields of `HEADER`, "point", "sums" and "mac".
 Rows = NDArray[np.void]
 
 #: The first bytes of every release, and the number of this form.
 MAGIC, FORM = int.from_bytes(b"VEIL", "little"), 2
-#: Name and version of the form in the headers of a message.
-SCHEMA = f"release/{FORM}"
 #: What stands for a model without a watermark of its partition.
 NO_PARTITION = -1
 #: Who, of what, at which model. Digests are 8 or 16 bytes. In an open study ticket, MAC and what is
@@ -38,16 +37,24 @@ HEADER = np.dtype(
     ]
 )  # fmt: skip
 MAC = ("mac", "<u8", (2,))
-#: Behind it where windows grow or noise remembers, in a form of its own. before: slots that the
-#: client's chain had released; chain, number: which chain, and which release of it, from 1; 0 at
-#: the public start, which is in no chain. starts: for each epoch of models the number of the
-#: chain's first release in it or in a later one; 0 where there is none yet.
+#: Before it where windows grow or noise remembers, in a form of its own. held, before: slots of all
+#: releases of the client before this one, and of those of its chain; chain, number: which chain,
+#: and which release of it, from 1; 0 at the public start, which is in no chain. starts: for each
+#: epoch of models the number of the chain's first release in it or in a later one; 0 where there
+#: is none yet.
 CHAIN_FORM = 3
-CHAIN = [("before", "<i8"), ("chain", "<i8"), ("number", "<i8"), ("starts", "<i8", (EPOCHS,))]
+CHAIN = np.dtype(
+    [
+        ("held", "<i8"), ("before", "<i8"), ("chain", "<i8"), ("number", "<i8"),
+        ("starts", "<i8", (EPOCHS,)),
+    ]
+)  # fmt: skip
 
 
 class Form:
     """The form of one study's releases.
+
+    Where windows grow or noise remembers, it has the fields of `CHAIN` before its MAC.
 
     revision: The one that they name, 16 hexadecimal digits.
 
@@ -62,12 +69,9 @@ class Form:
         self.chained = bool(task.growth.divisor) or task.remembers
         self.number = CHAIN_FORM if self.chained else FORM
         self.growth = task.growth
-        body = [
-            *(CHAIN if self.chained else ()),
-            ("point", number, (point,)),
-            ("sums", number, (self.layout.length,)),
-        ]
-        self.dtype = np.dtype([*HEADER.descr, *body, MAC])
+        body = [("point", number, (point,)), ("sums", number, (self.layout.length,))]
+        chain = CHAIN.descr if self.chained else []
+        self.dtype = np.dtype([*HEADER.descr, *body, *chain, MAC])
         self.blank: Rows = np.zeros(1, self.dtype)
         common = {
             "magic": MAGIC,
@@ -82,6 +86,10 @@ class Form:
         for name, value in common.items():
             self.blank[name] = value
 
+        #: Where the chain's fields begin, in bytes.
+        self.chain_at = self.dtype.itemsize - (CHAIN.itemsize + 16 if self.chained else 16)
+        #: Name and version of the form in the headers of a message.
+        self.schema = f"release/{self.number}"
         self.partitions = task.study.stream.partitions
         #: The first bytes of every release, up to its own numbers.
         self.common_bytes = self.blank.tobytes()[: HEADER.fields["records"][1]]  # type: ignore[index]
@@ -95,6 +103,25 @@ class Form:
 def form_of(task: Task, revision: str = "") -> Form:
     """Return the form of a study's releases; of the task's revision unless told another."""
     return Form(task, revision or task.revision)
+
+
+def slots_of(rows: Rows, slots: int) -> Integers:
+    """Return the record slots of each release, shape (n,); `slots` as `ends_of` takes it."""
+    if "held" in (rows.dtype.names or ()):
+        return rows["records"].astype(np.int64)
+    return np.full(len(rows), slots, dtype=np.int64)
+
+
+def ends_of(rows: Rows, slots: int) -> Integers:
+    """Return the record slots of each client with its release of these, shape (n,).
+
+    slots: `window.records`.
+    """
+    if "held" in (rows.dtype.names or ()):
+        ends: Integers = rows["held"] + rows["records"].astype(np.int64)
+        return ends
+    same: Integers = (rows["seq"] + 1) * slots
+    return same
 
 
 def short(text: str) -> int:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError
-from pipeline.messages.form import FORM, HEADER, MAGIC, NO_PARTITION, Rows, form_of, identity
+from pipeline.messages.form import HEADER, MAGIC, NO_PARTITION, Rows, form_of, identity
 from pipeline.messages.release import MAX_RELEASE_BYTES
+from pipeline.privacy.memory import EPOCHS, epochs_of
 from pipeline.release.layout import Field
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.release.task import Task
@@ -57,8 +58,8 @@ class Decoder:
         self._claim, self._revision = task.budget.claim, revision or task.revision
         layout = self._form.layout
         self._point = _Bounds((layout.point,), layout.point.length)
-        self._later = _Bounds(layout.later, layout.length)
-        self._start = _Bounds(layout.start, layout.length)
+        self._later = _Bounds(layout.later, layout.length, task.slots)
+        self._start = _Bounds(layout.start, layout.length, task.slots)
         one = layout.start == layout.later
         self._limits = [self._ends(self._later, (0 if one else 1, VERSION_LIMIT))]
         if not one:
@@ -107,6 +108,8 @@ class Decoder:
         return (
             any(bool(((low <= least) & (most <= high)).all()) for low, high in self._limits)
             and bool(self._begins_well(rows).all())
+            and (not self._form.chained or bool(self._placed_well(rows).all()))
+            and (not self._form.growth.divisor or bool(self._sums_hold(rows).all()))
             and bool((rows["client"] == clients).all() and clients.any(axis=1).all())
             and (
                 self._form.layout.number == "<i8"
@@ -117,8 +120,19 @@ class Decoder:
     def _ends(self, bounds: _Bounds, versions: tuple[int, int]) -> tuple[Integers, Integers]:
         """Return the least and the largest value of each word of a sound release."""
         low, high = self._form.blank.copy(), self._form.blank.copy()
-        if not self._form.noised:
-            low["records"], high["records"] = 0, self._form.most_records
+        form = self._form
+        if not form.noised:
+            low["records"], high["records"] = 0, form.most_records
+        if form.chained:
+            high["records"] = form.most_records
+            for name, most in (
+                ("held", WATERMARK_LIMIT),
+                ("before", WATERMARK_LIMIT),
+                ("chain", SEQ_LIMIT),
+                ("number", SEQ_LIMIT),
+                ("starts", SEQ_LIMIT),
+            ):
+                low[name], high[name] = 0, most
         limits = {
             "seq": (0, SEQ_LIMIT),
             "version": versions,
@@ -132,7 +146,8 @@ class Decoder:
             free += ["ticket", "mac"]
         if self._form.layout.number == "<i8":
             for name, part in (("point", self._point), ("sums", bounds)):
-                low[name], high[name] = -part.whole, part.whole
+                bound = part.at(form.most_records)
+                low[name], high[name] = -bound, bound
         else:
             free += ["point", "sums"]
         for name in free:
@@ -146,8 +161,36 @@ class Decoder:
     def _begins_well(self, rows: Rows) -> Mask:
         number = rows["reserved"]
         fits = (number > 0) & (number <= LAST_GENERATION) if self._mac else number == 0
-        good: Mask = (rows["magic"] == MAGIC) & (rows["form"] == FORM) & fits
+        good: Mask = (rows["magic"] == MAGIC) & (rows["form"] == self._form.number) & fits
         return good
+
+    def _placed_well(self, rows: Rows) -> Mask:
+        """Whether releases stand where a chain can have them, shape (n,): `form.CHAIN`."""
+        form, number, starts = self._form, rows["number"], rows["starts"]
+        slots, before = rows["records"].astype(np.int64), rows["before"]
+        later = rows["version"] > 0
+        own = epochs_of(rows["model_watermark"], form.slots)
+        begun = np.arange(EPOCHS) <= own[:, None]
+        rising = (starts[:, 1:] >= starts[:, :-1]) | ~begun[:, 1:]
+        good: Mask = np.where(
+            later,
+            form.growth.allowed(before, slots)
+            & (before <= rows["held"])
+            & (number > 0)
+            & (starts[:, 0] == 1)
+            & rising.all(axis=1)
+            & (((starts > 0) & (starts <= number[:, None])) == begun).all(axis=1),
+            (slots == form.slots) & (number == 0),
+        )
+        return good & (before >= 0) & (rows["held"] >= 0) & (rows["chain"] >= 0)
+
+    def _sums_hold(self, rows: Rows) -> Mask:
+        """Whether the numbers of noised releases are within their bounds, shape (n,)."""
+        start = rows["version"] == 0
+        held = self._later.hold(rows["sums"], rows["records"])
+        if self._form.layout.start != self._form.layout.later and start.any():
+            held = np.where(start, self._start.hold(rows["sums"]), held)
+        return held
 
     def _of_another_length(self, payload: bytes | None, client: NDArray[np.uint64]) -> PayloadError:
         if payload is None:
@@ -200,12 +243,26 @@ class Decoder:
             ),
             (rows["claim"] == form.common("claim"))
             & (rows["partitions"] == form.common("partitions"))
-            & (records == form.slots if form.noised else records <= form.most_records),
+            & (
+                records == form.slots
+                if form.noised and not form.chained
+                else records <= form.most_records
+            ),
         )
 
     def _numbers(self, rows: Rows) -> Iterator[Judged]:
         layout = self._form.layout
         yield _UNDECODABLE, self._mac | (rows["mac"] == 0).all(axis=1)
+        if self._form.chained:
+            yield (
+                PayloadError(
+                    "wrong-place",
+                    "the release has more record slots than window.growth allows behind those of "
+                    "its client, or says of its place among them what cannot be; the operator "
+                    "must look at this client",
+                ),
+                self._placed_well(rows),
+            )
         yield (
             PayloadError(
                 "wrong-unit",
@@ -215,7 +272,7 @@ class Decoder:
             rows["layout"] == self._form.common("layout"),
         )
         sums, start = rows["sums"], rows["version"] == 0
-        inside = self._later.hold(sums)
+        inside = self._later.hold(sums, rows["records"] if self._form.growth.divisor else None)
         if layout.start != layout.later and start.any():
             used = sum(field.length for field in layout.start)
             yield (
@@ -241,17 +298,38 @@ _UNDECODABLE = PayloadError("undecodable", "the payload is not a release of a kn
 
 
 class _Bounds:
-    """The bound of each number of some rows; zero for those that no field has."""
+    """The bound of each number of some rows; zero for those that no field has.
 
-    def __init__(self, fields: Sequence[Field], length: int) -> None:
-        self._floats = np.zeros(length)
-        own = np.repeat([f.largest for f in fields], [f.length for f in fields])
-        self._floats[: len(own)] = own
-        self.whole = np.floor(np.minimum(self._floats, 2.0**61)).astype(np.int64)
+    slots: Of a release whose bounds are those of its fields; larger ones have more.
+    """
+
+    def __init__(self, fields: Sequence[Field], length: int, slots: int = 0) -> None:
+        self._floats, self._more, self._slots = np.zeros(length), np.zeros(length), slots
+        lengths = [f.length for f in fields]
+        self._floats[: sum(lengths)] = np.repeat([f.largest for f in fields], lengths)
+        self._more[: sum(lengths)] = np.repeat([f.per_slot for f in fields], lengths)
+        self.whole = self.at(slots)
         self._twice = (2 * self.whole).astype(np.uint64)
 
-    def hold(self, rows: NDArray[np.int64] | NDArray[np.float64]) -> Mask:
-        """Whether all numbers of a row are within their bounds, shape (n,); no number is not."""
+    def at(self, slots: int) -> Integers:
+        """Return the bounds of releases with so many slots, as whole numbers, shape (m,)."""
+        bounds = self._floats + self._more * (slots - self._slots)
+        whole: Integers = np.floor(np.minimum(bounds, 2.0**61)).astype(np.int64)
+        return whole
+
+    def hold(
+        self, rows: NDArray[np.int64] | NDArray[np.float64], slots: Integers | None = None
+    ) -> Mask:
+        """Whether all numbers of a row are within their bounds, shape (n,); no number is not.
+
+        slots: Of each row, shape (n,); None: those of the fields.
+        """
+        if slots is not None:
+            held = np.empty(len(rows), dtype=bool)
+            for size in np.unique(slots).tolist():
+                same, bound = slots == size, self.at(size)
+                held[same] = np.all((rows[same] <= bound) & (rows[same] >= -bound), axis=1)
+            return held
         if rows.dtype.kind == "f":
             floats: Mask = np.all(np.abs(rows) <= self._floats, axis=1)
             return floats

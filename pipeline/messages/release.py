@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError, PrivacyError
 from pipeline.messages.form import (
+    CHAIN,
+    CHAIN_FORM,
     FORM,
     HEADER,
     MAGIC,
@@ -28,6 +30,7 @@ from pipeline.release.task import Task
 
 #: The header as `form.HEADER` has it, up to the ticket: what all releases share, and its own.
 _OWN, _NO_TICKET = struct.Struct("<40sII16s16sqqqq"), bytes(16)
+_MAC_BYTES = 16
 #: A release is far smaller; a larger payload is refused before it is looked at.
 MAX_RELEASE_BYTES = 8 * 2**20
 
@@ -49,6 +52,7 @@ class Header:
         release.
     partition_watermark: Of these, the slots of the client's own partition, where the study has
         several paths.
+    held, before, chain, number: As `form.CHAIN` has them; None in a study without chains.
     """
 
     study: str
@@ -63,6 +67,17 @@ class Header:
     version: int
     model_watermark: int
     partition_watermark: int | None
+    held: int | None = None
+    before: int | None = None
+    chain: int | None = None
+    number: int | None = None
+
+    def ends(self, slots: int) -> int:
+        """Return the record slots of its client's releases, this one included.
+
+        slots: `window.records`.
+        """
+        return (self.seq + 1) * slots if self.held is None else self.held + self.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +93,13 @@ class Release:
     parts: Mapping[str, NDArray[np.int64] | NDArray[np.float64]]
 
 
-def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, seq: int) -> bytes:
+def seal(
+    task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, seq: int,
+    held: int | None = None,
+) -> bytes:  # fmt: skip
     """Write a sealed answer as the payload of a release.
+
+    held: Record slots of the client's releases before it; by default `window.records` for each.
 
     Raises TypeError if it is anything but what `privatise` or `disclose` made; PrivacyError if it
     was made for another study: one of the other kind, or whose releases hold other numbers.
@@ -94,8 +114,8 @@ def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
         if isinstance(answer, Answer)
         else (answer.expansion, answer.records)
     )
-    held = [(name, len(part)) for name, part in answer.parts.items()]
-    if held != [field[:2] for field in form.layout.at(model.version)]:
+    parts = [(name, len(part)) for name, part in answer.parts.items()]
+    if parts != [field[:2] for field in form.layout.at(model.version)]:
         raise PrivacyError("this answer was made for a study whose releases hold other numbers")
     own = model.partition_watermark
     head = _OWN.pack(
@@ -105,8 +125,13 @@ def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
     )  # fmt: skip
     kind = form.layout.number
     numbers = [part.astype(kind, copy=False).tobytes() for part in (point, *answer.parts.values())]
+    body = b"".join([head, model.ticket or _NO_TICKET, *numbers])
+    if form.chained and isinstance(answer, Answer):
+        at, slots = answer.place, seq * task.slots if held is None else held
+        place = (slots, at.before, at.chain, at.number, *at.starts)
+        body = body.ljust(form.chain_at, b"\0") + np.array(place, dtype="<i8").tobytes()
     # at the end what a release at the start lacks, and the MAC, which comes as it leaves
-    return b"".join([head, model.ticket or _NO_TICKET, *numbers]).ljust(form.dtype.itemsize, b"\0")
+    return body.ljust(form.dtype.itemsize, b"\0")
 
 
 def header_of(payload: bytes) -> Header:
@@ -117,7 +142,11 @@ def header_of(payload: bytes) -> Header:
     """
     if len(payload) >= HEADER.itemsize:
         row = np.frombuffer(payload, HEADER, count=1)
-        if (int(row["magic"][0]), int(row["form"][0])) == (MAGIC, FORM):
+        form = int(row["form"][0]) if int(row["magic"][0]) == MAGIC else 0
+        if form == CHAIN_FORM and len(payload) >= HEADER.itemsize + CHAIN.itemsize + _MAC_BYTES:
+            at = len(payload) - CHAIN.itemsize - _MAC_BYTES
+            return _header(row, np.frombuffer(payload, CHAIN, count=1, offset=at))
+        if form == FORM:
             return _header(row)
     raise PayloadError("undecodable", "the payload is not a release of a known version")
 
@@ -137,7 +166,7 @@ def read(task: Task, payload: bytes) -> Release:
     return Release(header, row["point"][0], parts)
 
 
-def _header(row: Rows) -> Header:
+def _header(row: Rows, place: Rows | None = None) -> Header:
     def digits(name: str) -> str:
         return row[name].tobytes().hex()
 
@@ -145,6 +174,7 @@ def _header(row: Rows) -> Header:
         return int(row[name][0])
 
     own = number("partition_watermark")
+    names = () if place is None else ("held", "before", "chain", "number")
     return Header(
         study=digits("study"),
         revision=digits("revision"),
@@ -158,4 +188,5 @@ def _header(row: Rows) -> Header:
         version=number("version"),
         model_watermark=number("model_watermark"),
         partition_watermark=None if own == NO_PARTITION else own,
+        **{name: int(place[name][0]) for name in names},  # type: ignore[index]
     )

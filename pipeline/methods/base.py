@@ -160,7 +160,7 @@ class Method(ABC, Generic[T]):
         return study
 
     def grows(self, study: Study) -> bool:
-        """Whether windows can hold more records as a client goes on: sums with one noise for all."""
+        """Whether windows can grow: their sums have one noise, however many records they hold."""
         del study
         return False
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from pipeline.errors import PrivacyError
+from pipeline.privacy import memory
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
@@ -21,6 +22,8 @@ NOISE_BITS = 14
 #: scale of at most 2^34 lattice units: beyond, 64 scales would come close to the limit below.
 ROUNDING_SHARE = 1 / 256
 LARGEST_BITS = 34
+#: The same where noise remembers: its draws are 2^11 times finer, and have scales below 2^40.
+LARGEST_BITS_REMEMBERED = 28
 #: No released integer may reach this: sums over a fetch batch stay exact in int64 and float64.
 INTEGER_LIMIT = 2**42
 
@@ -50,12 +53,15 @@ class Channel:
     exponent: The lattice unit is 2^exponent.
     sensitivity: Distance between neighbours in the mechanism's norm, in real units, rounding
         included.
-    noise: What is added, in lattice units.
+    noise: What is added, in lattice units; where it remembers what it is made of, in units of 2^-11
+        of the lattice.
+    remembers: Whether the noise of a release depends on those before it: `pipeline.privacy.memory`.
     """
 
     exponent: int
     sensitivity: float
     noise: Noise
+    remembers: bool = False
 
     @property
     def unit(self) -> float:
@@ -64,8 +70,11 @@ class Channel:
 
     @property
     def standard_deviation(self) -> float:
-        """Standard deviation of the noise, in real units."""
-        return self.noise.standard_deviation * self.unit
+        """Standard deviation of the noise, in real units.
+
+        Where it remembers, that of a release whose noise were independent at the same cost.
+        """
+        return self.noise.standard_deviation * self.unit / self._finer
 
     def round(self, integers: Integers, exponents: Integers) -> Integers:
         """Round integers[i] * 2^exponents[i] to the nearest lattice point, in lattice units.
@@ -88,18 +97,40 @@ class Channel:
 
     def largest(self, slots: int) -> float:
         """Return an upper bound of every integer that a release of `slots` records can hold."""
-        return slots * self.sensitivity / self.unit + 1 + self.noise.reach
+        reach = self.noise.reach / self._finer * (memory.LARGEST if self.remembers else 1.0)
+        return slots * self.per_slot + 1 + reach
 
-    def noised(self, lattice: Integers, slots: int, stream: SecureStream) -> Integers:
+    @property
+    def per_slot(self) -> float:
+        """What one record slot more adds to `largest`."""
+        return self.sensitivity / self.unit
+
+    @property
+    def _finer(self) -> float:
+        return memory.NORM * 2**memory.BITS if self.remembers else 1.0
+
+    def noised(
+        self, lattice: Integers, slots: int, stream: SecureStream, rows: Integers | None = None
+    ) -> tuple[Integers, Integers | None]:
         """Add noise to the lattice integers of a window of at most `slots` records.
 
         Noise has no end, integers have: what would pass the public bound is cut to it. That is
-        post-processing, and happens less than once in 10^27 numbers.
+        post-processing, and happens less than once in 10^27 numbers. What noise remembers is kept
+        as it was before that.
+
+        rows: The last seven rows of noise of these numbers, shape (7, m), where it remembers.
+
+        Returns: The noised integers, and the rows behind them where there are any.
         """
+        if self.remembers != (rows is not None):
+            raise PrivacyError("noise that remembers needs the rows before it, and no other does")
         bound = math.floor(self.largest(slots))
-        total = lattice + self.noise.draw(len(lattice), stream)
+        noise = self.noise.draw(len(lattice), stream)
+        if rows is not None:
+            noise, rows = memory.advanced(rows, noise)
+        total = lattice + noise
         within: Integers = np.minimum(np.maximum(total, -bound), bound)
-        return within
+        return within, rows
 
     def off_diagonal(self) -> Channel:
         """Return the channel of a symmetric matrix's entries beside the diagonal.
@@ -115,22 +146,28 @@ class Channel:
         return replace(self, noise=self.noise.scaled(factor * (1 + 2.0**-50)))
 
 
-def gaussian(sensitivity: float, rounding: float, mu: float) -> Channel:
+def gaussian(sensitivity: float, rounding: float, mu: float, *, remembers: bool = False) -> Channel:
     """Choose lattice and noise so that the release of a vector is mu-GDP.
 
     sensitivity: L2 distance between neighbours before rounding, > 0.
     rounding: What rounding can add to that distance, in lattice units, >= 0.
     mu: > 0.
+    remembers: Whether noise depends on the releases before: the whole sequence is then mu-GDP for a
+        record of one of them, since draws have |c| times the scale.
 
     Rounded to integers, a Gaussian of variance tau^2 is post-processing of the Gaussian mechanism.
     The discrete Gaussian of variance tau^2 + 1/12 has the same law up to a factor within
     exp(+-16 / sigma^4) per coordinate (docs/privacy/discrete-gaussian.md); `slack` pays for that.
     """
-    exponent, whole = _lattice(sensitivity, rounding, mu)
+    bits = LARGEST_BITS_REMEMBERED if remembers else LARGEST_BITS
+    exponent, whole = _lattice(sensitivity, rounding, mu, bits)
     # a few units in the last place more, for the rounding of this division and of the sampler's
     # own scales
     scale = whole / math.ldexp(1.0, exponent) / mu * (1 + 2.0**-50)
-    return Channel(exponent, whole, DiscreteGaussian(math.hypot(scale, math.sqrt(1 / 12))))
+    if remembers:
+        scale *= memory.NORM * 2**memory.BITS * (1 + 2.0**-50)
+    noise = DiscreteGaussian(math.hypot(scale, math.sqrt(1 / 12)))
+    return Channel(exponent, whole, noise, remembers)
 
 
 def laplace(sensitivity: float, rounding: float, epsilon: float) -> Channel:
@@ -141,7 +178,7 @@ def laplace(sensitivity: float, rounding: float, epsilon: float) -> Channel:
 
     Exact: the ratio of two discrete Laplace laws at L1 distance D is at most exp(D / scale).
     """
-    exponent, whole = _lattice(sensitivity, rounding, epsilon)
+    exponent, whole = _lattice(sensitivity, rounding, epsilon, LARGEST_BITS)
     # a few units in the last place more, for the rounding of this very division
     scale = whole / math.ldexp(1.0, exponent) / epsilon * (1 + 2.0**-50)
     return Channel(exponent, whole, DiscreteLaplace(scale))
@@ -167,14 +204,17 @@ def continuous(epsilon: float, delta: float, lost: tuple[float, float]) -> tuple
     return epsilon - lost[0], (delta - lost[1]) * math.exp(-lost[0] / 2)
 
 
-def _lattice(sensitivity: float, rounding: float, budget: float) -> tuple[int, float]:
-    """Return the exponent of the unit, and the sensitivity with rounding."""
+def _lattice(sensitivity: float, rounding: float, budget: float, bits: int) -> tuple[int, float]:
+    """Return the exponent of the unit, and the sensitivity with rounding.
+
+    bits: Of the largest scale that noise can have in units of the lattice.
+    """
     if not (0 < sensitivity < math.inf and 0 <= rounding < math.inf and 0 < budget < math.inf):
         raise PrivacyError("sensitivity, rounding and budget must be finite and > 0")
     unit = math.ldexp(sensitivity / budget, -NOISE_BITS)
     if rounding:
         unit = min(unit, sensitivity * ROUNDING_SHARE / rounding)
-        unit = max(unit, math.ldexp(sensitivity / budget, -LARGEST_BITS))
+        unit = max(unit, math.ldexp(sensitivity / budget, -bits))
     if not 2.0**-900 < unit < 2.0**900:
         raise PrivacyError(
             f"sensitivity: {sensitivity:.3g} is too small or too large for any lattice; "

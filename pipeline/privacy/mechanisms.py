@@ -42,8 +42,14 @@ class Mechanism(Protocol):
     def part(self, budget: float, share: float) -> float:
         """Return what a part of a release that gets `share` of its budget may cost."""
 
-    def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
-        """Return the channel of a part that gets `share` of a release's budget."""
+    def channel(
+        self, sensitivity: float, rounding: float, budget: float, share: float,
+        *, remembers: bool = False,
+    ) -> Channel:  # fmt: skip
+        """Return the channel of a part that gets `share` of a release's budget.
+
+        remembers: Whether its noise depends on the releases before: Gaussian noise alone can.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +88,13 @@ class GaussianMechanism:
         """Return mu sqrt(share)."""
         return budget * math.sqrt(share)
 
-    def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
+    def channel(
+        self, sensitivity: float, rounding: float, budget: float, share: float,
+        *, remembers: bool = False,
+    ) -> Channel:  # fmt: skip
         """Return a channel with mu sqrt(share)."""
-        return channel.gaussian(sensitivity, rounding, self.part(budget, share))
+        mu = self.part(budget, share)
+        return channel.gaussian(sensitivity, rounding, mu, remembers=remembers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +116,13 @@ class LaplaceMechanism:
         """Return epsilon share."""
         return budget * share
 
-    def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
-        """Return a channel with epsilon share."""
+    def channel(
+        self, sensitivity: float, rounding: float, budget: float, share: float,
+        *, remembers: bool = False,
+    ) -> Channel:  # fmt: skip
+        """Return a channel with epsilon share; PrivacyError if its noise is to remember."""
+        if remembers:
+            raise PrivacyError("Laplace noise that remembers gains nothing")
         return channel.laplace(sensitivity, rounding, self.part(budget, share))
 
 
@@ -130,7 +145,10 @@ class Simulation:
         """Return the simulated mu of a part."""
         return self.real.part(budget, share)
 
-    def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
+    def channel(
+        self, sensitivity: float, rounding: float, budget: float, share: float,
+        *, remembers: bool = False,
+    ) -> Channel:  # fmt: skip
         """Return the Gaussian channel, with simulated noise."""
-        real = self.real.channel(sensitivity, rounding, budget, share)
+        real = self.real.channel(sensitivity, rounding, budget, share, remembers=remembers)
         return replace(real, noise=SimulatedGaussian(real.noise.standard_deviation))

@@ -178,6 +178,15 @@ class Chain:
     starts: tuple[int, ...] = (0,) * EPOCHS
     rows: Integers = field(default_factory=lambda: empty_rows(0))
 
+    @property
+    def epoch(self) -> int:
+        """Of its last release; -1 before the first."""
+        return sum(start > 0 for start in self.starts) - 1
+
+    def anew(self) -> Chain:
+        """Return the chain after it, before its first release: it costs nothing to begin one."""
+        return Chain(self.chain + 1)
+
     def behind(self, slots: int, epoch: int, rows: Integers | None) -> Chain:
         """Return the chain behind one more release.
 
@@ -200,3 +209,10 @@ def epoch_of(watermark: int, records: int) -> int:
     records: Slots of the smallest window.
     """
     return min(max(1, watermark // records).bit_length() - 1, EPOCHS - 1)
+
+
+def epochs_of(watermarks: Integers, records: int) -> Integers:
+    """Return the epochs of many models, shape (n,)."""
+    times = np.minimum(np.maximum(watermarks // records, 1), 1 << (EPOCHS - 1))
+    epochs: Integers = np.frexp(times.astype(np.float64))[1].astype(np.int64) - 1
+    return epochs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pipeline.records.encode import Arrays, Block, joined
@@ -16,6 +17,7 @@ class Window:
     position: Where the source continues after the last slot.
     taken, usable: How many slots have come, and how many of them hold a sound record.
     clipped: How many values were clipped to their public range.
+    keep: Takes the slots, in place of this window, which keeps them until it is closed otherwise.
     """
 
     size: int
@@ -24,6 +26,7 @@ class Window:
     taken: int = 0
     usable: int = 0
     clipped: int = 0
+    keep: Callable[[Arrays], None] | None = None
     _parts: list[Arrays] = field(default_factory=list)
 
     @property
@@ -40,7 +43,7 @@ class Window:
         """Take consecutive slots, at most `room`; `position` is behind the last of them."""
         if self.opened is None:
             self.opened = now
-        self._parts.append(block.arrays)
+        (self.keep or self._parts.append)(block.arrays)
         self.taken += len(block.arrays.responses)
         self.usable += block.usable
         self.clipped += block.clipped

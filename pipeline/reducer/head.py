@@ -13,7 +13,7 @@ from pipeline.errors import PayloadError, StateError
 from pipeline.release.task import Task
 
 #: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 10
+SCHEMA = 11
 HEAD, SUMS = "head", "sums."
 
 
@@ -31,8 +31,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     newest: Time of the newest release, in microseconds since 1970; 0 before the first.
     missing: Releases of all clients below their highest numbers that have not come.
     furthest: The highest number of a release of any client; -1 before the first.
-    largest: The most releases of one client that have counted, late ones too; 0 where the beginning
-        of the log was left out on purpose.
+    largest: The most record slots that one client's releases have, as they say; 0 where the
+        beginning of the log was left out on purpose.
     words: Admissions, revocations and the like that the log holds, which are no releases.
     clients, erased_clients, admitted, buckets: How many of each belong to the snapshot: a store
         that lost some is found out.
@@ -104,6 +104,7 @@ class Progress:
     gaps: Ranges [first, last] of numbers below `highest` that have not come, in order.
     refused: How many have come and do not count, as the client sent too many.
     recent: Offsets of its newest releases that count, in order, where the study has a rate.
+    slots: Record slots of its releases up to the highest, as that one says.
     """
 
     ledger: str
@@ -111,22 +112,21 @@ class Progress:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     refused: int = 0
     recent: list[int] = field(default_factory=list)
+    slots: int = 0
 
     @property
     def missing(self) -> int:
         """How many releases below the highest have not come."""
         return sum(last - first + 1 for first, last in self.gaps)
 
-    @property
-    def releases(self) -> int:
-        """How many releases have counted, if all were looked at from the first on."""
-        return self.highest + 1 - self.refused - (self.missing if self.gaps else 0)
-
-    def accept(self, ledger: str, seq: int) -> Outcome:
+    def accept(self, ledger: str, seq: int, ends: int = 0, slots: int = 0) -> Outcome:
         """Note a release as folded, unless it is a duplicate.
 
+        ends, slots: Record slots of the client's releases with this one, as it says; and its own.
+
         Raises PayloadError if another ledger vouches for it, so that two producers use one client
-        id; or if it would leave more gaps than an honest client can.
+        id; if it would leave more gaps than an honest client can; or if it says of less slots than
+        have come.
         """
         if ledger != self.ledger:
             raise PayloadError(
@@ -134,14 +134,18 @@ class Progress:
                 "another producer, with a ledger of its own, uses this client id; give each "
                 "producer an id of its own, or restore the client's ledger",
             )
-        if seq == self.highest + 1:
-            self.highest = seq
-            return "next"
         if seq > self.highest:
-            if len(self.gaps) >= MAX_GAPS:
-                raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
-            self.gaps.append((self.highest + 1, seq - 1))
-            self.highest = seq
+            if ends - slots < self.slots:
+                raise PayloadError(
+                    "wrong-place",
+                    "the release says that its client has released fewer record slots than have "
+                    "come; the operator must look at this client",
+                )
+            if seq > self.highest + 1:
+                if len(self.gaps) >= MAX_GAPS:
+                    raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
+                self.gaps.append((self.highest + 1, seq - 1))
+            self.highest, self.slots = seq, ends
             return "next"
         # the one that begins last of those that may hold it
         at = bisect_right(self.gaps, seq, key=itemgetter(0)) - 1
@@ -158,7 +162,7 @@ class Progress:
     def encode(self) -> bytes:
         """Write as MessagePack."""
         return msgspec.msgpack.encode(
-            (self.ledger, self.highest, self.gaps, self.refused, self.recent)
+            (self.ledger, self.highest, self.gaps, self.refused, self.recent, self.slots)
         )
 
     @classmethod
@@ -166,7 +170,7 @@ class Progress:
         """Read what `encode` wrote; StateError if it is not that."""
         try:
             found = msgspec.msgpack.decode(
-                data, type=tuple[str, int, list[tuple[int, int]], int, list[int]]
+                data, type=tuple[str, int, list[tuple[int, int]], int, list[int], int]
             )
         except msgspec.DecodeError as error:
             raise StateError(

@@ -62,7 +62,7 @@ def combine(
         dead_letters=sum(p.head.dead_letters for p in ordered),
         forgotten=_forgotten(ordered, estimate),
         erased=erased,
-        largest_client_share=_largest_share(ordered),
+        largest_client_share=_largest_share(task, ordered),
         model_version=model_version,
         watermark=watermark,
         event_time=rfc3339(newest / 1e6) if newest else None,
@@ -166,12 +166,15 @@ def _forgotten(partitions: Sequence[Summed], estimate: Estimate) -> int:
     return sum(p.head.forgotten for p in partitions) + held - estimate.releases
 
 
-def _largest_share(partitions: Sequence[Summed]) -> float | None:
-    """Return the largest share of one client in all releases that have counted since the start."""
-    counted = sum(state.releases for p in partitions for state in p.sums.states.values())
-    counted += sum(p.head.forgotten for p in partitions)
+def _largest_share(task: Task, partitions: Sequence[Summed]) -> float | None:
+    """Return the largest share of one client in all record slots that have come since the start."""
+    if task.growth.divisor:
+        came = slots_seen(partitions)
+    else:
+        counted = sum(state.releases for p in partitions for state in p.sums.states.values())
+        came = task.slots * (counted + sum(p.head.forgotten for p in partitions))
     largest = max((p.head.largest for p in partitions), default=0)
-    return largest / counted if largest and counted else None
+    return min(largest / came, 1.0) if largest and came else None
 
 
 def slots_seen(partitions: Iterable[Summed]) -> int:

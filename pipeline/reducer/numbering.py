@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import PayloadError
+from pipeline.messages.form import ends_of, slots_of
 from pipeline.messages.incoming import Incoming, Mask
 from pipeline.reducer.head import Progress
 from pipeline.reducer.partition import Partition
@@ -24,7 +25,7 @@ class Numbered:
     faults: By place in the batch.
     duplicates: How many have come before.
     missing: How many more releases are missing now than before; fewer if it is below 0.
-    largest: The most releases that have counted of one of the clients of the batch.
+    largest: The most record slots that releases of one of the clients of the batch have.
     furthest: The highest number that has come of one of them; -1 without any.
     """
 
@@ -55,18 +56,23 @@ def numbered(
         return found
     order = np.argsort(incoming.clients, kind="stable")
     clients, seqs, ledgers = incoming.clients[order], rows["seq"][order], rows["ledger"][order]
+    slots = slots_of(rows, state.task.slots)
+    ends = ends_of(rows, state.task.slots)
+    stands = ends[order]
+    begins = stands - slots[order]
     starts = np.flatnonzero(np.diff(clients, prepend=-1))
     steady = np.diff(seqs, prepend=seqs[0]) == 1
-    steady[1:] &= (ledgers[1:] == ledgers[:-1]).all(axis=1)
+    steady[1:] &= (ledgers[1:] == ledgers[:-1]).all(axis=1) & (begins[1:] >= stands[:-1])
     steady[starts] = True
     whole = np.logical_and.reduceat(steady, starts)
-    ends = np.append(starts[1:], count)
+    stops = np.append(starts[1:], count)
     marks = ledgers[starts].tobytes().hex()
     groups = zip(
-        clients[starts].tolist(), starts.tolist(), ends.tolist(), whole.tolist(),
-        seqs[starts].tolist(), seqs[ends - 1].tolist(), strict=True,
+        clients[starts].tolist(), starts.tolist(), stops.tolist(), whole.tolist(),
+        seqs[starts].tolist(), seqs[stops - 1].tolist(), begins[starts].tolist(),
+        stands[stops - 1].tolist(), strict=True,
     )  # fmt: skip
-    for at, (client, start, end, one_by_one, first, last) in enumerate(groups):
+    for at, (client, start, end, one_by_one, first, last, begin, stand) in enumerate(groups):
         name, ledger = incoming.names[client], marks[32 * at : 32 * at + 32]
         if name in state.erased:
             found.accepted[order[start:end]], found.erased[order[start:end]] = False, True
@@ -76,14 +82,14 @@ def numbered(
             before = first - 1 if state.midway else -1
             progress = state.clients[name] = Progress(ledger, before)
         follows = one_by_one and first == progress.highest + 1 and ledger == progress.ledger
-        if follows and rate is None:
-            progress.highest = last
+        if follows and rate is None and begin >= progress.slots:
+            progress.highest, progress.slots = last, stand
             state.changed.add(name)
-        elif _each(found, progress, incoming, order[start:end], rate, offsets):
+        elif _each(found, progress, incoming, (order[start:end], ends, slots), rate, offsets):
             state.changed.add(name)
         found.furthest = max(found.furthest, progress.highest)
         if not state.midway:
-            found.largest = max(found.largest, progress.releases)
+            found.largest = max(found.largest, progress.slots)
     return found
 
 
@@ -91,16 +97,22 @@ def _each(
     found: Numbered,
     progress: Progress,
     incoming: Incoming,
-    places: Integers,
+    which: tuple[Integers, Integers, Integers],
     rate: Rate | None,
     offsets: Sequence[int],
 ) -> bool:
-    """Take some releases of one client one by one; return whether any is new."""
-    new = False
+    """Take some releases of one client one by one; return whether any is new.
+
+    which: Their places; of all releases of the batch where they end, in slots, and their own.
+    """
+    new, (places, ends, slots) = False, which
     for place in places.tolist():
         row, highest = incoming.rows[place], progress.highest
         try:
-            outcome = progress.accept(row["ledger"].tobytes().hex(), seq := int(row["seq"]))
+            outcome = progress.accept(
+                row["ledger"].tobytes().hex(), seq := int(row["seq"]),
+                int(ends[place]), int(slots[place]),
+            )  # fmt: skip
         except PayloadError as fault:
             # its traceback holds this frame, and with it the batch, until the collector comes
             found.faults[int(incoming.places[place])] = fault.with_traceback(None)

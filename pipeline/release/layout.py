@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from pipeline.privacy.channel import Channel
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT
 
 #: The most numbers of a release, its point included: 8 MiB, which is what the topic takes, without
@@ -19,12 +20,19 @@ class Field(NamedTuple):
     length: How many there are.
     exponent: The unit as a power of two: a real value is the stored number times 2^exponent.
     largest: The most that an honest client can send, as an absolute stored number.
+    per_slot: How much more for each record slot that a release has beyond `window.records`.
     """
 
     name: str
     length: int
     exponent: int
     largest: float
+    per_slot: float = 0.0
+
+    @classmethod
+    def of(cls, name: str, length: int, channel: Channel, slots: int) -> Field:
+        """Return the field of numbers that a channel noises, in windows of so many slots."""
+        return cls(name, length, channel.exponent, channel.largest(slots), channel.per_slot)
 
 
 @dataclass(frozen=True, slots=True)

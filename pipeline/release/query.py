@@ -6,8 +6,8 @@ A query is raw data, so nothing can encode it. `privatise` turns the parts of on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,12 @@ class Exact:
 
     integers: Integers
     exponents: Integers
+
+    def __add__(self, other: Exact) -> Exact:
+        """Return the sums of two blocks of records, whose units are the study's."""
+        if not np.array_equal(self.exponents, other.exponents):
+            raise ValueError("sums in other units cannot be added")
+        return Exact(self.integers + other.integers, self.exponents)
 
 
 #: No numbers at all.
@@ -46,9 +52,24 @@ class Part(Protocol):
     """Some numbers of a window, and how they are noised."""
 
     def noised(self, stream: SecureStream) -> Integers:
-        """Return the numbers on their public lattice with noise from `stream`.
+        """Return the numbers on their public lattice with independent noise from `stream`.
 
         Raises PrivacyError if a number does not fit the lattice.
+        """
+
+
+class Sum(Part, Protocol):
+    """Some numbers that are sums over records, so that those of several blocks can be added."""
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums of two blocks of records at one model."""
+
+    def noised_behind(
+        self, rows: Integers | None, stream: SecureStream
+    ) -> tuple[Integers, Integers | None]:
+        """As `noised`, and what the noise of the next release has to remember.
+
+        rows: The last rows of noise of these numbers, shape (7, m); None where noise forgets.
         """
 
 
@@ -74,6 +95,9 @@ class VectorPart:
     channel: Channel
     slots: int
 
+    def __add__(self, other: VectorPart) -> VectorPart:
+        return replace(self, sums=self.sums + other.sums, slots=self.slots + other.slots)
+
     def pieces(self) -> tuple[Piece, ...]:
         """As `LatticePart.pieces`."""
         rounded = self.channel.round(self.sums.integers, self.sums.exponents)
@@ -81,7 +105,13 @@ class VectorPart:
 
     def noised(self, stream: SecureStream) -> Integers:
         """As `Part.noised`."""
-        return with_noise(self.pieces(), self.slots, stream)
+        return with_noise(self.pieces(), self.slots, stream)[0]
+
+    def noised_behind(
+        self, rows: Integers | None, stream: SecureStream
+    ) -> tuple[Integers, Integers | None]:
+        """As `Sum.noised_behind`."""
+        return with_noise(self.pieces(), self.slots, stream, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +128,9 @@ class MatrixPart:
     size: int
     slots: int
 
+    def __add__(self, other: MatrixPart) -> MatrixPart:
+        return replace(self, sums=self.sums + other.sums, slots=self.slots + other.slots)
+
     def pieces(self) -> tuple[Piece, ...]:
         """As `LatticePart.pieces`: the diagonal, and the entries off it."""
         values = self.diagonal.round(self.sums.integers, self.sums.exponents)
@@ -107,21 +140,36 @@ class MatrixPart:
 
     def noised(self, stream: SecureStream) -> Integers:
         """As `Part.noised`."""
-        return with_noise(self.pieces(), self.slots, stream)
+        return with_noise(self.pieces(), self.slots, stream)[0]
+
+    def noised_behind(
+        self, rows: Integers | None, stream: SecureStream
+    ) -> tuple[Integers, Integers | None]:
+        """As `Sum.noised_behind`."""
+        return with_noise(self.pieces(), self.slots, stream, rows)
 
 
-def with_noise(pieces: Sequence[Piece], slots: int, stream: SecureStream) -> Integers:
+def with_noise(
+    pieces: Sequence[Piece], slots: int, stream: SecureStream, rows: Integers | None = None
+) -> tuple[Integers, Integers | None]:
     """Return the numbers of some pieces at their indices, each with the noise of its channel.
 
     slots: Most records that contribute to one number.
+    rows: As `Channel.noised` takes them, of all pieces together.
+
+    Returns: The numbers, and the rows behind them where there are any.
     """
     if len(pieces) == 1:
         # one channel noises all: nothing has to be put together
-        return pieces[0].channel.noised(pieces[0].values, slots, stream)
+        return pieces[0].channel.noised(pieces[0].values, slots, stream, rows)
     whole = np.empty(sum(len(piece.values) for piece in pieces), dtype=np.int64)
+    behind = None if rows is None else np.empty_like(rows)
     for piece in pieces:
-        whole[piece.entries] = piece.channel.noised(piece.values, slots, stream)
-    return whole
+        before = None if rows is None else rows[:, piece.entries]
+        whole[piece.entries], after = piece.channel.noised(piece.values, slots, stream, before)
+        if behind is not None and after is not None:
+            behind[:, piece.entries] = after
+    return whole, behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +178,17 @@ class Query:
 
     model: The model at which they were taken.
     parts: What leaves with noise, by name, in the order of the release.
+    blocks: Of how many blocks of `window.records` slots.
     """
 
     model: Model
     parts: Mapping[str, Part]
+    blocks: int = 1
+
+    def __add__(self, other: Query) -> Query:
+        """Return the sums of two blocks of records at one model; TypeError if they are no sums."""
+        parts = {name: part + other.parts[name] for name, part in self.parts.items()}  # type: ignore[operator]
+        return Query(self.model, parts, self.blocks + other.blocks)
 
 
 @dataclass(frozen=True, slots=True)

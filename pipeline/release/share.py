@@ -16,6 +16,8 @@ _ROUNDING = 1e-9
 def most_releases(study: Study, watermark: int) -> int | None:
     """Return how many releases one client may have made with the next one; None: any number.
 
+    A release of more slots than `window.records` counts as so many of that size.
+
     watermark: Of the model at which that is taken: the record slots that had come from all.
     """
     limit = study.largest_share
@@ -62,17 +64,18 @@ def standstill(study: Study, clients: int | None = None) -> str:
     )
 
 
-def above_share(study: Study, seqs: Integers, watermarks: Integers) -> Integers:
+def above_share(study: Study, ends: Integers, watermarks: Integers) -> Integers:
     """Return which releases of a batch are more than their clients may make, as places in it.
 
-    A client's releases are numbered from 0, so that no more of them count than the highest number
-    tells; and each names a model, which tells how many had come from all. So it needs no memory of
-    what came before it to judge one.
+    Each tells how many slots its client has released, which no client can say too few of, and names
+    a model, which tells how many had come from all. So it needs no memory of what came before it to
+    judge one.
 
-    seqs, watermarks: Their numbers and the watermarks of their models, shape (n,).
+    ends, watermarks: Slots of their clients, each release included, and the watermarks of their
+        models, shape (n,).
     """
     if study.largest_share is None:
         return np.empty(0, dtype=np.int64)
     told, which = np.unique(watermarks, return_inverse=True)
     most = [most_releases(study, watermark) for watermark in told.tolist()]
-    return np.flatnonzero(seqs >= np.array(most)[which])
+    return np.flatnonzero(ends > study.window.records * np.array(most)[which])

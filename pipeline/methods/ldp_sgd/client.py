@@ -51,7 +51,7 @@ class RecordsPart:
 
     def noised(self, stream: SecureStream) -> Integers:
         """As `Part.noised`: one record alone contributes to each number."""
-        return with_noise(self.pieces(), 1, stream)
+        return with_noise(self.pieces(), 1, stream)[0]
 
 
 def query(task: GradientTask, window: Arrays, model: Model) -> Query:

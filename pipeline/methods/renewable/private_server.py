@@ -28,7 +28,7 @@ class PrivateServer(Server[PrivateState]):
 
     def slots(self, rows: Rows) -> int:
         """As `Server.slots`: every release has the study's."""
-        return len(rows) * self._slots
+        return int(rows["records"].sum())
 
     def empty(self, *, trace: bool = False) -> PrivateState:
         """As `Server.empty`; there is nothing to trace."""

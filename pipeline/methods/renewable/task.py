@@ -197,7 +197,7 @@ class RenewableTask(Task):
             ("counts", counted, channels.counts),
         )
         return [
-            Field(name, length, channel.exponent, channel.largest(self.slots))
+            Field.of(name, length, channel, self.slots)
             for name, length, channel in parts
             if channel is not None
         ]
@@ -218,10 +218,10 @@ class RenewableTask(Task):
             for part in (one.gradient, one.curvature, one.counts)
             if part is not None
         ]
-        if any(part.largest(self.slots) >= INTEGER_LIMIT for part in parts):
+        if any(part.largest(self.growth.largest) >= INTEGER_LIMIT for part in parts):
             raise PrivacyError(
-                "window.records: the sums of so many records are too large to be sent; use smaller "
-                "windows"
+                f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
+                "records are too large to be sent; use smaller windows"
             )
 
     def _channels(
@@ -240,7 +240,10 @@ class RenewableTask(Task):
 
         def part(distance: float, rounding: float, share: float) -> Channel:
             budget = self.budget
-            return budget.mechanism.channel(distance, rounding, budget.per_record, share / total)
+            return budget.mechanism.channel(
+                distance, rounding, budget.per_record, share / total,
+                remembers=self.remembers and bool(curvature),
+            )  # fmt: skip
 
         bent = None
         if curvature:
