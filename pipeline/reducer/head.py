@@ -31,7 +31,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     newest: Time of the newest release, in microseconds since 1970; 0 before the first.
     missing: Releases of all clients below their highest numbers that have not come.
     furthest: The highest number of a release of any client; -1 before the first.
-    largest: The most record slots that one client's releases have, as they say; 0 where the
+    largest: The most record slots of one client that have counted, late ones too; 0 where the
         beginning of the log was left out on purpose.
     words: Admissions, revocations and the like that the log holds, which are no releases.
     clients, erased_clients, admitted, buckets: How many of each belong to the snapshot: a store
@@ -105,6 +105,7 @@ class Progress:
     refused: How many have come and do not count, as the client sent too many.
     recent: Offsets of its newest releases that count, in order, where the study has a rate.
     slots: Record slots of its releases up to the highest, as that one says.
+    counted: Record slots of those that count.
     """
 
     ledger: str
@@ -113,6 +114,7 @@ class Progress:
     refused: int = 0
     recent: list[int] = field(default_factory=list)
     slots: int = 0
+    counted: int = 0
 
     @property
     def missing(self) -> int:
@@ -146,6 +148,7 @@ class Progress:
                     raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
                 self.gaps.append((self.highest + 1, seq - 1))
             self.highest, self.slots = seq, ends
+            self.counted += slots
             return "next"
         # the one that begins last of those that may hold it
         at = bisect_right(self.gaps, seq, key=itemgetter(0)) - 1
@@ -156,21 +159,25 @@ class Progress:
             if len(self.gaps) + len(left) - 1 > MAX_GAPS:
                 raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
             self.gaps[at : at + 1] = left
+            self.counted += slots
             return "late"
         return "duplicate"
 
     def encode(self) -> bytes:
         """Write as MessagePack."""
         return msgspec.msgpack.encode(
-            (self.ledger, self.highest, self.gaps, self.refused, self.recent, self.slots)
-        )
+            (
+                self.ledger, self.highest, self.gaps, self.refused, self.recent,
+                self.slots, self.counted,
+            )
+        )  # fmt: skip
 
     @classmethod
     def decode(cls, data: bytes) -> Progress:
         """Read what `encode` wrote; StateError if it is not that."""
         try:
             found = msgspec.msgpack.decode(
-                data, type=tuple[str, int, list[tuple[int, int]], int, list[int], int]
+                data, type=tuple[str, int, list[tuple[int, int]], int, list[int], int, int]
             )
         except msgspec.DecodeError as error:
             raise StateError(

@@ -84,12 +84,13 @@ def numbered(
         follows = one_by_one and first == progress.highest + 1 and ledger == progress.ledger
         if follows and rate is None and begin >= progress.slots:
             progress.highest, progress.slots = last, stand
+            progress.counted += int(slots[order[start:end]].sum())
             state.changed.add(name)
         elif _each(found, progress, incoming, (order[start:end], ends, slots), rate, offsets):
             state.changed.add(name)
         found.furthest = max(found.furthest, progress.highest)
         if not state.midway:
-            found.largest = max(found.largest, progress.slots)
+            found.largest = max(found.largest, progress.counted)
     return found
 
 
@@ -128,6 +129,7 @@ def _each(
         if rate is not None and not within(rate, progress.recent, offsets[at]):
             # its number stays noted: as a gap, a client that is too fast would run out of gaps
             progress.refused += 1
+            progress.counted -= int(slots[place])
             found.faults[at] = _too_many(rate)
             found.accepted[place] = False
     return new

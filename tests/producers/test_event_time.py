@@ -141,7 +141,6 @@ def test_times_survive_a_crash_byte_for_byte(build: Build) -> None:
             store,
             Dead(),  # type: ignore[arg-type]
             ModelFeed(stage.task, stage.settings, stage.topics, "a"),
-            next_seq=0,
             source_name=name,
             times=times,
         )

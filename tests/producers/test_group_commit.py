@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from pipeline.errors import BudgetExceeded, LocalStoreError, StateError
+from pipeline.errors import BudgetExceeded, LocalStoreError
 from pipeline.messages.release import header_of
 from pipeline.methods import task_of as make_task
 from pipeline.release.model import Model, round_model, start_model
@@ -84,14 +84,14 @@ class Bench:
         self.store = ClientStore(self.folder / "site.db", "site")
         self.ends = Ends(self.store, start_model(self.task.size))
         stream = self.store.open_stream(self.task, NAME, options.pop("limit", Limit()))
-        rate, seq = options.pop("rate", None), options.pop("next_seq", stream.next_seq)
+        rate = options.pop("rate", None)
         clock, ahead = options.pop("clock", time.monotonic), options.pop("ahead", 0.0)
         source = open_source(
             str(spec or self.folder / "data.csv"), stream.position, folder=self.folder, **options
         )
         return Client(
             self.task, cast("Source", source), self.store, cast("Any", self.ends),
-            cast("Any", self.ends), next_seq=seq, source_name=NAME, rate=rate,
+            cast("Any", self.ends), source_name=NAME, rate=rate,
             ahead=ahead, clock=clock,
         )  # fmt: skip
 
@@ -178,11 +178,6 @@ def test_a_client_goes_on_with_the_number_its_database_has(bench: Make) -> None:
     assert [header_of(p).seq for (p,) in one.rows("SELECT payload FROM outbox")] == list(
         range(7, 12)
     )
-    one.store.close()
-    client = one.start(write_csv(one.folder / "more.csv", 80), next_seq=4)
-    with pytest.raises(StateError, match="start this client again"):
-        client.turn()
-    assert one.numbers() == list(range(12))
 
 
 def test_a_group_that_cannot_be_stored_leaves_nothing(bench: Make) -> None:

@@ -149,7 +149,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         source = open_source(str(tmp_path / "data.csv"), stream.position, folder=tmp_path)
         client = Client(
             task, cast("Any", source), store, cast("Any", ends), cast("Any", ends),
-            next_seq=stream.next_seq, source_name=SOURCE,
+            source_name=SOURCE,
         )  # fmt: skip
         runs.append(Run(tmp_path, task, store, ends, client))
         return runs[-1]

@@ -221,7 +221,7 @@ def client_of(
     source = open_source(str(path.with_name("data.csv")), stream.position, folder=path.parent)
     return Client(
         task, cast("Any", source), store, cast("Any", ends), cast("Any", ends),
-        next_seq=stream.next_seq, source_name=SOURCE, publish=lambda: told.append(1),
+        source_name=SOURCE, publish=lambda: told.append(1),
     )  # fmt: skip
 
 

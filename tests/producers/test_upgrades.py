@@ -181,7 +181,7 @@ def test_releases_that_wait_are_counted_once_for_all(path: Path) -> None:
         waiting = {study: store.waiting(study) for study in ("one", "two")}
     before = contents(path)
     with sqlite_file(path) as db:
-        for column in ("follows", "waiting"):
+        for column in ("held", "follows", "waiting"):
             db.execute(f"ALTER TABLE streams DROP COLUMN {column}")
         db.execute("ALTER TABLE identity DROP COLUMN tables_sum")
         db.execute("UPDATE identity SET schema = 5")

@@ -202,7 +202,7 @@ class World:
             outbox = Sender(store, study, self.settings, self.topics, member)
             producer = self.producers[-1]
             client = Client(
-                self.task, source, store, outbox, feed, next_seq=at.next_seq,
+                self.task, source, store, outbox, feed,
                 source_name=f"csv:{name}",
             )  # fmt: skip
             try:
