@@ -22,8 +22,9 @@ NOISE_BITS = 14
 #: scale of at most 2^34 lattice units: beyond, 64 scales would come close to the limit below.
 ROUNDING_SHARE = 1 / 256
 LARGEST_BITS = 34
-#: The same where noise remembers: its draws are 2^11 times finer, and have scales below 2^40.
-LARGEST_BITS_REMEMBERED = 28
+#: The same where noise remembers: its draws are 2^11 times finer, and have scales below 2^40 where
+#: a unit is rounded down to a power of two.
+LARGEST_BITS_REMEMBERED = 27
 #: No released integer may reach this: sums over a fetch batch stay exact in int64 and float64.
 INTEGER_LIMIT = 2**42
 

@@ -36,8 +36,8 @@ def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) ->
     assert head.clients == len(one.clients)
     assert head.missing == sum(entry.missing for entry in progress)
     assert head.furthest == max(entry.highest for entry in progress)
-    assert head.largest == max(entry.releases for entry in progress)
-    assert head.folded == sum(entry.releases for entry in progress)
+    assert head.largest == max(entry.counted for entry in progress)
+    assert head.folded * TASK.slots == sum(entry.counted for entry in progress)
     assert head.folded == sum(state.releases for state in one.sums.states.values())
 
 
@@ -107,6 +107,6 @@ def test_the_largest_share_of_a_client_is_counted_over_all_partitions() -> None:
 def test_repeats_and_gaps_make_no_share_larger() -> None:
     again = [LOG[i] for i in (0, 1, 2, 0, 0, 0, 3, 24)]
     state = folded(TASK, relogged(again))
-    counts = sorted(progress.releases for progress in state.clients.values())
-    assert sum(counts) == 5
+    counts = sorted(progress.counted for progress in state.clients.values())
+    assert sum(counts) == 5 * TASK.slots
     assert state.head.largest == counts[-1]

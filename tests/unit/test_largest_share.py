@@ -88,8 +88,9 @@ def test_no_client_has_more_at_any_time_and_batches_change_nothing() -> None:
         if not letters or chance.random() < 0.1:
             seqs[name] += 1
         total = state.head.folded
-        assert state.head.largest <= SHARE * max(total, AFTER)
-        most = max(most, state.head.largest / total if total >= AFTER else 0.0)
+        largest = state.head.largest / world.task.slots
+        assert largest <= SHARE * max(total, AFTER)
+        most = max(most, largest / total if total >= AFTER else 0.0)
     assert above > 30
     assert most > SHARE - 0.1
     for sizes in ((), (1,) * 40, (7, 30, 50)):
@@ -153,8 +154,9 @@ def test_how_many_releases_a_client_may_make(
     study = limited(share, after).study
     watermark = came * study.window.records
     assert most_releases(study, watermark) == most_releases(study, watermark + 1) == most
-    seqs, marks = np.array([most - 1, most]), np.array([watermark, watermark])
-    assert above_share(study, seqs, marks).tolist() == [1]
+    slots, marks = study.window.records, np.array([watermark, watermark])
+    ends = slots * np.array([most, most + 1])
+    assert above_share(study, ends, marks).tolist() == [1]
 
 
 def test_without_a_limit_any_number_is_right() -> None:
