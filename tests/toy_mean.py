@@ -123,7 +123,11 @@ class MeanServer(Server[MeanState]):
         state.dirty.add("mean")
 
     def estimate(
-        self, parts: Sequence[tuple[float, MeanState]], partitions: Sequence[int]
+        self,
+        parts: Sequence[tuple[float, MeanState]],
+        partitions: Sequence[int],
+        *,
+        missing: int = 0,
     ) -> Estimate:
         size, [(_, state)] = self._task.size, parts
         slots, noise = max(state.slots, 1), self._part.standard_deviation**2

@@ -60,10 +60,13 @@ class Server(Protocol[S]):
     def fold(self, state: S, rows: Rows) -> None:
         """Add releases to a state, in the order of the log."""
 
-    def estimate(self, parts: Sequence[tuple[float, S]], partitions: Sequence[int]) -> Estimate:
+    def estimate(
+        self, parts: Sequence[tuple[float, S]], partitions: Sequence[int], *, missing: int = 0
+    ) -> Estimate:
         """Return the estimate of some buckets with their weights, all partitions merged.
 
         partitions: The numbers of those that have begun, in the order in which they were merged.
+        missing: Releases that never came, or did not count, below numbers that did.
         """
 
     def start_is_over(self, states: Sequence[S], furthest: int) -> bool:

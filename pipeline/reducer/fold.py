@@ -176,6 +176,7 @@ class Reducer:
             slots=head.slots + self._server.slots(rows) + self._server.slots(erased),
             newest=max(head.newest, newest),
             missing=head.missing + found.missing,
+            refused=head.refused + found.refused,
             furthest=max(head.furthest, found.furthest),
             largest=max(head.largest, found.largest),
             clients=len(state.clients),

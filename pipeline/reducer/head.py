@@ -33,6 +33,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     furthest: The highest number of a release of any client; -1 before the first.
     largest: The most record slots of one client that have counted, late ones too; 0 where the
         beginning of the log was left out on purpose.
+    refused: Releases that have come and do not count, as their clients sent too many.
     words: Admissions, revocations and the like that the log holds, which are no releases.
     clients, erased_clients, admitted, buckets: How many of each belong to the snapshot: a store
         that lost some is found out.
@@ -49,6 +50,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     newest: int = 0
     missing: int = 0
+    refused: int = 0
     furthest: int = -1
     largest: int = 0
     clients: int = 0

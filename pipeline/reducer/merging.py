@@ -84,7 +84,8 @@ def estimate_of(
     named = zip(numbers or range(len(partitions)), partitions, strict=True)
     begun = [number for number, part in named if any(s.begun for s in part.sums.states.values())]
     try:
-        return server_of(task).estimate(_merged(task, partitions), begun)
+        merged = _merged(task, partitions)
+        return server_of(task).estimate(merged, begun, missing=_gaps(partitions))
     except np.linalg.LinAlgError as error:
         # whoever publishes waits for more releases; anything else would end each worker in turn
         raise NumericError(
@@ -158,6 +159,11 @@ def start_is_over(task: Task, partitions: Iterable[Summed]) -> bool:
         states += partition.sums.states.values()
         furthest = max(furthest, partition.head.furthest + 1)
     return server_of(task).start_is_over(states, furthest)
+
+
+def _gaps(partitions: Sequence[Summed]) -> int:
+    """Return how many releases below the highest numbers of their clients are in no sum."""
+    return sum(p.head.missing + p.head.refused for p in partitions)
 
 
 def _forgotten(partitions: Sequence[Summed], estimate: Estimate) -> int:

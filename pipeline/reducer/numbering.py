@@ -25,6 +25,7 @@ class Numbered:
     faults: By place in the batch.
     duplicates: How many have come before.
     missing: How many more releases are missing now than before; fewer if it is below 0.
+    refused: How many releases came that do not count, as their clients sent too many.
     largest: The most record slots that releases of one of the clients of the batch have.
     furthest: The highest number that has come of one of them; -1 without any.
     """
@@ -34,6 +35,7 @@ class Numbered:
     faults: dict[int, PayloadError] = field(default_factory=dict)
     duplicates: int = 0
     missing: int = 0
+    refused: int = 0
     largest: int = 0
     furthest: int = -1
 
@@ -129,6 +131,7 @@ def _each(
         if rate is not None and not within(rate, progress.recent, offsets[at]):
             # its number stays noted: as a gap, a client that is too fast would run out of gaps
             progress.refused += 1
+            found.refused += 1
             progress.counted -= int(slots[place])
             found.faults[at] = _too_many(rate)
             found.accepted[place] = False

@@ -39,9 +39,13 @@ class RoundServer(Server[RoundState]):
         state.fold(rows)
 
     def estimate(
-        self, parts: Sequence[tuple[float, RoundState]], partitions: Sequence[int]
+        self,
+        parts: Sequence[tuple[float, RoundState]],
+        partitions: Sequence[int],
+        *,
+        missing: int = 0,
     ) -> Estimate:
         """As `Server.estimate`: nothing is forgotten, so that there is one bucket."""
-        del partitions
+        del partitions, missing
         [(_, state)] = parts
         return estimate(self._task, state, self._members)

@@ -69,7 +69,11 @@ class GradientServer(Server[SgdState]):
         )
 
     def estimate(
-        self, parts: Sequence[tuple[float, SgdState]], partitions: Sequence[int]
+        self,
+        parts: Sequence[tuple[float, SgdState]],
+        partitions: Sequence[int],
+        *,
+        missing: int = 0,
     ) -> Estimate:
         """As `Server.estimate`; a path has no age, so there is one bucket."""
         [(_, state)] = parts

@@ -52,10 +52,14 @@ class SiteServer(Server[SiteState]):
             state.fold(some["client"], epochs, found, self._room)
 
     def estimate(
-        self, parts: Sequence[tuple[float, SiteState]], partitions: Sequence[int]
+        self,
+        parts: Sequence[tuple[float, SiteState]],
+        partitions: Sequence[int],
+        *,
+        missing: int = 0,
     ) -> Estimate:
         """As `Server.estimate`."""
-        del partitions
+        del partitions, missing
         if isinstance(self._task, CopiesTask):
             return copies_estimate.estimate(self._task, parts)
         return estimate.estimate(self._task, parts)

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import StateError
-from pipeline.linalg import pack_upper, unpack_upper
+from pipeline.linalg import pack_upper
 from pipeline.types import Integers, Vector
 
 WIDTH = 16
 _LIMB = 22
 _ROWS = 512
-_WHOLE = 32
 _HALF = 64
 
 
@@ -61,6 +60,10 @@ class BigIntegers:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.tolist(), dtype=object).astype(dtype or object)
+
+    def take(self, places: Integers) -> BigIntegers:
+        """Return the entries at some places."""
+        return BigIntegers(self.low[places], self.high[places])
 
     def tolist(self) -> list[int]:
         """Return Python integers."""
@@ -106,42 +109,23 @@ def gram(rows: Integers) -> BigIntegers:
     return total
 
 
-def products(matrices: Integers, vectors: Integers) -> BigIntegers:
-    """Return the sum of symmetric matrices times vectors, exactly.
+def cross(left: Integers, right: Integers) -> BigIntegers:
+    """Return the sums of products of two sets of columns, exactly, row by row.
 
-    matrices: Packed upper triangles, shape (n, m (m + 1) / 2).
-    vectors: Shape (n, m), m <= 1024. All absolute values below 2^42.
+    left, right: Shapes (n, k) and (n, m), absolute values below 2^42.
 
-    Matrices of one vector are added up first. Parts are those of `gram`: products of 512 rows stay
-    below 2^61.
+    Returns: k m integers: those of the first column of `left` first. Parts are those of `gram`.
     """
-    size = vectors.shape[1]
-    places = unpack_upper(np.arange(matrices.shape[1], dtype=np.float64), size).astype(np.int64)
-    total = zeros(size)
-    for start in range(0, len(vectors), _ROWS):
-        rows = vectors[start : start + _ROWS]
-        # equal ones side by side: a sum of integers does not know the order
-        order = np.argsort(rows[:, 0], kind="stable")
-        rows = rows[order]
-        first = np.flatnonzero(np.append(True, np.any(rows[1:] != rows[:-1], axis=1)))
-        added = matrices[start : start + _ROWS][order]
-        if len(first) < len(rows):
-            added = np.array([run.sum(axis=0) for run in np.split(added, first[1:])])
-        # so many whole matrices at a time as a cache holds
-        for at in range(0, len(first), _WHOLE):
-            (high, low) = _limbs(added[at : at + _WHOLE])
-            (upper, lower) = _limbs(rows[first[at : at + _WHOLE]])
-            highs, lows = (part.take(places, axis=1) for part in (high, low))
-            crosses = _times(lows, upper) + _times(highs, lower)
-            total = total + _joined(_times(lows, lower), crosses, _times(highs, upper))
+    total = zeros(left.shape[1] * right.shape[1])
+    for start in range(0, len(left), _ROWS):
+        (high, low), (upper, lower) = (
+            tuple(part.astype(np.float64) for part in _limbs(rows[start : start + _ROWS]))
+            for rows in (left, right)
+        )
+        crosses = low.T @ upper + high.T @ lower
+        products = (low.T @ lower, crosses, high.T @ upper)
+        total = total + _joined(*(part.astype(np.int64).ravel() for part in products))
     return total
-
-
-def _times(matrices: Integers, vectors: Integers) -> Integers:
-    if not (vectors.any() and matrices.any()):
-        return np.zeros(vectors.shape[1], dtype=np.int64)
-    product: Integers = np.einsum("nij,nj->i", matrices, vectors)
-    return product
 
 
 def _limbs(values: Integers) -> tuple[Integers, Integers]:

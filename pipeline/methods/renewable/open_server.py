@@ -44,10 +44,14 @@ class OpenServer(Server[OpenState]):
         state.fold([self.row(row) for row in rows])
 
     def estimate(
-        self, parts: Sequence[tuple[float, OpenState]], partitions: Sequence[int]
+        self,
+        parts: Sequence[tuple[float, OpenState]],
+        partitions: Sequence[int],
+        *,
+        missing: int = 0,
     ) -> Estimate:
         """As `Server.estimate`."""
-        del partitions
+        del partitions, missing
         return estimate_open(self._task, list(parts))
 
     def row(self, row: np.void) -> OpenRow:

@@ -1,16 +1,9 @@
-"""The estimate of a private study from its integer sums.
-
-theta = tbar - (Abar + ridge R)^-1 (G / N + ridge R tbar): the mean expansion point of the
-newest epochs less one preconditioned gradient taken there. The noisy curvature only scales and
-turns that step and expansion points enter only as a mean, so no noise is ever multiplied by a
-coefficient. The middle of the sandwich is the spread between releases. With forgetting, what is
-linear in releases is weighed by their weight, and every variance by its square. Derived in
-docs/methods/renewable.md.
-"""
+"""The estimate of a private study from its integer sums: coefficients, intervals, status, reason."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -20,22 +13,17 @@ from pipeline.estimators.estimate import (
     Status,
     class_weights,
     dispersion_of,
-    is_far,
     kept_of,
 )
 from pipeline.estimators.forgetting import effective
-from pipeline.linalg import condition_number, sandwiches, solve_positive
+from pipeline.linalg import condition_number, solve_positive
 from pipeline.losses import Regression
-from pipeline.methods.renewable.classes import both_classes, narrow_enough
-from pipeline.methods.renewable.precision import RECENT
+
 from pipeline.methods.renewable.private_state import PrivateState
-from pipeline.methods.renewable.private_sums import (
-    Weighed,
-    between_releases,
-    total_of,
-)
+from pipeline.methods.renewable.private_sums import Weighed, total_of
 from pipeline.methods.renewable.readiness import (
     Condition,
+    both_classes,
     enough_releases,
     known_curvature,
     progress_of,
@@ -45,83 +33,113 @@ from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
 #: How intervals are made.
-INTERVAL = "sandwich, spread between releases"
+INTERVAL = "sandwich, released middle"
+#: The same where the middle is not released.
+BETWEEN = "sandwich, spread between releases"
 STILL_MOVING = (
     "the estimate still moves away from the models at which clients computed these releases, so "
     "intervals would not cover the value that it moves to: wait for more releases at newer models"
 )
 
 
-def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estimate:
+def estimate_private(
+    task: RenewableTask, sums: PrivateState | Weighed, missing: int = 0
+) -> Estimate:
     """Estimate the coefficients of a private study.
 
     sums: The sums of all partitions: one state, or those of the buckets with their weights.
+    missing: Releases of all clients that never came, below numbers that did.
 
     Returns: Without intervals until the status is "ready". A deterministic function of the sums.
     """
     parts: Weighed = [(1.0, sums)] if isinstance(sums, PrivateState) else sums
+    weights = _weights(task, parts)
+    if any(state.epochs for _, state in parts):
+        return _later(task, parts, weights, missing)
+    return _at_start(task, parts, weights)
+
+
+def _at_start(task: RenewableTask, parts: Weighed, weights: tuple[float, float]) -> Estimate:
+    """Return the estimate while there are releases of the public start alone."""
     releases = sum(state.releases for _, state in parts)
-    weights, slots = _weights(task, parts), sum(state.slots for _, state in parts)
-    covariance = privacy = dispersion = kept = None
-    condition: float | None
-    if not any(state.epochs for _, state in parts):
-        first, hidden = _start_curvature(task) * np.eye(task.size) + np.diag(task.penalty), 0
-        condition = condition_number(first) if releases else None
-        coefficients = _first_coefficients(task, parts, first, weights)
-        status, reason = _start_status(task, releases)
-        progress = progress_of([enough_releases(task, RECENT * releases)], slots)
-        starts = [(w, float(state.start[-1])) for w, state in parts]
-        records = task.slots * effective(
-            sum(w * count for w, count in starts), sum(w**2 * count for w, count in starts)
-        )
-    else:
-        solution = solve(task, parts)
-        bread, moments = solution.bread, solution.moments
-        hidden, condition = bread.hidden, condition_number(bread.matrix)
-        records, coefficients = moments.records, solution.coefficients
-        if moments.slopes is not None:
-            carried = float(bread.curvature[0, 0])
-            dispersion = dispersion_of(moments.slopes / moments.slots, carried)
-        apart = known_curvature(task, bread, slots)
-        conditions = [
-            enough_releases(task, moments.releases),
-            both_classes(task, parts),
-            narrow_enough(task, parts),
-            apart,
-        ]
-        if conditions[0].holds:
-            covariance, privacy = _variances(solution)
-            total = np.maximum(np.diag(covariance), np.diag(privacy))
-            # old models leave the last epochs when as many releases again have come
-            conditions.append(Condition(1 - 0.5 * is_far(solution.bent, total), FAR))
-            conditions.append(Condition(1 - 0.5 * solution.is_moving(total), STILL_MOVING))
-        progress = progress_of(conditions, slots)
-        lacking = [c.reason for c in conditions if not c.holds and c is not apart]
-        status, reason = "ready", apart.reason
-        if lacking or bread.unknown.all():
-            status, reason = "warming", [*lacking, apart.reason][0]
-            covariance = privacy = None
-        elif covariance is not None and privacy is not None:
-            for matrix in (covariance, privacy):
-                matrix[bread.unknown, :] = matrix[:, bread.unknown] = math.nan
-            kept = np.where(bread.unknown, math.nan, kept_of(bread.matrix, task.penalty))
+    slots = sum(state.slots for _, state in parts)
+    first = _start_curvature(task) * np.eye(task.size) + np.diag(task.penalty)
+    status, reason = _start_status(task, releases)
+    starts = [(w, float(state.start[-1])) for w, state in parts]
+    once, twice = (sum(w**power * count for w, count in starts) for power in (1, 2))
     return Estimate(
-        coefficients=coefficients,
+        coefficients=_first_coefficients(task, parts, first, weights),
+        weights=weights,
+        status=status,
+        reason=reason,
+        records=slots,
+        releases=releases,
+        condition=condition_number(first) if releases else None,
+        effective_records=task.slots * effective(once, twice),
+        interval=INTERVAL,
+        progress=progress_of([enough_releases(task, releases)], slots),
+    )
+
+
+def _later(
+    task: RenewableTask, parts: Weighed, weights: tuple[float, float], missing: int
+) -> Estimate:
+    """Return the estimate from releases that hold a curvature."""
+    slots = sum(state.slots for _, state in parts)
+    found = solve(task, parts, missing)
+    sums, bread = found.sums, found.bread
+    unknown = known_curvature(task, found, slots)
+    conditions = [*_conditions(task, parts, found), unknown]
+    lacking = [one.reason for one in conditions if not one.holds and one is not unknown]
+    status: Status = "ready"
+    reason, covariance, privacy, kept = unknown.reason, None, None, None
+    if lacking or found.unknown.all() or found.covariance is None:
+        status, reason = "warming", [*lacking, unknown.reason][0]
+    else:
+        hides = np.diag(found.hidden)
+        covariance, privacy = found.covariance + hides, found.privacy + hides
+        for matrix in (covariance, privacy):
+            matrix[found.unknown, :] = matrix[:, found.unknown] = math.nan
+        if task.penalty.any():
+            kept = np.where(found.unknown, math.nan, kept_of(bread.matrix, task.penalty))
+    details: dict[str, Any] = {}
+    if found.design_effect is not None:
+        details["design_effect"] = found.design_effect
+    dispersion = None
+    if sums.slopes is not None:
+        carried = float(sums.curvature[0, 0]) / sums.slots
+        dispersion = dispersion_of(sums.slopes / sums.slots, carried)
+    return Estimate(
+        coefficients=found.coefficients,
         covariance=covariance,
         privacy_covariance=privacy,
         weights=weights,
         status=status,
         reason=reason,
         records=slots,
-        releases=releases,
-        condition=condition,
-        floored=hidden,
-        effective_records=records,
+        releases=sum(state.releases for _, state in parts),
+        condition=condition_number(bread.matrix),
+        floored=bread.hidden,
+        effective_records=sums.records,
         dispersion=dispersion,
-        interval=INTERVAL,
+        interval=INTERVAL if sums.middle is not None else BETWEEN,
         kept=kept,
-        progress=progress,
+        progress=progress_of(conditions, slots),
+        details=details,
     )
+
+
+def _conditions(task: RenewableTask, parts: Weighed, found: Solution) -> list[Condition]:
+    """Return what intervals need beside known coefficients."""
+    least = found.least_error
+    near = min(1.0, least / found.bent) if found.bent > 0 else 1.0
+    return [
+        enough_releases(task, found.sums.releases),
+        both_classes(task, parts),
+        # old models leave the newest epochs when as many records again have come
+        Condition(1 - 0.5 * found.moving, STILL_MOVING),
+        Condition(min(near, 1.0 if found.bent < least else 0.999), FAR),
+    ]
 
 
 def _start_curvature(task: RenewableTask) -> float:
@@ -167,17 +185,3 @@ def _start_status(task: RenewableTask, releases: int) -> tuple[Status, str]:
         f"the first model goes out after {needed} releases (stream.publish.releases); {releases} "
         "have come. It goes out sooner if one client has used up its stream.max_in_flight_windows"
     )
-
-
-def _variances(solution: Solution) -> tuple[Matrix, Matrix]:
-    """Return the variance of the coefficients, and the part of it that is known to be noise.
-
-    What the noise of the curvature does to the step is the same for all releases, so the spread
-    between them does not hold it.
-    """
-    moments, bread = solution.moments, solution.bread
-    spread = between_releases(moments, bread.curvature)
-    total, privacy = sandwiches(
-        moments.slots * bread.matrix, spread + solution.turned, solution.noise
-    )
-    return total, privacy

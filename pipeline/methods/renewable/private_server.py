@@ -9,9 +9,10 @@ import numpy as np
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
 from pipeline.methods.base import Server
-from pipeline.methods.renewable.private_estimate import INTERVAL, estimate_private
+from pipeline.methods.renewable.private_estimate import BETWEEN, INTERVAL, estimate_private
 from pipeline.methods.renewable.private_state import GROUPS, PrivateBatch, PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.privacy import memory
 from pipeline.release.share import most_releases
 from pipeline.types import Integers
 
@@ -23,11 +24,13 @@ class PrivateServer(Server[PrivateState]):
     interval = INTERVAL
 
     def __init__(self, task: RenewableTask) -> None:
-        self._task, self._shape, self._slots = task, Shape.of(task), task.slots
+        if "middle" not in task.layout.columns(1):
+            self.interval = BETWEEN
+        self._task, self._shape = task, Shape.of(task)
         self._start, self._later = (task.layout.columns(version) for version in (0, 1))
 
     def slots(self, rows: Rows) -> int:
-        """As `Server.slots`: every release has the study's."""
+        """As `Server.slots`: as they say."""
         return int(rows["records"].sum())
 
     def empty(self, *, trace: bool = False) -> PrivateState:
@@ -45,7 +48,7 @@ class PrivateServer(Server[PrivateState]):
 
     def batch(self, rows: Rows) -> PrivateBatch:
         """Return releases part by part, those at the start apart."""
-        at_start = rows["version"] == 0
+        at_start, slots = rows["version"] == 0, self._task.slots
         some = bool(at_start.any())
         later = rows[~at_start] if some else rows
         first, sums = rows["sums"][at_start], later["sums"]
@@ -54,25 +57,36 @@ class PrivateServer(Server[PrivateState]):
         classes, squares = (counted, nothing) if self._shape.classes else (nothing, counted)
         if some:
             classes = np.concatenate([_part(first, self._start.get("counts")), classes])
+        # where windows and noise are alike, releases say nothing of their place
+        placed = self._task.remembers
+        count = len(later)
         return PrivateBatch(
             counts=classes,
             start=first[:, self._start["gradient"]],
-            versions=later["version"],
+            slots=self.slots(rows),
+            epochs=memory.epochs_of(later["model_watermark"], slots),
             expansion=later["point"],
             gradient=sums[:, self._later["gradient"]],
             curvature=sums[:, self._later["curvature"]],
+            middle=_part(sums, self._later.get("middle")),
             squares=squares,
-            slots=self._slots,
+            blocks=later["records"].astype(np.int64) // slots,
+            numbers=later["number"] if placed else np.zeros(count, dtype=np.int64),
+            starts=later["starts"] if placed else np.zeros((count, memory.EPOCHS), dtype=np.int64),
             # any bits of a digest will do
             groups=(later["client"][:, 0] % GROUPS).astype(np.int64),
         )
 
     def estimate(
-        self, parts: Sequence[tuple[float, PrivateState]], partitions: Sequence[int]
+        self,
+        parts: Sequence[tuple[float, PrivateState]],
+        partitions: Sequence[int],
+        *,
+        missing: int = 0,
     ) -> Estimate:
         """As `Server.estimate`."""
         del partitions
-        return estimate_private(self._task, parts)
+        return estimate_private(self._task, parts, missing)
 
     def start_is_over(self, states: Sequence[PrivateState], furthest: int) -> bool:
         """As `Server.start_is_over`.

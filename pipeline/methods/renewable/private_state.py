@@ -1,13 +1,16 @@
 """The state of a private study: integer sums, the same bits in any order of arrival.
 
 Class counts are summed over all releases. Releases at the public start (model 0) add their
-gradients, one for each group. A later release with gradient g, curvature H, expansion point t, sum
-of squared slopes s (of a regression that estimates its noise scale), n slots and model version k
-adds the Gram matrix of z = (g, n t, s, n, 1), H and H t to the sums of epoch floor(log2 k). The
-last column of that matrix holds the sums of g, n t, s, n and the number of releases; the rest gives
-the spread between releases. H t says how curvature goes with the models. So that clients with
-different records do not count as spread, (g, n t, 1) is summed by groups of clients as well. What
-is made of them is in `private_estimate`.
+gradients, one for each group. A later release has a gradient g, a curvature H, a middle M, the
+expansion point t, a sum of squared slopes s (of a regression that estimates its noise scale), b
+times `window.records` slots, and a model that had seen so many slots. By doublings of that it
+belongs to an epoch, to whose sums it adds the Gram matrix of z = (g, b t, b, 1), H, M, b t t', s,
+and the variance of its noise. The last column of the Gram matrix holds the sums of g, b t, b and
+the number of releases; the rest gives the spread between releases. So that clients with different
+records do not count as spread, (g, b t, b) and b (g, b t, b) are summed by groups of clients as
+well. Beside the epochs stands, for each, the variance of the noise in all releases since then:
+noise that remembers cancels in sums, so that it is not that of their number. What is made of them
+is in `solution`.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ from pipeline.estimators.buckets import State
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.privacy import memory
 from pipeline.types import Integers
 
 #: Clients are told apart by their digest, into so many groups: few share one.
 GROUPS = 32
-COUNTS, START, EPOCH = "counts", "start", "epoch."
+COUNTS, START, NOISE, EPOCH = "counts", "start", "noise", "epoch."
+#: Variance of the noise of a release that remembers nothing.
+ONE = 1 << memory.FIXED
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +40,31 @@ class PrivateBatch:
 
     counts: Class counts of all n releases, lattice integers of shape (n, 2); (n, 0) without
         classes.
-    start: Gradients of those at the start, shape (s, groups d).
-    versions: Model versions of the others, shape (m,) with m = n - s, all >= 1.
+    start: Gradients of those at the start, shape (s, groups d); each has `window.records` slots.
+    slots: Record slots of all n releases together.
+    epochs: Of the models of the others, shape (m,) with m = n - s.
     expansion, gradient: Lattice integers, shape (m, d).
-    curvature: Lattice integers, packed, shape (m, d (d + 1) / 2).
+    curvature, middle: Lattice integers, packed, shape (m, d (d + 1) / 2); (m, 0) where there is no
+        middle.
     squares: Sums of squared slopes, shape (m, 1), or (m, 0) where they are not released.
-    slots: Public number of slots of every release of the study.
-    groups: Group of the client of each later release, shape (m,).
+    blocks: Their slots in units of `window.records`, shape (m,), below 2^17.
+    numbers, starts: Where each stands in its chain, shapes (m,) and (m, EPOCHS): `form.CHAIN`;
+        numbers of 0 where noise remembers nothing.
+    groups: Group of the client of each, shape (m,).
     """
 
     counts: Integers
     start: Integers
-    versions: Integers
+    slots: int
+    epochs: Integers
     expansion: Integers
     gradient: Integers
     curvature: Integers
+    middle: Integers
     squares: Integers
-    slots: int
+    blocks: Integers
+    numbers: Integers
+    starts: Integers
     groups: Integers
 
 
@@ -61,16 +75,19 @@ class Shape:
     size: d, the number of coefficients.
     groups: Gradients of a release at the start: one for each class, else one.
     squares: 1 if later releases hold the sum of squared slopes, else 0.
+    middle: Whether they hold the middle.
     """
 
     size: int
     groups: int = 2
     squares: int = 0
+    middle: bool = True
 
     @classmethod
     def of(cls, task: RenewableTask) -> Shape:
         """Return the shape of a study's releases."""
-        return cls(task.size, task.groups, 0 if task.classes else task.counted(1))
+        squares = 0 if task.classes else task.counted(1)
+        return cls(task.size, task.groups, squares, "middle" in task.layout.columns(1))
 
     @property
     def classes(self) -> int:
@@ -79,13 +96,26 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """Length of z = (g, n t, s, n, 1)."""
-        return 2 * self.size + self.squares + 2
+        """Length of z = (g, b t, b, 1)."""
+        return 2 * self.size + 2
 
+    @property
+    def packed(self) -> int:
+        """Numbers of a symmetric matrix, d (d + 1) / 2."""
+        return self.size * (self.size + 1) // 2
 
-def epochs_by_version(versions: Integers) -> Integers:
-    """Return floor(log2 version) of versions >= 1."""
-    return np.frexp(versions.astype(np.float64))[1] - 1
+    @property
+    def parts(self) -> dict[str, int]:
+        """Lengths of the sums of an epoch, in their order."""
+        return {
+            "gram": self.rows * (self.rows + 1) // 2,
+            "curvature": self.packed,
+            "middle": self.packed if self.middle else 0,
+            "points": self.packed,
+            "squares": self.squares,
+            "noise": 1,
+            "groups": GROUPS * 2 * (2 * self.size + 1),
+        }
 
 
 @dataclass(slots=True)
@@ -95,14 +125,16 @@ class PrivateState(State):
     shape: How many numbers the parts hold.
     counts: Sum of the class counts, then the number of releases, then of their slots.
     start: Sum of the gradients at the start, then the number of those releases.
-    epochs: Epoch to packed Gram matrix of (g, n t, s, n, 1), behind it the packed curvature, H t,
-        and the sums of (g, n t, 1) of each group of clients.
+    noise: For each epoch the variance of the noise in the sums of all releases since then, in units
+        of the variance of one draw and of 2^-60.
+    epochs: Epoch to its sums, in the order of `Shape.parts`.
     dirty: Names of the fields that changed since they were last stored.
     """
 
     shape: Shape
     counts: BigIntegers = field(init=False)
     start: BigIntegers = field(init=False)
+    noise: BigIntegers = field(init=False)
     epochs: dict[int, BigIntegers] = field(default_factory=dict)
     dirty: set[str] = field(default_factory=set)
 
@@ -110,6 +142,7 @@ class PrivateState(State):
         """Start from zero."""
         self.counts = exact.zeros(self.shape.classes + 2)
         self.start = exact.zeros(self.shape.groups * self.shape.size + 1)
+        self.noise = exact.zeros(memory.EPOCHS)
 
     @property
     def releases(self) -> int:
@@ -124,48 +157,63 @@ class PrivateState(State):
     @property
     def names(self) -> list[str]:
         """Names of its stored fields."""
-        return [COUNTS, START, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
-
-    @property
-    def gram_length(self) -> int:
-        """Length of one packed Gram matrix."""
-        return self.shape.rows * (self.shape.rows + 1) // 2
+        return [COUNTS, START, NOISE, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
 
     @property
     def epoch_length(self) -> int:
         """Length of the sums of one epoch."""
-        size = self.shape.size
-        return self.gram_length + size * (size + 1) // 2 + size + GROUPS * (2 * size + 1)
+        return sum(self.shape.parts.values())
 
     def fold(self, batch: PrivateBatch) -> None:
         """Add releases; adding them one by one, in any order, gives the same bits."""
-        releases, later = len(batch.counts), len(batch.versions)
-        self.counts = self.counts + _with(batch.counts, releases, releases * batch.slots)
+        self.counts = self.counts + _with(batch.counts, len(batch.counts), batch.slots)
         self.dirty.add(COUNTS)
         if len(batch.start):
             self.start = self.start + _with(batch.start, len(batch.start))
             self.dirty.add(START)
-        if later == 0:
+        if not len(batch.epochs):
             return
-        ones = np.ones((later, 1), dtype=np.int64)
-        moved = batch.slots * batch.expansion
-        rows = np.hstack([batch.gradient, moved, batch.squares, batch.slots * ones, ones])
-        clients = np.hstack([batch.gradient, moved, ones])
-        epochs = epochs_by_version(batch.versions)
-        for epoch in np.unique(epochs).tolist():
-            own = epochs == epoch
-            curvature = exact.column_sums(batch.curvature[own])
-            along = exact.products(batch.curvature[own], batch.expansion[own])
-            grouped = np.zeros((GROUPS, clients.shape[1]), dtype=np.int64)
-            np.add.at(grouped, batch.groups[own], clients[own])
-            apart = exact.column_sums(grouped.reshape(1, -1))
-            self._add_epoch(epoch, exact.join(exact.gram(rows[own]), curvature, along, apart))
+        own_noise, since = _noise(batch)
+        self.noise = self.noise + exact.of(since)
+        self.dirty.add(NOISE)
+        blocks = batch.blocks[:, None]
+        moved = blocks * batch.expansion
+        ones = np.ones_like(blocks)
+        rows = np.hstack([batch.gradient, moved, blocks, ones])
+        upper = np.triu_indices(self.shape.size)
+        for epoch in np.unique(batch.epochs).tolist():
+            own = batch.epochs == epoch
+            points = exact.cross(moved[own], batch.expansion[own])
+            places = upper[0] * self.shape.size + upper[1]
+            self._add_epoch(
+                epoch,
+                exact.join(
+                    exact.gram(rows[own]),
+                    exact.column_sums(batch.curvature[own]),
+                    exact.column_sums(batch.middle[own]),
+                    points.take(places),
+                    exact.column_sums(batch.squares[own]),
+                    exact.of([sum(v for v, mine in zip(own_noise, own, strict=True) if mine)]),
+                    self._by_group(rows[own, :-1], batch.groups[own]),
+                ),
+            )
             self.dirty.add(f"{EPOCH}{epoch}")
+
+    def _by_group(self, rows: Integers, groups: Integers) -> BigIntegers:
+        """Return the sums of (g, b t, b) and of b (g, b t, b) of each group of clients."""
+        width = 2 * rows.shape[1]
+        nothing = exact.zeros(width)
+        found = {}
+        for group in np.unique(groups).tolist():
+            own = rows[groups == group]
+            found[group] = exact.cross(np.hstack([np.ones_like(own[:, -1:]), own[:, -1:]]), own)
+        return exact.join(*(found.get(group, nothing) for group in range(GROUPS)))
 
     def add(self, other: PrivateState) -> None:
         """Add the sums of another partition."""
         self.counts = self.counts + other.counts
         self.start = self.start + other.start
+        self.noise = self.noise + other.noise
         for epoch, part in other.epochs.items():
             self._add_epoch(epoch, part)
 
@@ -179,17 +227,17 @@ class PrivateState(State):
         Raises StateError if a field is missing, unknown or of the wrong length.
         """
         state = cls(shape)
-        if missing := {COUNTS, START} - fields.keys():
+        if missing := {COUNTS, START, NOISE} - fields.keys():
             raise StateError(
                 f"the stored state lacks its field {sorted(missing)[0]!r}; the operator must "
                 "run `veilstream state rebuild`"
             )
         for name, data in fields.items():
-            if name in (COUNTS, START):
+            epoch = name.removeprefix(EPOCH)
+            if name in (COUNTS, START, NOISE):
                 setattr(state, name, exact.decode(data, len(getattr(state, name))))
-            elif name.startswith(EPOCH) and name.removeprefix(EPOCH).isdecimal():
-                epoch = int(name.removeprefix(EPOCH))
-                state.epochs[epoch] = exact.decode(data, state.epoch_length)
+            elif name != epoch and epoch.isdecimal() and int(epoch) < memory.EPOCHS:
+                state.epochs[int(epoch)] = exact.decode(data, state.epoch_length)
             else:
                 raise StateError(
                     f"the stored state has a field {name!r}, which this version does not know; "
@@ -207,6 +255,22 @@ class PrivateState(State):
     def _add_epoch(self, epoch: int, part: BigIntegers) -> None:
         held = self.epochs.get(epoch)
         self.epochs[epoch] = part if held is None else held + part
+
+
+def _noise(batch: PrivateBatch) -> tuple[list[int], list[int]]:
+    """Return the variance of each release's noise, and what all add to that since each epoch."""
+    own, since = [], [0] * memory.EPOCHS
+    starts, epochs = batch.starts.tolist(), batch.epochs.tolist()
+    for place, number in enumerate(batch.numbers.tolist()):
+        if number:
+            own.append(memory.variance(number))
+            more = memory.additions(number, starts[place], epochs[place])
+        else:
+            own.append(ONE)
+            more = [ONE] * (epochs[place] + 1)
+        for epoch, one in enumerate(more):
+            since[epoch] += one
+    return own, since
 
 
 def _with(rows: Integers, *extra: int) -> BigIntegers:

@@ -1,7 +1,7 @@
 """Whether a private stream can give intervals, how far it is on the way, and what would help.
 
-Every condition is a share in [0, 1] that grows in proportion to the releases: at 1 it holds. So
-each says by itself how many records are missing.
+Every condition is a share in [0, 1] that grows in proportion to the records: at 1 it holds. So each
+says by itself how many records are missing.
 """
 
 from __future__ import annotations
@@ -13,12 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.estimators.estimate import Progress
-from pipeline.methods.renewable.bread import Bread
-from pipeline.methods.renewable.precision import READY, releases_needed
+from pipeline.methods.renewable.private_sums import Weighed, noise_of_counts, total_of
+from pipeline.methods.renewable.solution import (
+    KNOWN,
+    LEAST_RELEASES,
+    LEAST_SPREAD,
+    PER_COEFFICIENT,
+    Bread,
+    Solution,
+)
 from pipeline.methods.renewable.task import RenewableTask
 
 #: Slopes that lie in hidden directions at least so much as the one that does most are named.
 ALONG = 0.5
+#: A class is taken to occur when its count is so many standard deviations of the noise above 0.
+COUNTS_NOISE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,43 +52,78 @@ def progress_of(conditions: Sequence[Condition], slots: int) -> Progress:
     return Progress(share, math.ceil(missing) if missing < 1e15 else None)
 
 
+def releases_needed(task: RenewableTask) -> int:
+    """Return how many recent releases intervals need."""
+    if "middle" in task.layout.columns(1):
+        return LEAST_RELEASES
+    return max(PER_COEFFICIENT * task.size, LEAST_SPREAD)
+
+
 def enough_releases(task: RenewableTask, releases: float) -> Condition:
     """Return whether the spread between releases is known.
 
-    releases: Effective number of those of the last epochs.
+    releases: Effective number of those of the newest epochs.
     """
-    needed = releases_needed(task.size)
+    needed = releases_needed(task)
     reason = f"intervals need {needed} recent releases; {int(releases)} have come"
     if task.study.estimator.forgetting is not None:
         reason += ", weighed by their age: a longer half-life keeps more"
     return Condition(min(1.0, releases / needed), reason)
 
 
-def known_curvature(task: RenewableTask, bread: Bread, slots: int) -> Condition:
-    """Return whether all coefficients can be told apart beside the noise, or which cannot."""
-    least, wanted = float(bread.certain.min()), READY * bread.noise
-    if not bread.unknown.any():
+def both_classes(task: RenewableTask, parts: Weighed) -> Condition:
+    """Return whether both noised counts stand out of their noise: one class has no best fit.
+
+    A regression has no classes that could be missing.
+    """
+    channel = task.update_channels.counts
+    if channel is None or not task.classes:
         return Condition(1.0, "")
-    share = min(0.999, bread.come)
-    unknown = np.array(task.study.coefficient_names)[bread.unknown]
-    names = "any coefficient" if bread.unknown.all() else ", ".join(unknown)
-    told = (
-        f"no interval for {names}: the noise is still larger than what the records say of "
-        f"{bread.hidden} of {task.size} combinations of coefficients."
+    rarer = float((total_of(parts, lambda state: state.counts)[:2] * channel.unit).min())
+    deviation = noise_of_counts(task, parts)
+    least = COUNTS_NOISE * deviation
+    share = min(1.0, max(0.0, rarer / least))
+    # noise that remembers hardly grows with the records, other noise as their root
+    share = share if task.remembers else share**2
+    if share >= 1:
+        return Condition(1.0, "")
+    return Condition(
+        share,
+        "one class is so rare that its noised count may be only noise: it is "
+        f"{max(rarer, 0.0):,.0f}, which noise moves by up to {2 * deviation:,.0f}, and intervals "
+        f"need {least:,.0f}. What would give intervals: more records of both classes; in a new "
+        "study a larger privacy.split.counts",
     )
-    ways = _ways(task, share, wanted - least, slots)
-    return Condition(share, f"{told} {ways}{_ends(task, bread) or _undeclared(task, bread)}")
 
 
-def _ends(task: RenewableTask, bread: Bread) -> str:
+def known_curvature(task: RenewableTask, found: Solution, slots: int) -> Condition:
+    """Return whether all coefficients can be told apart beside the noise, or which cannot."""
+    if not found.unknown.any():
+        return Condition(1.0, "")
+    bread = found.bread
+    least = float(bread.values.min())
+    share = min(0.999, max(0.0, least / (KNOWN * bread.noise)))
+    names = np.array(task.study.coefficient_names)[found.unknown]
+    which = "any coefficient" if found.unknown.all() else ", ".join(names)
+    told = (
+        f"no interval for {which}: the records so far do not say enough of "
+        f"{max(bread.hidden, 1)} of {task.size} combinations of coefficients beside the noise."
+    )
+    ways = _ways(task, share, KNOWN * bread.noise - least, slots)
+    return Condition(share, f"{told} {ways}{_ends(task, found) or _undeclared(task, found)}")
+
+
+def _ends(task: RenewableTask, found: Solution) -> str:
     """Name the features that go with an intercept without an interval; empty if it has one.
 
     A feature that stays near one end of its range is as good as constant beside the intercept. Of
     several hidden directions noise says which features they hold.
     """
-    if not bread.unknown[0] or bread.hidden > 1:
+    bread: Bread = found.bread
+    if not found.unknown[0] or bread.hidden != 1:
         return ""
-    along = bread.turned[1:] >= ALONG * bread.turned[1:].max()
+    turned = bread.turned
+    along = turned[1:] >= ALONG * turned[1:].max()
     named = np.array(task.study.coefficient_names[1:])[along].tolist()
     levels = [name for name in named if "=" in name]
     numbers = [name for name in named if name not in levels]
@@ -100,13 +144,13 @@ def _ends(task: RenewableTask, bread: Bread) -> str:
     )
 
 
-def _undeclared(task: RenewableTask, bread: Bread) -> str:
+def _undeclared(task: RenewableTask, found: Solution) -> str:
     """Name the features without an interval of which a new study could say more; empty: none.
 
     Which of them stay near an end of their range is hidden with them.
     """
     features = task.encoding.features
-    unknown = np.array(task.study.coefficient_names)[bread.unknown].tolist()
+    unknown = np.array(task.study.coefficient_names)[found.unknown].tolist()
     numbers = [name for name in unknown if name in features and features[name].typical is None]
     levels = [name for name in unknown if name not in features and "=" in name]
     if not (numbers or levels) and any(f.typical is None for f in features.values()):
@@ -135,15 +179,15 @@ def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
     if missing is not None and missing < 1e9:
         ways.append("more records")
     ways.append(f"estimator.ridge = {_rounded(estimator.ridge + lacking):g}")
-    times = share**-0.5 if share > 0 else math.inf
+    times = 1 / share if share > 0 else math.inf
     if epsilon * times <= 20:
         ways.append(f"privacy.epsilon = {_rounded(epsilon * times):g}")
     shorter = task.norm_bound / math.sqrt(times)
     if shorter > 1.1:
         ways.append(f"estimator.norm_bound = {math.floor(100 * shorter) / 100:g}")
     return (
-        f"Each of these alone would do: {', or '.join(ways)}. A larger ridge pulls coefficients "
-        "towards 0; `veilstream replay --ridge` shows what it would do to this study"
+        f"Each of these alone would do: {', or '.join(ways)}. A ridge pulls coefficients towards "
+        "0, and intervals are then of these; `veilstream replay --ridge` shows what it would do"
     )
 
 

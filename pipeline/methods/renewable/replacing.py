@@ -167,8 +167,12 @@ class ReplacingServer(Server[ReplacingState]):
             own.fold(int(row["seq"]), self._open.row(row), again=bool(again))
 
     def estimate(
-        self, parts: Sequence[tuple[float, ReplacingState]], partitions: Sequence[int]
+        self,
+        parts: Sequence[tuple[float, ReplacingState]],
+        partitions: Sequence[int],
+        *,
+        missing: int = 0,
     ) -> Estimate:
         """As `Server.estimate`."""
-        del partitions
+        del partitions, missing
         return estimate_open(self._task, [(weight, state.total()) for weight, state in parts])

@@ -1,156 +1,243 @@
-"""The coefficients from the sums of the newest epochs, and of how many of them they are best made.
+"""The coefficients from the sums of the newest epochs, and what is known of their errors.
 
-theta = tbar - M^-1 (G / N + ridge R tbar - k C / 2), where C is the mean of (H - Abar) (t - tbar):
-a score between t and theta follows the mean of the curvatures at both ends, and Abar stands for
-that at theta; k is the share of C that is not noise. It has two errors: chance in G, which falls
-with the releases, and what is left out, which grows with the square of the distance of their
-models. The first models of a stream are far off. So older epochs enter as long as both errors
-together become smaller, the oldest of them with a part of its weight if that is best.
+theta = t - M^-1 (G / N + ...), one step of Newton's method from the mean model t of the releases
+with the mean score G / N and the mean curvature A, where A is known beside its noise; where it is
+not, coefficients are drawn to 0. With the eigenvalues a_i and vectors v_i of A, a ridge that the
+study asks for included, and s the spectral size of its noise,
+
+    w_i = clip(1 - a_i / 1.75 s, 0, 1),  r_i = s w_i,  m_i = max(max(a_i, 0) + r_i, s / 2),
+    step = sum_i v_i (v_i' score + r_i v_i't) / m_i.
+
+So a ridge stands where the curvature is not known, and nowhere else, and vanishes with the noise.
+The covariance is the sandwich of M with the released middle of it, the noise of scores, and that of
+the curvature times the step. Older epochs enter as long as chance and what linearised scores leave
+out become smaller together. Derived in docs/methods/renewable.md.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
+from numpy.typing import NDArray
 
-from pipeline.linalg import sandwiches, solve_positive
-from pipeline.methods.renewable.bread import Bread, bread_of
-from pipeline.methods.renewable.classes import is_uneven
-from pipeline.methods.renewable.precision import noise_of, releases_needed
-from pipeline.methods.renewable.private_state import Shape
-from pipeline.methods.renewable.private_sums import (
-    Moments,
-    Sums,
-    Weighed,
-    between_releases,
-    curvature_of,
-    moments_of,
-    newest_epochs,
-    spread_about,
-)
+from pipeline.errors import PrivacyError
+from pipeline.methods.renewable.private_sums import Sums, Weighed, newest_sums
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
+#: An eigenvalue of so many s is known.
+KNOWN = 1.75
+#: No eigenvalue of M is below so many s.
+FLOOR = 0.5
+#: A coefficient has no interval where what unknown directions may hide of it is more than this
+#: share of the rest of its variance.
+HIDE = 0.5
+#: Below this share of the ridge in M, what it takes off a direction is known from what it leaves.
+PARTLY = 0.7
 #: No step moves the predictor of any record further: beyond, curvature says nothing any more.
 LONGEST_STEP = 2.0
-#: Releases at models so far away that predictors differ by this mean square move the estimate's by
-#: half of it: the second order of a score, where the loss's curvature changes as fast as it is.
+#: Coefficients that are so many standard errors from the mean model of their releases still move.
+MOVING = 5.0
+#: Where models differ so much that predictors have the mean square distance D, linearised scores
+#: move the estimate's by half of it, times how fast the curvature changes.
 SECOND_ORDER = 0.5
 #: It counts so many times as much as chance: intervals know chance and not the bend.
 CAUTION = 2.0
-#: Share of the curvature at a release's own model in the one that its score follows.
-TRAPEZOID = 0.5
-#: Coefficients that are so many standard errors from the mean model of their releases still move.
-MOVING = 5.0
-#: A step that may be too short by the share s of itself is on its way still where s z^2 is more,
-#: with z its standard errors. Chance alone makes it as long in one of seventy, where s is 1.
-SHORT = 6.0
-#: So many of the newest epochs say how much releases differ by chance: most of all releases.
-SPREAD = 3
-#: Weights of the oldest epoch that are tried. With half of it chance falls by three quarters or
-#: more of what it falls by with the whole, and the mean model is at most two thirds as far away.
-SHARES = (1.0, 0.5, 0.25, 0.125)
+#: Releases that the newest epochs must have before there are intervals.
+LEAST_RELEASES = 10
+#: The spread between releases stands for a middle that is not released from so many of them on, for
+#: each coefficient and in all.
+PER_COEFFICIENT, LEAST_SPREAD = 4, 20
+#: Groups of clients have means of their own where there are so many releases for each of them and
+#: each coefficient.
+PER_GROUP = 3
+#: A design effect below 1 by so many standard errors, or above by fewer, is taken for chance.
+CHANCE = 2.0
+#: The middle is taken to be no smaller than this share of the curvature where it is compared.
+LEAST_MIDDLE = 0.3
+#: Nodes of the quadrature over predictors.
+NODES, WEIGHTS = hermegauss(21)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The noise of one release that remembers nothing, at the cost of those of a study.
+
+    gradient, curvature: Standard deviation of an entry of the gradient, and of the curvature's
+        diagonal; > 0.
+    middle: The same of the middle; 0 where it is not released.
+    size: d, the number of coefficients.
+    """
+
+    gradient: float
+    curvature: float
+    middle: float
+    size: int
+
+    def of_gradient(self, noise: float, slots: float) -> float:
+        """Return the standard deviation of an entry of the mean gradient of one record.
+
+        noise: V, the variance of the noise in the sums, in units of one release's.
+        slots: N, how many slots they have.
+        """
+        return self.gradient * math.sqrt(noise) / slots
+
+    def of_curvature(self, noise: float, slots: float) -> float:
+        """Return s, the spectral size of the noise of the mean curvature of one record.
+
+        That noise is a symmetric matrix with the variance v on its diagonal and v / 2 beside it.
+        Its largest eigenvalue is near sqrt(2 d v), the root mean square of all of them is sqrt((d +
+        1) v / 2), and s = sqrt(d v) stands between.
+        """
+        return self.curvature * math.sqrt(self.size * noise) / slots
+
+
+@dataclass(frozen=True, slots=True)
+class Bread:
+    """M, the curvature and ridges of one record, and what is known of it.
+
+    values, vectors: Eigenvalues of curvature and ridge, shape (d,), and their vectors, (d, d).
+    weak: How little is known of each, in [0, 1]: w.
+    drawn: Ridge that stands for what is not known, r.
+    matrix, inverse: M and its inverse, shape (d, d).
+    noise: s.
+    """
+
+    values: Vector
+    vectors: Matrix
+    weak: Vector
+    drawn: Vector
+    matrix: Matrix
+    inverse: Matrix
+    noise: float
+
+    @property
+    def hidden(self) -> int:
+        """How many directions are nearer to unknown than to known."""
+        return int(np.count_nonzero(self.weak > KNOWN_BY_HALF))
+
+    @property
+    def turned(self) -> Vector:
+        """How much of each coefficient's axis lies in those directions, in [0, 1], shape (d,)."""
+        turned: Vector = (self.vectors[:, self.weak > KNOWN_BY_HALF] ** 2).sum(axis=1)
+        return turned
+
+    def variances(self, meat: Matrix) -> Vector:
+        """Return the diagonal of M^-1 meat M^-1, shape (d,)."""
+        found: Vector = np.einsum("ij,jk,ik->i", self.inverse, meat, self.inverse)
+        return found
+
+    def hides(self, coefficients: Vector) -> Vector:
+        """Return the variance that unknown directions may hide of each coefficient, shape (d,).
+
+        In a direction of which nothing is known, coefficients may be as large as in the others; in
+        one that is known in part, they are drawn to 0 by a share that is known.
+        """
+        own = self.vectors.T @ coefficients
+        sure = self.weak < KNOWN_BY_HALF
+        usual = float(np.mean(own[sure] ** 2)) if sure.any() else 1.0
+        share = self.drawn / np.maximum(np.maximum(self.values, 0.0) + self.drawn, 1e-12)
+        lost = share / np.maximum(1 - share, 0.1) * own
+        partly = np.where(share < PARTLY, lost**2, 0.0)
+        hidden: Vector = self.vectors**2 @ np.maximum(self.weak**2 * usual, partly)
+        return hidden
+
+
+#: A direction counts as known where the weight of what is not known is below this.
+KNOWN_BY_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
     """Coefficients from the releases of some epochs.
 
-    moments, bread: Of these releases.
-    step: From their mean model to the coefficients, before it was shortened, shape (d,).
-    missing: How far the coefficients may be from where the step leads, shape (d,): what was cut
-        off it, and what it is too short with more curvature than is certain.
+    sums, bread: Of these releases.
     coefficients: Shape (d,).
-    unlike: What was taken off the mean score, shape (d,).
-    turned: Variance of the summed score that the noise of the curvature makes, shape (d, d).
-    noise: The same with that of the gradients' noise.
+    covariance, privacy: Of the coefficients with all that is known, and the noise's part of it,
+        shape (d, d); without what unknown directions hide. None while nothing says how much records
+        differ.
+    hidden: Variance that unknown directions may hide of each, shape (d,).
+    unknown: Which of them have no interval for that, shape (d,).
+    moving: Whether they are far from the models of the releases, for their errors.
     bent: About how far linearised scores bend predictors.
-    may_miss: Whether the curvature may be twice as large as it should, so that a step is half the
-        way, and as much is left.
+    error: Mean square error of predictors, records weighed by their curvature.
+    design_effect: How many times the spread between releases is what independent records would
+        make it; 1 where that may be chance; None without a middle.
     """
 
-    moments: Moments
+    sums: Sums
     bread: Bread
-    step: Vector
-    missing: Vector
     coefficients: Vector
-    unlike: Vector
-    turned: Matrix
-    noise: Matrix
+    covariance: Matrix | None
+    privacy: Matrix
+    hidden: Vector
+    unknown: NDArray[np.bool_]
+    moving: bool
     bent: float
-    may_miss: bool = False
+    error: float
+    design_effect: float | None
 
     @property
-    def spread(self) -> Matrix:
-        """Variance of a release's score, shape (d, d): its noise alone while releases are few."""
-        moments = self.moments
-        if moments.releases < releases_needed(len(self.step)):
-            return (self.noise - self.turned) / moments.squares
-        return between_releases(moments, self.bread.curvature) / moments.squares
-
-    def variance(self, spread: Matrix) -> Matrix:
-        """Return the variance of the coefficients where that of a release's score is `spread`."""
-        moments = self.moments
-        meat = moments.squares * spread + self.turned
-        [covariance] = sandwiches(moments.slots * self.bread.matrix, meat)
-        return covariance
-
-    def error(self, variance: Matrix) -> float:
-        """Return the mean square error of predictors, records weighed by their curvature."""
-        chance = float(np.sum(variance * self.bread.curvature)) / _scale(self.bread)
-        missed = 0.0
-        if self.may_miss:
-            way = float(self.step @ self.bread.curvature @ self.step) / _scale(self.bread)
-            missed = max(way - chance, 0.0)
-        return chance + CAUTION**2 * (self.bent**2 + missed)
-
-    @property
-    def is_near(self) -> bool:
-        """Whether the way from the mean model is known, and short for the noise in it."""
-        [least] = sandwiches(self.moments.slots * self.bread.matrix, self.noise)
-        return not self.bread.hidden and not self.is_moving(np.diag(least))
-
-    def is_moving(self, variances: Vector) -> bool:
-        """Whether the coefficients are on their way still, for their errors.
-
-        They are far from the models of these releases; or those that are known may be far from
-        where the releases lead.
-        """
-        # sums that somebody forged may leave a variance below 0: nothing is near for that
-        known = np.maximum(variances, 0.0)
-        far = self.step**2 > MOVING**2 * known
-        short = (self.step * self.missing > SHORT * known) & ~self.bread.unknown
-        return bool(np.any(far | short))
+    def least_error(self) -> float:
+        """The least standard error of a coefficient."""
+        if self.covariance is None:
+            return 0.0
+        return math.sqrt(float(np.min(np.diag(self.covariance) + self.hidden)))
 
 
-def solve(task: RenewableTask, parts: Weighed) -> Solution:
+def noise_of(task: RenewableTask) -> Noise:
+    """Return the noise of a study's releases behind the public start.
+
+    Raises PrivacyError if the study has no noise, or its releases hold no curvature.
+    """
+    channels = task.update_channels
+    if channels.curvature is None:
+        raise PrivacyError("the releases of this study hold no curvature")
+    return Noise(
+        gradient=channels.gradient.standard_deviation,
+        curvature=channels.curvature.standard_deviation,
+        middle=channels.middle.standard_deviation if channels.middle else 0.0,
+        size=task.size,
+    )
+
+
+def bread_of(curvature: Matrix, penalty: Vector, size: float) -> Bread:
+    """Return M.
+
+    curvature: Mean curvature A of one record, shape (d, d).
+    penalty: Of each coefficient, shape (d,).
+    size: s, > 0.
+    """
+    values, vectors = np.linalg.eigh(curvature + np.diag(penalty))
+    weak = np.clip(1 - values / (KNOWN * size), 0.0, 1.0)
+    drawn = size * weak
+    raised = np.maximum(np.maximum(values, 0.0) + drawn, FLOOR * size)
+    return Bread(
+        values=values,
+        vectors=vectors,
+        weak=weak,
+        drawn=drawn,
+        matrix=(vectors * raised) @ vectors.T,
+        inverse=(vectors / raised) @ vectors.T,
+        noise=size,
+    )
+
+
+def solve(task: RenewableTask, parts: Weighed, missing: int = 0) -> Solution:
     """Return the coefficients from as many of the newest epochs as make the error smaller."""
-    shape, newest = parts[0][1].shape, list(newest_epochs(parts))
-    may_miss = is_uneven(task, parts)
-
-    def solved(sums: Sums) -> Solution:
-        return replace(_solved(task, shape, sums), may_miss=may_miss)
-
-    whole = [solved(epochs.sums()) for epochs in newest[:SPREAD]]
-    spread = whole[-1].spread
-    best, error, moves = whole[0], math.inf, True
-    for place, epochs in enumerate(newest):
-        before = best.moments.releases
-        for share in SHARES:
-            known = share == 1.0 and place < len(whole)
-            found = whole[place] if known else solved(epochs.sums(share))
-            variance = found.variance(spread)
-            own, moving = found.error(variance), found.is_moving(np.diag(variance))
-            # older releases weigh no more than newer ones, unless one of them was forged
-            if own <= error and (moves or not moving) and found.moments.releases >= before:
-                best, error, moves = found, own, moving
-                if share == 1.0:
-                    break
-        else:
+    best = None
+    for sums in newest_sums(task, parts, missing):
+        found = _solved(task, sums)
+        if best is not None and not (
+            found.error <= best.error and (best.moving or not found.moving)
+        ):
             break
+        best = found
+    if best is None:
+        raise ValueError("there is no release behind the public start")
     return best
 
 
@@ -160,71 +247,175 @@ def shortened(task: RenewableTask, step: Vector) -> Vector:
     return step if moved <= LONGEST_STEP else step * (LONGEST_STEP / moved)
 
 
-def solve_over(task: RenewableTask, parts: Weighed, epochs: int) -> Solution:
-    """Return the coefficients from the releases of so many of the newest epochs, >= 1."""
-    *_, found = islice(newest_epochs(parts), epochs)
-    return _solved(task, parts[0][1].shape, found.sums())
-
-
-def _solved(task: RenewableTask, shape: Shape, sums: Sums) -> Solution:
-    noise, moments = noise_of(task), moments_of(task, shape, sums)
-    mean = moments.expansion / moments.slots
-    found = curvature_of(task, shape, sums, mean)
-    bread = bread_of(found.mean, found.releases, task.penalty, noise)
-    half, size = TRAPEZOID * found.unlike, noise.of_curvature(found.releases)
-    chance = _turned(size, TRAPEZOID**2 * spread_about(moments, mean))
-    moved, beyond = _moved(bread, half, chance)
-    # of a known share, what is taken off has as much chance and bias together as that of its noise
-    known = beyond / moved if moved else 0.0
-    score = moments.gradient / moments.slots + task.penalty * mean - known * half
-    whole = solve_positive(bread.matrix, score)
+def _solved(task: RenewableTask, sums: Sums) -> Solution:
+    noise, slots, penalty = noise_of(task), sums.slots, task.penalty
+    mean, size = sums.points / slots, noise.of_curvature(sums.noise, slots)
+    bread = bread_of(sums.curvature / slots, penalty, size)
+    curvature = _positive(sums.curvature / slots)
+    to_zero = bread.vectors @ (bread.drawn * (bread.vectors.T @ mean))
+    whole = bread.inverse @ (sums.gradient / slots + penalty * mean + to_zero)
     step = shortened(task, whole)
-    turned = moments.slots**2 * (_turned(size, np.outer(step, step)) + known * chance)
-    solution = Solution(
-        moments=moments,
+    coefficients = mean - step
+    turned = size**2 / len(step) / 2 * (step @ step * np.eye(len(step)) + np.outer(step, step))
+    known = noise.of_gradient(sums.noise, slots) ** 2 * np.eye(len(step)) + turned
+    scale = _spread_of_slopes(task, sums, curvature)
+    rough = bread.variances(known + scale * curvature / slots)
+    hidden = bread.hides(coefficients)
+    unknown = hidden > HIDE * rough
+    meat, effect = _meat(sums, bread, curvature, scale, noise, penalty * coefficients)
+    bent = _bent(task, sums, curvature, coefficients, step)
+    chance = bread.inverse @ (scale * curvature / slots + known) @ bread.inverse
+    privacy = _symmetric(bread.inverse @ known @ bread.inverse)
+    covariance = None
+    if meat is not None:
+        covariance = privacy + _symmetric(bread.inverse @ meat @ bread.inverse)
+    return Solution(
+        sums=sums,
         bread=bread,
-        step=whole,
-        missing=bread.longest(whole) - step,
-        coefficients=mean - step,
-        unlike=known * half,
-        turned=turned,
-        noise=moments.squares * noise.gradient**2 * np.eye(task.size) + turned,
-        bent=0.0,
+        coefficients=coefficients,
+        covariance=covariance,
+        privacy=privacy,
+        hidden=hidden,
+        unknown=unknown,
+        moving=bool(np.any((whole**2 > MOVING**2 * rough) & ~unknown)),
+        bent=bent,
+        error=float(np.sum(chance * curvature)) / _weight(curvature) + CAUTION**2 * bent**2,
+        design_effect=effect,
     )
-    # the scatter of the models is taken off, so that the way from their mean alone bends a score;
-    # a long one does so in higher orders, too, and one that is hidden is not known
-    way = np.outer(step, step) if solution.is_near else spread_about(moments, mean - step)
-    distance = max(float(np.sum(bread.curvature * way)), 0.0) / _scale(bread)
-    left = 0.0 if bread.hidden else math.sqrt(beyond / _scale(bread))
-    return replace(solution, bent=SECOND_ORDER * task.loss.remainder * distance + left)
 
 
-def _moved(bread: Bread, score: Vector, chance: Matrix) -> tuple[float, float]:
-    """Return how far a score moves predictors, and what of it is beyond its variance by chance.
+def _meat(
+    sums: Sums, bread: Bread, curvature: Matrix, scale: float, noise: Noise, pulled: Vector
+) -> tuple[Matrix | None, float | None]:
+    """Return the variance of the mean score that records make, and the design effect.
 
-    Both are squares, weighed by curvature and so not yet over `_scale`, >= 0.
-
-    Half of how curvature goes with the models is taken off, and as much may be left: all of it is
-    one of the first order where clients differ, and half where curvature follows the model.
+    curvature: Mean curvature of one record, and its middle in about so many times that.
+    pulled: Mean score at the coefficients, which a ridge holds against, shape (d,).
     """
-    shift = solve_positive(bread.matrix, score)
-    [by_chance] = sandwiches(bread.matrix, chance)
-    moved = float(shift @ bread.curvature @ shift)
-    return moved, max(moved - float(np.sum(by_chance * bread.curvature)), 0.0)
+    size, releases = len(pulled), sums.releases
+    if sums.middle is None:
+        if releases < max(LEAST_SPREAD, PER_COEFFICIENT * size):
+            return None, None
+        spread, _, _ = _between(sums, curvature, noise)
+        return _positive(spread) / sums.slots, None
+    # of one record, about the mean of its scores
+    middle = sums.middle / sums.slots - np.outer(pulled, pulled)
+    effect = 1.0
+    if releases >= LEAST_RELEASES:
+        effect = _design_effect(sums, bread, middle, curvature, scale, noise)
+    meat = effect * middle / sums.slots
+    if (bread.variances(meat) < 0).any():
+        # what noise has made negative is none
+        meat = _positive(meat)
+    return meat, effect
 
 
-def _turned(size: float, spread: Matrix) -> Matrix:
-    """Return the variance of E x, for noise E of a curvature with the spectral size `size`.
+def _design_effect(
+    sums: Sums, bread: Bread, middle: Matrix, curvature: Matrix, scale: float, noise: Noise
+) -> float:
+    """Return how many times releases differ by more than the middle and the noise say.
 
-    spread: x x', or its mean where each of the curvatures is turned by an x of its own.
-
-    The diagonal of E has the variance v = size^2 / d, and what is beside it v / 2.
+    Records that go with those before them make sums differ more than their number says. 1 where
+    that may be chance.
     """
-    half = size**2 / len(spread) / 2
-    carried: Matrix = half * (float(np.trace(spread)) * np.eye(len(spread)) + spread)
-    return carried
+    spread, lost, apart = _between(sums, curvature, noise)
+    between, slots = bread.variances(spread / sums.slots), sums.slots
+    least = LEAST_MIDDLE * np.maximum(bread.variances(scale * curvature / slots), 1e-300)
+    base = np.maximum(bread.variances(middle / slots), least)
+    by_noise = bread.variances(apart / slots**2 * np.eye(len(base)))
+    chance = (base + by_noise) * math.sqrt(2 / max(1 / lost - 1, 1.0))
+    ratio, weight = between / base, (base / chance) ** 2
+    mean, error = float(ratio @ weight / weight.sum()), float(weight.sum()) ** -0.5
+    return mean if mean > 1 + CHANCE * error else 1.0
 
 
-def _scale(bread: Bread) -> float:
+def _between(sums: Sums, curvature: Matrix, noise: Noise) -> tuple[Matrix, float, float]:
+    """Estimate the middle of one record from the differences between releases.
+
+    y_j = g_j - n_j A t_j deviates from n_j m by chance alone, with m the mean of its client's
+    group: how clients differ is not chance. With few releases for each group, all are one.
+
+    Returns: The estimate, shape (d, d); the share of it that the means have taken away; and the
+        variance of the noise in all releases one by one.
+    """
+    size = len(curvature)
+    project = np.hstack([np.eye(size), -curvature])
+    twice, once = sums.groups
+    if sums.releases < PER_GROUP * (size + len(once)):
+        twice, once = (part.sum(axis=0, keepdims=True) for part in (twice, once))
+    # shapes (k, d), (k, d), (k,) and (k,): sums of n y and of y, of n^2 and of n
+    weighed, plain = twice[:, :-1] @ project.T, once[:, :-1] @ project.T
+    squares, slots = twice[:, -1], once[:, -1]
+    means = plain / slots[:, None]
+    crossed = weighed.T @ means
+    within = project @ sums.second[:-1, :-1] @ project.T
+    spread = within - crossed - crossed.T + (means * squares[:, None]).T @ means
+    lost = float(np.sum(squares / slots)) / sums.slots
+    per_mean = float(np.mean(squares / slots**2))
+    variance = noise.gradient**2 * sums.noise_apart
+    by_noise = variance - noise.gradient**2 * per_mean * sums.noise
+    found = (spread - by_noise * np.eye(size)) / (max(1 - lost, 1e-3) * sums.slots)
+    return found, lost, variance
+
+
+def _spread_of_slopes(task: RenewableTask, sums: Sums, curvature: Matrix) -> float:
+    """Return about what the middle is, as a multiple of the curvature; 1 for a likelihood.
+
+    Known before the middle stands out of its noise.
+    """
+    if task.loss.name in ("logistic", "poisson"):
+        return 1.0
+    most = (task.largest_weight * task.loss.slope_bound) ** 2 / max(_weight(curvature), 1e-9)
+    if sums.slopes is not None:
+        found = sums.slopes / sums.slots / _weight(curvature)
+    elif sums.middle is not None:
+        found = float(sums.middle[0, 0]) / sums.slots / _weight(curvature)
+    else:
+        return 1.0
+    return min(max(found, 1e-3 * most), most)
+
+
+def _bent(
+    task: RenewableTask, sums: Sums, curvature: Matrix, coefficients: Vector, step: Vector
+) -> float:
+    """Return how far linearised scores bend predictors.
+
+    From far away a step of Newton's method is too short, so that the distance is that to one more
+    step beyond; but for a loss whose curvature jumps, a second step says nothing.
+    """
+    jumps = task.loss.name == "gdwd"
+    to = coefficients if jumps else coefficients - step
+    mean = sums.points / sums.slots
+    crossed = np.outer(to, mean)
+    distances = sums.spread_of_points / sums.slots - crossed - crossed.T + np.outer(to, to)
+    distance = max(float(np.sum(distances * curvature)), 0.0) / _weight(curvature)
+    return SECOND_ORDER * _rate(task, curvature, coefficients) * distance
+
+
+def _rate(task: RenewableTask, curvature: Matrix, coefficients: Vector) -> float:
+    """Return how fast the curvature changes where the records lie, as a share of itself.
+
+    For logistic regression it is tanh(u / 2), whose root mean square is taken over records weighed
+    by their curvature: normal predictors with the mean and variance that these have.
+    """
+    if task.loss.name != "logistic":
+        return task.loss.remainder
+    weight = _weight(curvature)
+    middle = float(curvature[0] @ coefficients) / weight
+    spread = float(coefficients @ curvature @ coefficients) / weight - middle**2
+    at = middle + math.sqrt(max(spread, 0.0)) * NODES
+    return math.sqrt(float(WEIGHTS @ np.tanh(at / 2) ** 2 / WEIGHTS.sum()))
+
+
+def _weight(curvature: Matrix) -> float:
     """Return the mean curvature of a record, which weighs its predictor."""
-    return float(bread.curvature[0, 0]) or 1.0
+    return max(float(curvature[0, 0]), 1e-9)
+
+
+def _positive(matrix: Matrix) -> Matrix:
+    values, vectors = np.linalg.eigh(matrix)
+    return _symmetric((vectors * np.maximum(values, 0.0)) @ vectors.T)
+
+
+def _symmetric(matrix: Matrix) -> Matrix:
+    return (matrix + matrix.T) / 2
