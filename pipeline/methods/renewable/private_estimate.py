@@ -26,7 +26,7 @@ from pipeline.estimators.estimate import (
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, sandwiches, solve_positive
 from pipeline.losses import Regression
-from pipeline.methods.renewable.classes import both_classes, narrow_enough
+from pipeline.methods.renewable.classes import both_classes
 from pipeline.methods.renewable.precision import RECENT
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.methods.renewable.private_sums import (
@@ -86,7 +86,6 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
         conditions = [
             enough_releases(task, moments.releases),
             both_classes(task, parts),
-            narrow_enough(task, parts),
             apart,
         ]
         if conditions[0].holds:

@@ -18,7 +18,6 @@ import numpy as np
 
 from pipeline.linalg import sandwiches, solve_positive
 from pipeline.methods.renewable.bread import Bread, bread_of
-from pipeline.methods.renewable.classes import is_uneven
 from pipeline.methods.renewable.precision import noise_of, releases_needed
 from pipeline.methods.renewable.private_state import Shape
 from pipeline.methods.renewable.private_sums import (
@@ -68,8 +67,6 @@ class Solution:
     turned: Variance of the summed score that the noise of the curvature makes, shape (d, d).
     noise: The same with that of the gradients' noise.
     bent: About how far linearised scores bend predictors.
-    may_miss: Whether the curvature may be twice as large as it should, so that a step is half the
-        way, and as much is left.
     """
 
     moments: Moments
@@ -81,7 +78,6 @@ class Solution:
     turned: Matrix
     noise: Matrix
     bent: float
-    may_miss: bool = False
 
     @property
     def spread(self) -> Matrix:
@@ -101,11 +97,7 @@ class Solution:
     def error(self, variance: Matrix) -> float:
         """Return the mean square error of predictors, records weighed by their curvature."""
         chance = float(np.sum(variance * self.bread.curvature)) / _scale(self.bread)
-        missed = 0.0
-        if self.may_miss:
-            way = float(self.step @ self.bread.curvature @ self.step) / _scale(self.bread)
-            missed = max(way - chance, 0.0)
-        return chance + CAUTION**2 * (self.bent**2 + missed)
+        return chance + CAUTION**2 * self.bent**2
 
     @property
     def is_near(self) -> bool:
@@ -129,19 +121,14 @@ class Solution:
 def solve(task: RenewableTask, parts: Weighed) -> Solution:
     """Return the coefficients from as many of the newest epochs as make the error smaller."""
     shape, newest = parts[0][1].shape, list(newest_epochs(parts))
-    may_miss = is_uneven(task, parts)
-
-    def solved(sums: Sums) -> Solution:
-        return replace(_solved(task, shape, sums), may_miss=may_miss)
-
-    whole = [solved(epochs.sums()) for epochs in newest[:SPREAD]]
+    whole = [_solved(task, shape, epochs.sums()) for epochs in newest[:SPREAD]]
     spread = whole[-1].spread
     best, error, moves = whole[0], math.inf, True
     for place, epochs in enumerate(newest):
         before = best.moments.releases
         for share in SHARES:
             known = share == 1.0 and place < len(whole)
-            found = whole[place] if known else solved(epochs.sums(share))
+            found = whole[place] if known else _solved(task, shape, epochs.sums(share))
             variance = found.variance(spread)
             own, moving = found.error(variance), found.is_moving(np.diag(variance))
             # older releases weigh no more than newer ones, unless one of them was forged
