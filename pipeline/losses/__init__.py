@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipeline.errors import ConfigError
-from pipeline.losses.base import Kind, Likelihood, Loss, Regression, Terms
+from pipeline.losses.base import Bends, Kind, Likelihood, Loss, Regression, Terms
 from pipeline.losses.expectile import Expectile
 from pipeline.losses.gdwd import GeneralisedDWD
 from pipeline.losses.linear import Linear
@@ -51,6 +51,7 @@ __all__ = [
     "FAMILIES",
     "MEANINGS",
     "NAMES",
+    "Bends",
     "Expectile",
     "GeneralisedDWD",
     "Kind",

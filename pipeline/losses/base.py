@@ -100,6 +100,21 @@ class Loss(Protocol):
 
 
 @runtime_checkable
+class Bends(Protocol):
+    """A loss whose slope and curvature are not largest together.
+
+    So a record that moves one sum of a release as far as it can moves another one less.
+    """
+
+    def joint_bounds(self) -> tuple[Vector, Vector]:
+        """Return upper bounds of |slope| and of curvature, in shares of their largest, (k,) each.
+
+        Together the k pieces cover all predictors and responses: each record has one of which both
+        bounds hold, up to the rounding of floats. So do all that are smaller.
+        """
+
+
+@runtime_checkable
 class Likelihood(Loss, Protocol):
     """A loss that is a negative log-likelihood, so that its predictor means a probability."""
 

@@ -9,7 +9,6 @@ wide; by default it starts where that area comes out right, with the same larges
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -18,8 +17,8 @@ from pipeline.errors import ConfigError
 from pipeline.losses.base import Terms
 from pipeline.types import Vector
 
-#: A plateau of this share of the largest curvature is the peak itself, cut.
-NEARLY = 0.99
+#: Pieces of the joint bounds.
+PIECES = 2**12
 
 
 class GeneralisedDWD:
@@ -108,38 +107,14 @@ class GeneralisedDWD:
         curved = (self.q + 1) * (self.knee / tail) ** (self.q + 1) / tail
         return np.where(margin > self.knee, curved, 0.0)
 
-    def levelled_curvature(self, predictor: Vector, response: Vector, bound: float) -> Vector:
-        """Return V''(u) with its peak spread out to a plateau of height `bound`, shape (n,).
+    def joint_bounds(self) -> tuple[Vector, Vector]:
+        """As `Bends.joint_bounds`: pieces of the ramp from the knee to its top.
 
-        Its area and its centre are those of the peak, and beyond it the curvature is V'' itself:
-        so its mean over margins that vary over more than the plateau is that of V''.
+        The slope falls from there, so that a piece has its largest where it begins; the curvature
+        rises to its end. Below the knee the slope is as large and the curvature no larger than in
+        the first piece; beyond the top both are no larger than in the last one.
         """
-        foot, end = plateau(self.q, min(bound, self.sharp_curvature_bound))
-        margin = response * predictor
-        level = (margin > foot) & (margin < end)
-        curved = np.minimum(self.sharp_curvature(predictor, response), bound)
-        return np.where(level, bound, np.where(margin < foot, 0.0, curved))
-
-
-@lru_cache(maxsize=256)
-def plateau(q: float, bound: float) -> tuple[float, float]:
-    """Return where the plateau of a levelled curvature begins and ends.
-
-    With x = end / u0 and y = ln x, V'' has the area 1 - x^-(q+1) from u0 to x u0, and the first
-    moment 1 - x^-q.
-    """
-    knee = q / (q + 1)
-    if bound >= NEARLY * (q + 1) ** 2 / q:
-        return knee, knee
-
-    def area(y: float) -> float:
-        return -math.expm1(-(q + 1) * y)
-
-    def beyond(y: float) -> float:
-        return knee * math.exp(y) - area(y) / (2 * bound) + math.expm1(-q * y) / area(y)
-
-    low, high = 1e-4 / (q + 1), math.log((0.5 / bound + 2) / knee)
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if beyond(middle) < 0 else (low, middle)
-    end = knee * math.exp(low)
-    return end - area(low) / bound, end
+        ends, ones = np.linspace(self.knee, self._top, PIECES + 1), np.ones(PIECES)
+        curved = np.minimum(self.curvature(ends[1:], ones) / self.curvature_bound, 1.0)
+        curved[-1] = 1.0
+        return -self.slope(ends[:-1], ones), curved

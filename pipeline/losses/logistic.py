@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import scipy
 
 from pipeline.losses.base import Terms
 from pipeline.types import Vector
+
+#: Pieces of the joint bounds: each loses less than its width.
+PIECES = 2**16
 
 
 class Logistic:
@@ -50,3 +55,19 @@ class Logistic:
         """Return 1 / (1 + exp(-u)), shape (n,): exact to rounding also where it is tiny."""
         probability: Vector = scipy.special.expit(response * predictor)
         return probability
+
+    def joint_bounds(self) -> tuple[Vector, Vector]:
+        """As `Bends.joint_bounds`."""
+        return _joint_bounds()
+
+
+@cache
+def _joint_bounds() -> tuple[Vector, Vector]:
+    """Cut p, the size of the slope, into pieces from 1/2 to 1.
+
+    Relative to its largest the curvature is 4 p (1 - p), which falls there: it is largest where a
+    piece begins, and p where it ends. Below 1/2 the curvature is that of 1 - p, with a smaller
+    slope.
+    """
+    ends = np.linspace(0.5, 1.0, PIECES + 1)
+    return ends[1:], 4 * ends[:-1] * (1 - ends[:-1])

@@ -14,11 +14,13 @@ import numpy as np
 from pipeline.types import Integers, Matrix, Vector
 
 #: Bits of a feature and of a record's slope in an exact gradient, of a feature and of a record's
-#: curvature in an exact Hessian. With blocks of 2^10 records, 20 + 20 + 10 and 12 + 12 + 14 + 10
-#: bits stay below the 53 of a float64.
+#: curvature or squared slope in an exact matrix. With blocks of 2^10 records, 20 + 20 + 10 and
+#: 12 + 12 + 14 + 10 bits stay below the 53 of a float64.
 GRADIENT_BITS = (20, 20)
 CURVATURE_BITS = (12, 14)
 BLOCK = 1024
+#: Sums over so many records stay below the 63 bits of an integer: a product has 40 at most.
+MOST_RECORDS = 2**22
 #: Numbers of a block that stay in a processor's cache while they are worked on.
 CACHED = 2**14
 
@@ -67,32 +69,33 @@ def finite(values: Vector | Matrix) -> Matrix:
 
 
 def exact_sums(
-    design: Matrix, slopes: Matrix | Vector, curvature_weights: Vector | None
-) -> tuple[Integers, Integers]:
-    """Sum slopes times rows, and curvatures times products of rows; the design is overwritten.
+    design: Matrix, slopes: Matrix | Vector, *matrix_weights: Vector
+) -> tuple[Integers, ...]:
+    """Sum slopes times rows, and weights times products of rows; the design is overwritten.
 
     design: Rows in units of their last bit of a gradient, shape (n, d).
-    slopes, curvature_weights: Whole numbers of at most the bits above, shapes (n,) or (k, n), k >=
-        0, and (n,).
+    slopes, matrix_weights: Whole numbers of at most the bits above, shapes (n,) or (k, n), k >= 0,
+        and (n,) for each sum of products: curvatures, squared slopes.
 
     Returns: Whole numbers in units of the factors' times the rows' last bits, shapes (d,) or (k,
-    d), and (d, d).
+    d), and (d, d) for each sum of products.
     """
     size = design.shape[1]
     gradient = np.zeros((*slopes.shape[:-1], size), dtype=np.int64)
-    curvature = np.zeros((size, size), dtype=np.int64)
+    matrices = np.zeros((len(matrix_weights), size, size), dtype=np.int64)
     coarser = 2.0 ** (CURVATURE_BITS[0] - GRADIENT_BITS[0])
     for part, work in blocks(design):
         rows = design[part]
         np.trunc(rows, out=rows)
         gradient += (slopes[..., part] @ rows).astype(np.int64)
-        if curvature_weights is not None:
+        if matrix_weights:
             # to cut what is cut already gives what cutting once to fewer bits gives
             np.multiply(rows, coarser, out=rows)
             np.trunc(rows, out=rows)
-            np.multiply(rows, curvature_weights[part, None], out=work)
-            curvature += (work.T @ rows).astype(np.int64)
-    return gradient, curvature
+        for place, weights in enumerate(matrix_weights):
+            np.multiply(rows, weights[part, None], out=work)
+            matrices[place] += (work.T @ rows).astype(np.int64)
+    return gradient, *matrices
 
 
 def blocks(design: Matrix) -> Iterator[tuple[slice, Matrix]]:

@@ -69,21 +69,23 @@ class Split(Strict, frozen=True, kw_only=True):
     """
 
     gradient: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None, key("share of the gradient", 0.9)
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        key("share of the gradient; default for renewable 0.9 with logistic, else 0.63", 0.9),
     ] = None
     curvature: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
         key(
-            "share of the curvature; default: all that is left, and for renewable as much as no "
-            "record can use up together with the others",
+            "share of the curvature; default for renewable: as much as no record can use up "
+            "together with the others. If it is given and middle is not, no middle is released, "
+            "and shares are scaled by their sum",
             0.285,
         ),
     ] = None
     middle: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
         key(
-            "for renewable: share of the middle of the sandwich, which says how much records "
-            "differ; 0: not released; default 0.05, and 0 where curvature is given",
+            "for renewable alone: share of the middle of the sandwich, the sum of outer products "
+            "of the records' gradients; 0: not released; default 0.05",
             0.05,
         ),
     ] = None
@@ -142,7 +144,9 @@ class Privacy(Strict, frozen=True, kw_only=True):
         Split | None,
         key(
             "shares of the budget for gradient, curvature, middle and counts; default: as the "
-            "kind and its loss ask",
+            "kind and its loss ask. For renewable one record cannot use up all of them: no record "
+            "has both the largest slope and the largest curvature of its loss, so together they "
+            "may be more than 1",
             "{}",
         ),
     ] = None

@@ -29,6 +29,12 @@ def check(study: Study) -> None:
             "estimator.path.releases to that, whose parts share the budget of a record, "
             f"or choose one of {', '.join(path.intervals)}"
         )
+    if study.privacy.split is not None and study.privacy.split.middle is not None:
+        raise ConfigError(
+            'privacy.split.middle: kind = "ldp-sgd" releases no middle of the sandwich; remove it. '
+            "Outer products are released with estimator.path.releases = "
+            '"gradients+curvature+products"'
+        )
     if path.matrices == 2 and study.privacy.split is not None:
         raise ConfigError(
             "privacy.split: with estimator.path.releases = "

@@ -127,6 +127,10 @@ def check(study: Study) -> None:
             "once, so its records cannot have levels of their own; remove "
             "privacy.personal"
         )
+    if study.privacy.split is not None and study.privacy.split.middle is not None:
+        raise ConfigError(
+            'privacy.split.middle: kind = "noisy-mle" releases no middle of the sandwich; remove it'
+        )
     if spec.release == "sufficient" and estimator.loss != "linear":
         raise ConfigError(
             'estimator.method.release: "sufficient" is allowed only with loss = '

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from pipeline.estimators.estimate import class_weights
 from pipeline.methods.renewable.precision import releases_needed
 from pipeline.methods.renewable.private_sums import Weighed, total_of
 from pipeline.methods.renewable.readiness import Condition, progress_of
@@ -27,17 +24,6 @@ COUNTS_PLANNED = 5.0
 MOST_COUNTS = 0.3
 #: Of a count that is nearer to 0, in shares of what is needed, noise alone says how rare it is.
 LEAST_SHARE = 1e-3
-#: Where the rarer class has less of the weight, nearly all margins lie on the flat side of a
-#: curvature's peak, near the intercept. Levelled, it is up to twice as large there as it is, and
-#: intervals need a width of at most NARROW.
-UNEVEN, NARROW = 0.25, 0.5
-TOO_WIDE = (
-    "the curvature of `gdwd` is levelled too widely here (secant_width {width:g}) for classes of "
-    f"which one has less than {UNEVEN:.0%} of the weight: intervals would miss. In a new "
-    "study, set estimator.class_weights, or "
-    f"estimator.method = {{{{ secant_width = {NARROW:g} }}}}, or loss = "
-    '"logistic"'
-)
 
 
 def slots_until(task: RenewableTask, share: float) -> int | None:
@@ -86,33 +72,6 @@ def both_classes(task: RenewableTask, parts: Weighed) -> Condition:
         f"{least:,.0f}, which is {COUNTS_NOISE:g} standard deviations of the noise. "
         f"{_ways(task, share, slots, 2 * least / COUNTS_NOISE)}",
     )
-
-
-def is_uneven(task: RenewableTask, parts: Weighed) -> bool:
-    """Whether steps with a levelled curvature may be too short, as classes are so uneven."""
-    return task.secant.levels and rarer_weight(task, _counts(task, parts)) < UNEVEN
-
-
-def narrow_enough(task: RenewableTask, parts: Weighed) -> Condition:
-    """Return whether the curvature is levelled over a width that such classes allow."""
-    if is_uneven(task, parts) and task.secant.width > NARROW:
-        return Condition(0.0, TOO_WIDE.format(width=task.secant.width))
-    return Condition(1.0, "")
-
-
-def is_too_wide(task: RenewableTask, share: float) -> bool:
-    """Whether there are no intervals where the rarer class has this share of the weight."""
-    return task.secant.levels and task.secant.width > NARROW and share < UNEVEN
-
-
-def rarer_weight(task: RenewableTask, counts: Vector) -> float:
-    """Return the share of the records' weight that the rarer class has, in [0, 0.5].
-
-    counts: Of both classes, shape (2,), or their shares; what noise takes below 0 is none.
-    """
-    known = np.maximum(counts, 0.0)
-    weighed = known * class_weights(float(known[0]), float(known[1]), task.largest_weight)
-    return float(weighed.min() / weighed.sum()) if weighed.sum() > 0 else 0.5
 
 
 def _counts(task: RenewableTask, parts: Weighed) -> Vector:

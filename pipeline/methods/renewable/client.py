@@ -39,10 +39,12 @@ def query_of(task: RenewableTask, sums: BoundedSums) -> Query:
     """Return bounded sums with the noise that each part needs."""
     channels, slots = task.channels(sums.model.version), task.slots
     parts: dict[str, Part] = {"gradient": VectorPart(sums.gradient, channels.gradient, slots)}
-    if sums.curvature is not None and channels.curvature and channels.off_diagonal:
-        parts["curvature"] = MatrixPart(
-            sums.curvature, channels.curvature, channels.off_diagonal, task.size, slots
-        )
+    for name, matrix, diagonal, beside in (
+        ("curvature", sums.curvature, channels.curvature, channels.off_diagonal),
+        ("middle", sums.middle, channels.middle, channels.middle_off_diagonal),
+    ):
+        if matrix is not None and diagonal and beside:
+            parts[name] = MatrixPart(matrix, diagonal, beside, task.size, slots)
     if channels.counts is not None:
         parts["counts"] = VectorPart(sums.counts, channels.counts, slots)
     return Query(sums.model, parts)

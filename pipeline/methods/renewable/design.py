@@ -20,17 +20,12 @@ from pipeline.methods.facts import Design, Outlook
 from pipeline.methods.renewable.bread import bread_of
 from pipeline.methods.renewable.classes import (
     MOST_COUNTS,
-    NARROW,
-    TOO_WIDE,
-    UNEVEN,
-    is_too_wide,
-    rarer_weight,
     share_for,
     slots_until,
 )
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.precision import RECENT, Noise, noise_of, releases_needed
-from pipeline.methods.renewable.task import WIDTHS, RenewableTask
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import Study, with_keys
 from pipeline.study.reference import evenness, kept_moments, rarer_share, typical_norm_bound
 from pipeline.types import Matrix
@@ -80,12 +75,6 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
     # without both classes there are no intervals at all
     classes = slots_until(task, rarer_share(task.study))
     least = classes or 0
-    if is_too_wide(task, _planned_weight(task)):
-        never = int(MOST_SLOTS)
-        why = TOO_WIDE.format(width=task.secant.width)
-        return Outlook(
-            None, never, longest, half, why=why, intercept=never, classes=classes, kept=kept
-        )
     return Outlook(
         latest=None if latest is None else max(latest, least),
         usual=max(usual if latest is None else min(usual, latest), least),
@@ -144,8 +133,6 @@ def design(study: Study, records: int, clients: int) -> Design:
             "shorter, and all noise grows with it"
         ),
     }
-    if task.secant.levels and _planned_weight(task) < UNEVEN:
-        changes["estimator.method"] = {**(study.estimator.method or {}), "secant_width": NARROW}
     for begin, releases in (*((share, RELEASES) for share in BEGIN), (1.0, FEWER_RELEASES)):
         needed = math.ceil(releases * task.size / RECENT)
         most = min(begin * records / needed, records / (WINDOWS * clients), 100_000)
@@ -172,19 +159,6 @@ def design(study: Study, records: int, clients: int) -> Design:
         f"each coefficient) within {begin:.0%} of the records, and {WINDOWS} releases of each "
         "client: the noise of a release does not depend on its size"
     )
-    width = RenewableTask(with_keys(study, changes, name="the design")).secant.width
-    if "estimator.method" in changes:
-        reasons["estimator.method"] = (
-            f"secant_width: the widest that classes allow of which one has less than "
-            f"{UNEVEN:.0%} of the weight"
-        )
-    elif width:
-        changes["estimator.method"] = {**(study.estimator.method or {}), "secant_width": width}
-        reasons["estimator.method"] = (
-            f"secant_width: the smallest of {', '.join(f'{each:g}' for each in WIDTHS)} for "
-            "which the noise at this size is small enough. The larger it is, the less exact the "
-            "lengths of intervals may be; more records or a larger epsilon allow a smaller one"
-        )
     changes["estimator.ridge"] = min(max(_up(certain), LEAST_RIDGE), LARGEST_RIDGE)
     reasons["estimator.ridge"] = (
         f"the smallest ridge that is enough for intervals of slopes from {begin:.0%} of the "
@@ -220,12 +194,6 @@ def _known_after(task: RenewableTask, curvature: Matrix, noise: Noise, which: sl
         middle = math.sqrt(too_few * enough)
         too_few, enough = (middle, enough) if is_hidden(middle) else (too_few, middle)
     return math.ceil(enough) * task.slots
-
-
-def _planned_weight(task: RenewableTask) -> float:
-    """Return the share of the weight that the rarer class is expected to have, in [0, 0.5]."""
-    rarer = rarer_share(task.study)
-    return rarer_weight(task, np.array([rarer, 1 - rarer]))
 
 
 def _bend(task: RenewableTask) -> float:

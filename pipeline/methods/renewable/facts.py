@@ -37,7 +37,7 @@ def facts(task: RenewableTask) -> dict[str, object]:
         found["noise"] = {
             "gradient_sd": task.update_channels.gradient.standard_deviation,
             "curvature_sd": task.update_channels.curvature.standard_deviation,
-            **_counted(task),
+            **_also(task),
             "start_gradient_sd": task.initial_channels.gradient.standard_deviation,
             "order_of_norm": task.budget.mechanism.order,
             "norm_bound": task.norm_bound,
@@ -72,12 +72,11 @@ def _forgetting(task: RenewableTask) -> dict[str, object]:
     return found
 
 
-def _counted(task: RenewableTask) -> dict[str, object]:
+def _also(task: RenewableTask) -> dict[str, object]:
     """Return the noise of what is released beside gradient and curvature, by its name."""
-    if task.update_channels.counts is None:
-        return {}
-    name = "counts_sd" if task.classes else "squared_slopes_sd"
-    return {name: task.update_channels.counts.standard_deviation}
+    channels, counted = task.update_channels, "counts" if task.classes else "squared_slopes"
+    also = {"middle": channels.middle, counted: channels.counts}
+    return {f"{name}_sd": part.standard_deviation for name, part in also.items() if part}
 
 
 def _slopes(task: RenewableTask) -> dict[str, object]:

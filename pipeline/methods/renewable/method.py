@@ -18,6 +18,7 @@ from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.methods.renewable.replacing import ReplacingServer
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
+from pipeline.release.bounds import RecordBounds
 from pipeline.study import Study
 from pipeline.study.growth import growth_of
 
@@ -78,7 +79,9 @@ class Renewable(Method[RenewableTask]):
         if study.noised and study.estimator.loss in START_SEMANTICS:
             meaning["start"] = START_SEMANTICS[study.estimator.loss]
         if study.noised:
-            meaning["secant"] = spec.WIDTH_SEMANTICS.get(study.estimator.loss, 1)
+            meaning["secant"] = spec.width_semantics(study)
+            secant = spec.secant_of(study, RecordBounds(study).loss)
+            meaning["privacy"]["split"] = spec.split_of(study, secant).shares
         grown = growth_of(study.window, grows=study.noised)
         if grown.divisor:
             meaning["growth"] = [grown.divisor, grown.most]

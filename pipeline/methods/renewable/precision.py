@@ -13,13 +13,13 @@ import math
 from dataclasses import dataclass
 
 from pipeline.errors import PrivacyError
-from pipeline.methods.renewable.task import AT_RELEASES, RenewableTask
+from pipeline.methods.renewable.task import RenewableTask
 
 #: Least eigenvalue of the bread with which an interval is given, and its floor, in units of s.
 READY, FLOOR = 0.75, 0.5
 #: A ridge of so many s, at so many releases for each coefficient, makes intervals certain and
 #: hardly longer than they must be.
-AMPLE = 1.5
+AMPLE, AT_RELEASES = 1.5, 16
 #: Intervals need this many releases for each coefficient, and so many in all: the spread between
 #: them is then known well enough, with the factor of `between_releases`, for normal quantiles.
 RELEASES_PER_COEFFICIENT, LEAST_RELEASES = 4, 20

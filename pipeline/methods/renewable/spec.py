@@ -5,17 +5,30 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, PrivacyError
+from pipeline.losses import Loss
+from pipeline.losses.secant import Secant
+from pipeline.privacy.sensitivity import Order, spent_by_records
 from pipeline.study import Study
 from pipeline.study.data_tables import key
+from pipeline.study.release_tables import Split
 from pipeline.study.tables import strict
 
-#: Losses whose curvature jumps: theirs is released over a width, of others at the predictor itself.
+#: Losses whose curvature jumps.
 JUMPS = ("gdwd",)
-#: Raised where the rule for the default width changes, or what a width means.
-WIDTH_SEMANTICS = {"gdwd": 2}
+#: Raised where the default curvature of a loss changes, or what a width means.
+WIDTH_SEMANTICS = {"gdwd": 3}
+#: Shares of the gradient, and how much of what middle and counts leave it may have at most: all
+#: where full slopes have no curvature, else 70 to 30.
+GRADIENT, MOST = 0.63, 0.7
+GRADIENT_LOGISTIC, MOST_LOGISTIC = 0.9, 1.0
+MIDDLE = 0.05
+#: Shares are found and written to so many digits. What they may exceed the budget by is taken off
+#: all of them where noise is made.
+DIGITS, EXCESS = 4, 1e-5
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,9 +38,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Annotated[float, Meta(ge=0, le=100)] | None,
         key(
             "the curvature of a record is averaged over this distance to either side of the "
-            "predictor, in [0, 100], and for gdwd at most 1 / (2 width), its peak spread out; 0 "
-            "is the curvature at the predictor itself; default for gdwd 0.5, 1 or 2: the larger "
-            "the noise, the wider",
+            "predictor, in [0, 100]; default 0: the curvature at the predictor itself",
             1.0,
         ),
     ] = None
@@ -60,16 +71,62 @@ def check(study: Study) -> None:
         )
 
 
-def secant_width_of(study: Study) -> float | None:
-    """Return the width over which a record's curvature is taken, >= 0; None: as the noise asks.
+def secant_of(study: Study, loss: Loss) -> Secant:
+    """Return the curvature of one record in a noised release.
 
     Raises ConfigError if the table has a key that is not allowed.
     """
-    given = _spec_of(study).secant_width
-    if given is not None:
-        return given
-    jumps = study.estimator.loss in JUMPS and study.estimator.smoothing is None
-    return None if jumps and study.noised else 0.0
+    return Secant(loss, _spec_of(study).secant_width or 0.0)
+
+
+def width_semantics(study: Study) -> int:
+    """Return the number of what a study's curvature means."""
+    at_the_predictor = _spec_of(study).secant_width == 0 or study.estimator.smoothing is not None
+    # these mean what they did when a default, or a width, had a levelled curvature
+    newest = WIDTH_SEMANTICS.get(study.estimator.loss, 1)
+    return newest - 1 if newest > 1 and at_the_predictor else newest
+
+
+def split_of(study: Study, secant: Secant) -> Split:
+    """Return the shares of the budget that the parts of a noised release have.
+
+    Where curvature is given and middle is not, no middle is released, and shares are scaled by
+    their sum. Else what one record can use up together is the whole budget, and the curvature has
+    as much as that allows. A function of the study file alone.
+
+    Raises PrivacyError if a record could use up more, naming the key, what is allowed and an
+    example.
+    """
+    given = study.privacy.split or Split()
+    if given.curvature is not None and given.middle is None:
+        return given.filled()
+    counted = secant.loss.responses == "class" or study.estimator.noise_scale is None
+    middle = MIDDLE if given.middle is None else given.middle
+    counts = given.counts if counted else 0.0
+    logistic = study.estimator.loss == "logistic" and not secant.width
+    usual, most = (GRADIENT_LOGISTIC, MOST_LOGISTIC) if logistic else (GRADIENT, MOST)
+    usual = round(min(usual, most * (1 - middle - counts)), DIGITS)
+    gradient = usual if given.gradient is None else given.gradient
+    order: Order = 1 if study.privacy.mechanism == "discrete-laplace" else 2
+    bounds = secant.joint_bounds()
+    others = {"gradient": gradient, "middle": middle, "counts": counts}
+    left = 1 + EXCESS - spent_by_records(others, bounds, order)
+    largest = round(float(np.min(left / np.maximum(bounds[1], 1e-9) ** order)), DIGITS)
+    written = f"gradient = {gradient:g}, middle = {middle:g}, counts = {counts:g}"
+    if gradient <= 0 or largest <= 0:
+        raise PrivacyError(
+            f"privacy.split.gradient: {written} are shares of the budget that one record can use "
+            "up, and leave nothing for the curvature; give less, for example split = "
+            "{ gradient = 0.6, counts = 0.05 }"
+        )
+    if given.curvature is not None and given.curvature > largest + 10.0**-DIGITS:
+        raise PrivacyError(
+            f"privacy.split.curvature: with {written} no more than {largest:g} is allowed, or one "
+            "record could use up more than the budget; leave it out, or write for example "
+            f"split = {{ {written}, curvature = {largest:g} }}"
+        )
+    curvature = largest if given.curvature is None else given.curvature
+    return Split(gradient=gradient, curvature=curvature, middle=middle, counts=counts)
 
 
 def remembers(study: Study) -> bool:

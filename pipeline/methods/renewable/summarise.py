@@ -1,4 +1,4 @@
-"""A window of records to its sums at an expansion point: gradient, curvature, class counts.
+"""A window of records to its sums at an expansion point: gradient, curvature, middle, counts.
 
 Two forms. `summarise` is plain float64, for studies without privacy. `summarise_bounded` is what
 a private release starts from: it clips, truncates features and weights to dyadic fractions so
@@ -64,7 +64,8 @@ class BoundedSums:
 
     model: The model at which they were taken.
     gradient: d entries; at the start d for each group, the negative class first.
-    curvature: Packed upper triangle, d (d + 1) / 2 entries; None where it is not released.
+    curvature, middle: Packed upper triangles, d (d + 1) / 2 entries each, of the curvature and of
+        the sum of outer products of the records' gradients; None where one is not released.
     counts: Records of the negative and the positive class; or the sum of squared slopes, one entry,
         or none at the start or where the noise scale is known.
     """
@@ -72,6 +73,7 @@ class BoundedSums:
     model: Model
     gradient: Exact
     curvature: Exact | None
+    middle: Exact | None
     counts: Exact
 
 
@@ -147,10 +149,10 @@ def summarise_bounded(
         groups = (responses < 0, responses > 0) if task.classes else (np.full(len(slope), True),)
         chosen = np.stack([np.where(group, slope, 0.0) for group in groups])
         factors, unit = whole_factors(chosen, bound, GRADIENT_BITS[1])
-        sums, _ = exact_sums(design, factors, None)
+        (sums,) = exact_sums(design, factors)
         exponents = np.tile(columns + (unit - GRADIENT_BITS[0]), len(groups))
         gradient = Exact(sums.ravel(), exponents)
-        return BoundedSums(model, gradient, None, _exact_counts(task, responses, slope, 0))
+        return BoundedSums(model, gradient, None, None, _exact_counts(task, responses, slope, 0))
     most = task.largest_weight
     # a weight that is no number fails the comparison and is cut as well
     negative, positive = (w if 0 <= w <= most else most for w in model.class_weights)
@@ -159,17 +161,19 @@ def summarise_bounded(
     slope = np.clip(weight * slope, -slope_bound, slope_bound)
     curvature_weight = np.maximum(weight * finite(task.secant.of(predictor, responses)), 0.0)
     slopes, slope_unit = whole_factors(slope, slope_bound, GRADIENT_BITS[1])
-    curvature_weights, curvature_unit = whole_factors(
-        curvature_weight, curvature_bound, CURVATURE_BITS[1]
+    weights = [whole_factors(curvature_weight, curvature_bound, CURVATURE_BITS[1])]
+    if task.update_channels.middle is not None:
+        weights.append(whole_factors(slope * slope, slope_bound * slope_bound, CURVATURE_BITS[1]))
+    totals, *matrices = exact_sums(design, slopes, *(factors for factors, _ in weights))
+    curvature, *middle = (
+        Exact(pack_upper(matrix), task.product_exponents + (unit - 2 * CURVATURE_BITS[0]))
+        for matrix, (_, unit) in zip(matrices, weights, strict=True)
     )
-    totals, curvature = exact_sums(design, slopes, curvature_weights)
     return BoundedSums(
         model=model,
         gradient=Exact(totals, columns + (slope_unit - GRADIENT_BITS[0])),
-        curvature=Exact(
-            pack_upper(curvature),
-            task.product_exponents + (curvature_unit - 2 * CURVATURE_BITS[0]),
-        ),
+        curvature=curvature,
+        middle=middle[0] if middle else None,
         counts=_exact_counts(task, responses, slope, model.version),
     )
 
@@ -228,7 +232,7 @@ def _exact_counts(task: RenewableTask, responses: Vector, slope: Vector, version
     if not counted:
         # slopes at the start have a bound of their own, and their squares may not fit
         return NOTHING
-    # squares of 40 bits and a window of 2^17 stay below 2^63; fewer bits would lose small residuals
+    # squares of 40 bits; fewer would lose small residuals
     exponent = exponent_of(task.loss.slope_bound) - GRADIENT_BITS[1]
     whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)
     total = np.full(counted, np.sum(whole * whole), dtype=np.int64)

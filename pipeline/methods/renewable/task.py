@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,9 +10,11 @@ from pipeline.errors import PrivacyError
 from pipeline.losses.secant import Secant
 from pipeline.methods.renewable import again, client
 from pipeline.methods.renewable.client import FURTHEST
-from pipeline.methods.renewable.spec import reexpands, remembers, secant_width_of
-from pipeline.privacy import sensitivity
+from pipeline.methods.renewable.spec import reexpands, remembers, secant_of, split_of
+from pipeline.privacy import memory, sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.privacy.sensitivity import Neighbours, Order, spent_by_records
+from pipeline.records.blocks import MOST_RECORDS
 from pipeline.records.encode import Arrays
 from pipeline.release.budget import Budget
 from pipeline.release.layout import Field, Layout
@@ -27,26 +28,32 @@ from pipeline.types import Vector
 ROUNDING = 1e-6
 #: The most records that sums of all windows of a client may stand for: what a release can say.
 MOST_AGAIN = 2**32 - 1
-#: Widths of a secant, with the spectral size of the noise up to which each is taken, at so many
-#: releases for each coefficient.
-WIDTHS = {0.5: 0.03, 1.0: 0.067, 2.0: math.inf}
-AT_RELEASES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The noised parts of one kind of release; at the start without curvature.
+    """The noised parts of one kind of release; at the start without matrices.
 
     gradient: One vector, at the start one for each group of records.
+    curvature, off_diagonal: Of the curvature's diagonal, and of its entries off the diagonal.
+    middle, middle_off_diagonal: Of the sum of outer products of the records' gradients, the middle
+        of the sandwich; None where it is not released.
     counts: Class counts, or the sum of squared slopes of a regression; None where nothing is
         counted.
-    curvature, off_diagonal: Of the curvature's diagonal, and of its entries off the diagonal.
     """
 
     gradient: Channel
-    counts: Channel | None
     curvature: Channel | None
     off_diagonal: Channel | None
+    middle: Channel | None
+    middle_off_diagonal: Channel | None
+    counts: Channel | None
+
+    @property
+    def parts(self) -> dict[str, Channel]:
+        """What is released, by name and in the order of the release."""
+        names = ("gradient", "curvature", "middle", "counts")
+        return {name: part for name in names if (part := getattr(self, name)) is not None}
 
 
 class RenewableTask(Task):
@@ -70,10 +77,15 @@ class RenewableTask(Task):
     def make_budget(self, level: str | None) -> Budget:
         """As `Task.make_budget`."""
         counted = "sums of squared slopes" if self.counted(1) else ""
+        matrices = 0
+        if self.study.noised:
+            matrices = 2 if self.split.middle else 1
+        touched = 2 * self.size + matrices * (self.size * (self.size + 1) // 2) + 2
         return Budget(
             self.study,
             level,
-            touched=2 * self.size + self.size * (self.size + 1) // 2 + 2,
+            # each number meets a record in the draws of so many releases
+            touched=touched * (memory.TOUCHED if self.remembers else 1),
             counted="class counts" if self.classes else counted,
         )
 
@@ -83,60 +95,37 @@ class RenewableTask(Task):
             return 2
         return int(version > 0 and self.study.estimator.noise_scale is None)
 
-    @property
+    @cached_property
     def split(self) -> Split:
-        """Shares of the budget that go to gradient, curvature and counts."""
-        return (self.study.privacy.split or Split()).filled()
+        """Shares of the budget that the parts of a release have."""
+        return split_of(self.study, self.secant)
 
     @cached_property
     def secant(self) -> Secant:
-        """The curvature of one record in a noised release.
-
-        By default over the least width that keeps its noise small enough; a function of the
-        privacy, the window and the bounds alone.
-        """
-        width = secant_width_of(self.study)
-        if width is not None:
-            return Secant(self.loss, width)
-        for width, most in WIDTHS.items():
-            secant = Secant(self.loss, width)
-            channel = self._update_channels(secant).curvature
-            size = channel.standard_deviation if channel else 0.0
-            if size * math.sqrt(self.size / (AT_RELEASES * self.size)) / self.slots <= most:
-                break
-        return secant
+        """The curvature of one record in a noised release."""
+        return secant_of(self.study, self.loss)
 
     @cached_property
     def initial_channels(self) -> Channels:
-        """Channels of releases at model 0: one gradient for each group, unweighted, no curvature.
+        """Channels of releases at model 0: one gradient for each group, unweighted, no matrices.
 
         Class weights are not known yet, and a record touches the sums of its own class alone, so
         the two gradients together have the sensitivity of one, at weight 1.
         """
         split = self.split
-        return self._channels(
-            self.loss.start_slope_bound,
-            0.0,
-            split.shares["gradient"] + split.shares["curvature"],
-            0.0,
-            self.counted(0),
-        )
+        together = split.shares["gradient"] + split.shares["curvature"]
+        shares = {"gradient": together if split.middle is None else 1 - split.counts}
+        if self.counted(0):
+            shares["counts"] = split.counts
+        return self._channels(shares, self.loss.start_slope_bound)
 
     @cached_property
     def update_channels(self) -> Channels:
         """Channels of releases at any later model: weighted gradient and curvature."""
-        return self._update_channels(self.secant)
-
-    def _update_channels(self, secant: Secant) -> Channels:
-        split, weight = self.split, self.largest_weight
-        slope, curvature_weight = weight * self.loss.slope_bound, weight * secant.bound
-        return self._channels(
-            slope,
-            curvature_weight,
-            split.shares["gradient"],
-            split.shares["curvature"],
-            self.counted(1),
-        )
+        shares = self.split.shares
+        if not self.counted(1):
+            del shares["counts"]
+        return self._channels(shares, self.largest_weight * self.loss.slope_bound)
 
     def channels(self, version: int) -> Channels:
         """Return the channels of a release at this model version."""
@@ -191,15 +180,11 @@ class RenewableTask(Task):
         return client.query_again(self, windows, point, model)
 
     def _fields(self, channels: Channels, gradient: int, counted: int) -> list[Field]:
-        parts = (
-            ("gradient", gradient, channels.gradient),
-            ("curvature", self.size * (self.size + 1) // 2, channels.curvature),
-            ("counts", counted, channels.counts),
-        )
+        packed = self.size * (self.size + 1) // 2
+        lengths = {"gradient": gradient, "curvature": packed, "middle": packed, "counts": counted}
         return [
-            Field.of(name, length, channel, self.slots)
-            for name, length, channel in parts
-            if channel is not None
+            Field.of(name, lengths[name], channel, self.slots)
+            for name, channel in channels.parts.items()
         ]
 
     def query(self, window: Arrays, model: Model) -> Query:
@@ -212,62 +197,83 @@ class RenewableTask(Task):
 
     def check_fit(self) -> None:
         """As `Task.check_fit`."""
-        parts = [
-            part
-            for one in (self.initial_channels, self.update_channels)
-            for part in (one.gradient, one.curvature, one.counts)
-            if part is not None
-        ]
-        if any(part.largest(self.growth.largest) >= INTEGER_LIMIT for part in parts):
+        largest = self.growth.largest
+        every = (self.initial_channels, self.update_channels)
+        parts = [part for channels in every for part in channels.parts.values()]
+        if largest > MOST_RECORDS or any(part.largest(largest) >= INTEGER_LIMIT for part in parts):
             raise PrivacyError(
                 f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
                 "records are too large to be sent; use smaller windows"
             )
 
-    def _channels(
-        self, slope: float, curvature_weight: float, gradient: float, curvature: float, counted: int
-    ) -> Channels:
-        """Return channels for slopes and curvatures within bounds, by shares of the budget."""
+    def _channels(self, shares: dict[str, float], slope: float) -> Channels:
+        """Return channels for parts that have shares of the budget, for slopes within a bound."""
         neighbours, order = self.study.privacy.neighbours, self.budget.mechanism.order
         if neighbours == "add-remove":
             raise PrivacyError(
                 'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
                 "slots; use zero-out or replace-one"
             )
-        counts = self.split.counts if counted else 0.0
-        total = gradient + curvature + counts
-        bounds = self.bounds
-
-        def part(distance: float, rounding: float, share: float) -> Channel:
-            budget = self.budget
-            return budget.mechanism.channel(
-                distance, rounding, budget.per_record, share / total,
-                remembers=self.remembers and bool(curvature),
-            )  # fmt: skip
-
-        bent = None
-        if curvature:
-            bent = part(
-                sensitivity.of_curvature(bounds, curvature_weight, neighbours, order),
-                sensitivity.rounding_of_matrix(self.size, order),
-                curvature,
-            )
-        entries = self.size if curvature else self.groups * self.size
-        # counts are whole numbers, but with a tiny budget the lattice is coarser than that
-        spread = (
-            sensitivity.of_class_counts(neighbours, order)
+        bounds, size = self.bounds, self.size
+        later = "curvature" in shares
+        vectors = size if later else self.groups * size
+        distances = {
+            "gradient": sensitivity.of_gradient(bounds, slope, neighbours, order),
+            # counts are whole numbers, but with a tiny budget the lattice is coarser than that
+            "counts": sensitivity.of_class_counts(neighbours, order)
             if self.classes
-            else sensitivity.of_squares(slope)
-        )
+            else sensitivity.of_squares(slope),
+        }
+        rounding = {
+            "gradient": sensitivity.rounding_of_vector(vectors, order),
+            "counts": sensitivity.rounding_of_vector(2 if self.classes else 1, order),
+        }
+        bent = self.largest_weight * self.secant.bound
+        for name, factor in (("curvature", bent), ("middle", slope * slope)):
+            distances[name] = self._of_matrix(factor, neighbours, order)
+            rounding[name] = sensitivity.rounding_of_matrix(size, order)
+
+        def made(whole: float) -> dict[str, Channel]:
+            return {
+                name: self.budget.mechanism.channel(
+                    distances[name], rounding[name], self.budget.per_record, share / whole,
+                    remembers=self.remembers and later,
+                )
+                for name, share in shares.items()
+                if share
+            }  # fmt: skip
+
+        joint = later and self.split.middle is not None
+        whole = 1.0 if joint else sum(shares.values())
+        channels = made(whole)
+        # what a record can use up depends on the lattices, and these, by powers of two, on it
+        while joint and (spent := self._spent(shares, channels, distances)) > whole:
+            whole, channels = spent, made(spent)
+        curvature, middle = channels.get("curvature"), channels.get("middle")
         return Channels(
-            gradient=part(
-                sensitivity.of_gradient(bounds, slope, neighbours, order),
-                sensitivity.rounding_of_vector(entries, order),
-                gradient,
-            ),
-            counts=part(spread, sensitivity.rounding_of_vector(counted, order), counts)
-            if counted
-            else None,
-            curvature=bent,
-            off_diagonal=bent and bent.off_diagonal(),
+            gradient=channels["gradient"],
+            curvature=curvature,
+            off_diagonal=curvature and curvature.off_diagonal(),
+            middle=middle,
+            middle_off_diagonal=middle and middle.off_diagonal(),
+            counts=channels.get("counts"),
         )
+
+    def _of_matrix(self, factor: float, neighbours: Neighbours, order: Order) -> float:
+        """Return the sensitivity of a sum of outer products with factors of at most `factor`."""
+        if self.split.middle is None:
+            return sensitivity.of_curvature(self.bounds, factor, neighbours, order)
+        # as far as two records can be apart whatever their factors: what one of them uses up then
+        # does not depend on the other
+        return sensitivity.of_outer_product(
+            self.bounds, factor, self.bounds.l2, self.size, neighbours, order
+        )
+
+    def _spent(
+        self, shares: dict[str, float], channels: dict[str, Channel], distances: dict[str, float]
+    ) -> float:
+        """Return the most that one record uses up, as a share of the budget, on these lattices."""
+        rounding = {name: one.sensitivity / distances[name] - 1 for name, one in channels.items()}
+        order = self.budget.mechanism.order
+        spent = spent_by_records(shares, self.secant.joint_bounds(), order, rounding)
+        return float(spent.max())
