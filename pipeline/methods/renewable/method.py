@@ -63,9 +63,16 @@ class Renewable(Method[RenewableTask]):
     remembers = staticmethod(spec.remembers)
 
     def complete(self, study: Study, given: Container[str]) -> Study:
-        """As `Method.complete`: of classes with noise a ridge for which intervals come."""
-        if "ridge" in given or not study.noised or study.data.response.kind != "class":
+        """As `Method.complete`: of gdwd with noise a ridge for which intervals come, else none.
+
+        A ridge would pull coefficients towards 0, and the estimate needs none where records say
+        enough.
+        """
+        if "ridge" in given or not study.noised:
             return study
+        if study.estimator.loss != "gdwd":
+            estimator = msgspec.structs.replace(study.estimator, ridge=0.0)
+            return msgspec.structs.replace(study, estimator=estimator)
         try:
             ridge = max(study.estimator.ridge, noise_of(self.task(study)).ample_ridge())
         except PrivacyError:

@@ -1,0 +1,285 @@
+"""Private streams whose intervals are of real coefficients: how often they hold, how long they are.
+
+`python -m benchmarks.real_coefficients DESIGN [--epsilon E] [--clients K] [--streams N]
+[--records N] [--ridge R] [--former]`. Records of a design, dealt to clients, go through the
+product's own steps: windows that grow, one release each, the fold, the estimate, and a model when
+slots have grown by 4 % and 8 releases or 5 % have come. Noise is the simulation's, of the same law. Prints, at some
+sizes, which share of the streams is ready, how many coefficients have intervals, how often these
+hold the coefficients of the population (with a ridge the penalised ones), the least of one
+coefficient, and the length over that of all records without privacy. `--former`: windows of 250
+records, independent noise, and a budget that is split as if a record used up each part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.signal import lfilter
+from scipy.special import expit, ndtr, ndtri
+
+from pipeline.methods import task_of
+from pipeline.methods.renewable.task import RenewableTask
+from pipeline.offline import OfflineRun
+from pipeline.privacy.simulation import SeededStream
+from pipeline.records.encode import Arrays
+from pipeline.release.rows import clipped_to_norm
+from pipeline.study import parse_study
+from pipeline.types import Matrix, Vector
+
+DESIGNS = (
+    "plain", "strong", "few", "rare", "turns", "wide", "close", "closer", "linear", "poisson",
+    "differ", "gdwd", "gdwd-even", "gdwd-levels",
+)  # fmt: skip
+SLOPES = [0.8, -0.6, 0.4, 0.0, 0.9, -0.3, 0.5]
+SIZES = (10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000)
+REACH = float(ndtri(0.975))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is simulated; see the module's text."""
+
+    design: str
+    epsilon: float = 1.0
+    clients: int = 8
+    records: int = 300_000
+    ridge: float | None = None
+    former: bool = False
+
+
+class Population:
+    """Records of one design."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, name = plan, plan.design
+        self.rho = {"close": 0.8, "closer": 0.95}.get(name, 0.0)
+        count = {"wide": 20, "gdwd": 8, "gdwd-even": 8, "gdwd-levels": 8}.get(name, 7)
+        times = {"strong": 3.0, "linear": 0.1, "poisson": 0.5}.get(name, 1.0)
+        intercept = {"few": -3.2, "gdwd": -2.0, "gdwd-even": 0.0, "linear": 0.0}.get(name, -0.5)
+        self.beta = np.append(intercept, times * np.resize(SLOPES, count))
+        self.correlation = np.linalg.cholesky(
+            0.5 ** np.abs(np.subtract.outer(range(count), range(count)))
+        )
+        if name == "rare":
+            # a level in one of 500 records, and an exact copy of a column
+            self.beta = np.append(self.beta, [0.7, 0.0])
+        rng = np.random.default_rng(0)
+        drawn = self.features(rng, 200_000)
+        self.bound = float(np.quantile(np.hypot(1, np.linalg.norm(drawn, axis=1)), 0.99))
+        self.apart = 0.5 * rng.standard_normal((plan.clients, len(self.beta)))
+
+    def series(self, rng: np.random.Generator, shape: tuple[int, int]) -> Matrix:
+        """Return standard normal columns, each a first-order autoregression."""
+        drawn = rng.standard_normal(shape)
+        if self.rho:
+            drawn = lfilter([np.sqrt(1 - self.rho**2)], [1, -self.rho], drawn, axis=0)
+        return drawn
+
+    def features(self, rng: np.random.Generator, count: int, site: int = 0) -> Matrix:
+        """Return features in [-1, 1], shape (count, p)."""
+        width = len(self.correlation)
+        drawn = 2 * ndtr(self.series(rng, (count, width)) @ self.correlation.T) - 1
+        if self.plan.design == "turns":
+            drawn = np.clip(0.7 * drawn + 0.25 * (site - 1), -1, 1)
+        if self.plan.design == "gdwd-levels":
+            drawn = np.sign(drawn)
+        if self.plan.design == "rare":
+            return np.column_stack([drawn, rng.random(count) < 0.002, drawn[:, 0]])
+        return drawn
+
+    def records(self, rng: np.random.Generator, count: int, site: int = 0) -> Arrays:
+        """Return records of one client."""
+        features = self.features(rng, count, site)
+        beta = self.beta + (self.apart[site] if self.plan.design == "differ" else 0.0)
+        at = beta[0] + features @ beta[1:]
+        if self.plan.design == "linear":
+            return Arrays(features, np.clip(at + 0.2 * rng.standard_normal(count), -1, 1))
+        if self.plan.design == "poisson":
+            return Arrays(features, np.minimum(rng.poisson(np.exp(at)), 12).astype(float))
+        chance = ndtr(self.series(rng, (count, 1))[:, 0]) if self.rho else rng.random(count)
+        return Arrays(features, np.where(chance < expit(at), 1.0, -1.0))
+
+    @property
+    def study(self) -> str:
+        """The study's file."""
+        plan, name = self.plan, self.plan.design
+        loss = name.partition("-")[0] if name.startswith("gdwd") else name
+        loss = loss if loss in ("linear", "poisson", "gdwd") else "logistic"
+        response = {
+            "linear": '{ name = "y", kind = "number", min = -1, max = 1 }',
+            "poisson": '{ name = "y", kind = "count", max = 12 }',
+        }.get(loss, '{ name = "y", positive = "1", negative = "0" }')
+        features = "".join(f"x{i} = {{ min = -1, max = 1 }}\n" for i in range(len(self.beta) - 1))
+        former = plan.former
+        lines = [
+            '[study]\nname = "simulated"\n[data]', f"response = {response}", "[data.features]",
+            features, "[estimator]", f'loss = "{loss}"', f"norm_bound = {self.bound}",
+            "residual_bound = 0.6" if loss == "linear" else "",
+            "" if plan.ridge is None else f"ridge = {plan.ridge}",
+            '[privacy]\nmechanism = "insecure-simulation"\nseed = 1', f"epsilon = {plan.epsilon}",
+            "delta = 1e-6", "noise_memory = 0" if former else "",
+            "split = { gradient = 0.665, curvature = 0.285, counts = 0.05 }" if former else "",
+            "[window]\nrecords = 250", "growth = 0" if former else "",
+            "[stream]\npublish = { releases = 1 }",
+        ]  # fmt: skip
+        return "\n".join(lines)
+
+
+@lru_cache(maxsize=4)
+def truth(plan: Plan) -> tuple[Vector, Vector]:
+    """Return what all records together would give, and its deviation of one record, (d,) each."""
+    population = Population(plan)
+    task, rng = task_of(parse_study(population.study)), np.random.default_rng(11)
+    assert isinstance(task, RenewableTask)
+    parts = [population.records(rng, 100_000, site % plan.clients) for site in range(24)]
+    if plan.design == "turns":
+        parts = [population.records(rng, 100_000, site) for site in (0, 1, 2) * 8]
+    theta, loss = population.beta.copy(), task.loss
+    size, penalty = len(theta), np.diag(task.penalty)
+    for _ in range(10):
+        score, curvature, middle, count = penalty @ theta, penalty.copy(), np.zeros((size, size)), 0
+        for part in parts:
+            rows = np.column_stack([np.ones(len(part.responses)), part.features])
+            rows[:, 1:] = clipped_to_norm(part.features, task)
+            at = rows @ theta
+            slopes = loss.slope(at, part.responses)
+            count += len(rows)
+            score = score + rows.T @ slopes / (len(parts) * len(rows))
+            bent = loss.curvature(at, part.responses)[:, None]
+            curvature += (rows * bent).T @ rows / (len(parts) * len(rows))
+            middle += (rows * slopes[:, None] ** 2).T @ rows / (len(parts) * len(rows))
+        inverse = np.linalg.pinv(curvature, rcond=1e-9)
+        theta = theta - inverse @ score
+    pulled = penalty @ theta
+    return theta, np.sqrt(np.diag(inverse @ (middle - np.outer(pulled, pulled)) @ inverse))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An estimate: whether it is ready, by how many errors coefficients are off, and these."""
+
+    ready: bool
+    off: Vector
+    errors: Vector
+    design_effect: float
+
+
+def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
+    """Return when the first interval came, and what was estimated at each size."""
+    population, rng = Population(plan), np.random.default_rng([seed, plan.clients])
+    task, target = task_of(parse_study(population.study)), truth(plan)[0]
+    part = rng.uniform(0.7, 1.3, plan.clients)
+    part /= part.sum()
+    data = [population.records(rng, int(plan.records * q), k) for k, q in enumerate(part)]
+    run, at = OfflineRun(task), [0] * plan.clients
+    sizes = [n for n in SIZES if n <= plan.records]
+    if plan.design == "turns":
+        sizes = [plan.records // 3 * k for k in (1, 2, 3)]
+    found: list[Seen | None] = []
+    first, seen, slots, came = None, None, 0, 0
+    waiting: list[tuple[str, bytes]] = []
+    in_row = plan.design == "turns"
+
+    def next_end(client: int) -> float:
+        """Return when the next window of a client is full, in records of all."""
+        size = run._standing(f"c{client}").room(task, run.model)
+        if at[client] + size > len(data[client].responses):
+            return np.inf
+        before = sum(len(one.responses) for one in data[:client]) if in_row else 0
+        return before + (at[client] + size) / (1.0 if in_row else part[client])
+
+    while True:
+        ends = [next_end(client) for client in range(plan.clients)]
+        client = int(np.argmin(ends))
+        while len(found) < len(sizes) and ends[client] > sizes[len(found)]:
+            found.append(seen)
+        if ends[client] == np.inf:
+            break
+        name = f"c{client}"
+        size = run._standing(name).room(task, run.model)
+        block = slice(at[client], at[client] + size)
+        rows = Arrays(data[client].features[block], data[client].responses[block])
+        noise = SeededStream(seed, name, run._standing(name).seq)
+        waiting.append((name, run.release(name, rows, run.model, noise)))
+        at[client] += size
+        came += size
+        start = min(8, 4 * plan.clients)
+        enough = (
+            len(waiting) >= start
+            if not run.model.version
+            else ((len(waiting) >= 8 or came >= 0.05 * slots) and came >= 0.04 * slots)
+        )
+        if enough:
+            run.fold_all(waiting)
+            slots, came, waiting = slots + came, 0, []
+            estimate = run.publish()
+            errors = estimate.standard_errors()
+            own = np.full(len(target), np.nan) if errors is None else errors[0]
+            effect = float(estimate.details.get("design_effect", np.nan))
+            seen = Seen(errors is not None, (estimate.coefficients - target) / own, own, effect)
+            if first is None and seen.ready:
+                first = ends[client]
+    return first, found
+
+
+def main() -> None:
+    """Simulate, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("design", choices=DESIGNS)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--streams", type=int, default=60)
+    parser.add_argument("--records", type=float, default=3e5)
+    parser.add_argument("--ridge", type=float)
+    parser.add_argument("--former", action="store_true")
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    plan = Plan(
+        options.design, options.epsilon, options.clients, int(options.records), options.ridge,
+        options.former,
+    )  # fmt: skip
+    truth(plan)
+    with ProcessPoolExecutor(options.processes) as pool:
+        runs = list(pool.map(stream, [plan] * options.streams, range(options.streams)))
+    report(plan, runs)
+
+
+def report(plan: Plan, runs: list[tuple[float | None, list[Seen | None]]]) -> None:
+    """Print what came out."""
+    warnings.simplefilter("ignore")
+    firsts = [first for first, _ in runs if first is not None]
+    print(
+        f"{plan}\nfirst interval at {np.median(firsts) if firsts else np.nan:,.0f} records (median "
+        f"of {len(firsts)} of {len(runs)} streams)"
+    )
+    deviation = truth(plan)[1]
+    sizes = [n for n in SIZES if n <= plan.records]
+    if plan.design == "turns":
+        sizes = [plan.records // 3 * k for k in (1, 2, 3)]
+    for place, size in enumerate(sizes):
+        seen = [run[place] for _, run in runs if place < len(run)]
+        ready = [one for one in seen if one is not None and one.ready]
+        if not ready:
+            print(f"{size:10,}: none ready")
+            continue
+        off = np.array([one.off for one in ready])
+        lengths = np.array([one.errors for one in ready]) / (deviation / np.sqrt(size))
+        known = ~np.isnan(off)
+        held = np.where(known, np.abs(off) < REACH, np.nan)
+        effects = [one.design_effect for one in ready]
+        print(
+            f"{size:10,}: ready {len(ready) / len(seen):.2f}, given {known.mean():.2f}, "
+            f"coverage {np.nanmean(held):.3f} (least {np.nanmin(np.nanmean(held, 0)):.2f}), "
+            f"length {np.nanmean(np.nanmedian(lengths, 0)):.2f}, "
+            f"design effect {np.nanmean(effects):.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
