@@ -3,10 +3,10 @@
 `python -m benchmarks.real_coefficients DESIGN [--epsilon E] [--clients K] [--streams N]
 [--records N] [--ridge R] [--former]`. Records of a design, dealt to clients, go through the
 product's own steps: windows that grow, one release each, the fold, the estimate, and a model when
-slots have grown by 4 % and 8 releases or 5 % have come. Noise is the simulation's, of the same law. Prints, at some
-sizes, which share of the streams is ready, how many coefficients have intervals, how often these
-hold the coefficients of the population (with a ridge the penalised ones), the least of one
-coefficient, and the length over that of all records without privacy. `--former`: windows of 250
+slots have grown by 4 % and 8 releases or 5 % have come. Noise is the simulation's, of the same law.
+Prints, at some sizes, which share of the streams is ready, how many coefficients have intervals, how
+often these hold the coefficients of the population (with a ridge the penalised ones), the least of
+one coefficient, and the length over that of all records without privacy. `--former`: windows of 250
 records, independent noise, and a budget that is split as if a record used up each part.
 """
 
@@ -100,7 +100,7 @@ class Population:
         if self.plan.design == "linear":
             return Arrays(features, np.clip(at + 0.2 * rng.standard_normal(count), -1, 1))
         if self.plan.design == "poisson":
-            return Arrays(features, np.minimum(rng.poisson(np.exp(at)), 12).astype(float))
+            return Arrays(features, np.minimum(rng.poisson(np.exp(at)), 4).astype(float))
         chance = ndtr(self.series(rng, (count, 1))[:, 0]) if self.rho else rng.random(count)
         return Arrays(features, np.where(chance < expit(at), 1.0, -1.0))
 
@@ -112,7 +112,7 @@ class Population:
         loss = loss if loss in ("linear", "poisson", "gdwd") else "logistic"
         response = {
             "linear": '{ name = "y", kind = "number", min = -1, max = 1 }',
-            "poisson": '{ name = "y", kind = "count", max = 12 }',
+            "poisson": '{ name = "y", kind = "count", max = 4 }',
         }.get(loss, '{ name = "y", positive = "1", negative = "0" }')
         features = "".join(f"x{i} = {{ min = -1, max = 1 }}\n" for i in range(len(self.beta) - 1))
         former = plan.former
