@@ -173,7 +173,9 @@ def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
     """Return when the first interval came, and what was estimated at each size."""
     population, rng = Population(plan), np.random.default_rng([seed, plan.clients])
     task, target = task_of(parse_study(population.study)), truth(plan)[0]
-    part = rng.uniform(0.7, 1.3, plan.clients)
+    # where clients differ, what is estimated depends on how many records each has
+    least = 1.0 if plan.design == "differ" else 0.7
+    part = rng.uniform(least, 2 - least, plan.clients)
     part /= part.sum()
     data = [population.records(rng, int(plan.records * q), k) for k, q in enumerate(part)]
     run, at = OfflineRun(task), [0] * plan.clients

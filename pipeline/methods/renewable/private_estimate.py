@@ -1,4 +1,4 @@
-"""The estimate of a private study from its integer sums: coefficients, intervals, status, reason."""
+"""The estimate of a private study from its integer sums: intervals, a status, and the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pipeline.estimators.estimate import (
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, solve_positive
 from pipeline.losses import Regression
-
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.methods.renewable.private_sums import Weighed, total_of
 from pipeline.methods.renewable.readiness import (

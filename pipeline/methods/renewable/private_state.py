@@ -27,9 +27,10 @@ from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
 from pipeline.types import Integers
 
-#: Clients are told apart by their digest, into so many groups: few share one.
-GROUPS = 32
-COUNTS, START, NOISE, EPOCH = "counts", "start", "noise", "epoch."
+#: Clients are told apart by their digest, into so many groups: few share one. Those that differ and
+#: do would pass for records that depend on each other.
+GROUPS = 256
+COUNTS, START, NOISE, EPOCH, GROUPED = "counts", "start", "noise", "epoch.", "groups."
 #: Variance of the noise of a release that remembers nothing.
 ONE = 1 << memory.FIXED
 
@@ -114,8 +115,12 @@ class Shape:
             "points": self.packed,
             "squares": self.squares,
             "noise": 1,
-            "groups": GROUPS * 2 * (2 * self.size + 1),
         }
+
+    @property
+    def grouped(self) -> int:
+        """Length of the sums of a group of clients: of (g, b t, b), and of b times these."""
+        return 2 * (2 * self.size + 1)
 
 
 @dataclass(slots=True)
@@ -128,6 +133,7 @@ class PrivateState(State):
     noise: For each epoch the variance of the noise in the sums of all releases since then, in units
         of the variance of one draw and of 2^-60.
     epochs: Epoch to its sums, in the order of `Shape.parts`.
+    groups: Epoch to the sums of each group of clients that has any there.
     dirty: Names of the fields that changed since they were last stored.
     """
 
@@ -136,6 +142,7 @@ class PrivateState(State):
     start: BigIntegers = field(init=False)
     noise: BigIntegers = field(init=False)
     epochs: dict[int, BigIntegers] = field(default_factory=dict)
+    groups: dict[int, dict[int, BigIntegers]] = field(default_factory=dict)
     dirty: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -157,7 +164,8 @@ class PrivateState(State):
     @property
     def names(self) -> list[str]:
         """Names of its stored fields."""
-        return [COUNTS, START, NOISE, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
+        epochs = sorted(self.epochs)
+        return [COUNTS, START, NOISE, *(f"{kind}{e}" for kind in (EPOCH, GROUPED) for e in epochs)]
 
     @property
     def epoch_length(self) -> int:
@@ -194,20 +202,10 @@ class PrivateState(State):
                     points.take(places),
                     exact.column_sums(batch.squares[own]),
                     exact.of([sum(v for v, mine in zip(own_noise, own, strict=True) if mine)]),
-                    self._by_group(rows[own, :-1], batch.groups[own]),
                 ),
             )
-            self.dirty.add(f"{EPOCH}{epoch}")
-
-    def _by_group(self, rows: Integers, groups: Integers) -> BigIntegers:
-        """Return the sums of (g, b t, b) and of b (g, b t, b) of each group of clients."""
-        width = 2 * rows.shape[1]
-        nothing = exact.zeros(width)
-        found = {}
-        for group in np.unique(groups).tolist():
-            own = rows[groups == group]
-            found[group] = exact.cross(np.hstack([np.ones_like(own[:, -1:]), own[:, -1:]]), own)
-        return exact.join(*(found.get(group, nothing) for group in range(GROUPS)))
+            self._add_groups(epoch, _by_group(rows[own, :-1], batch.groups[own]))
+            self.dirty |= {f"{EPOCH}{epoch}", f"{GROUPED}{epoch}"}
 
     def add(self, other: PrivateState) -> None:
         """Add the sums of another partition."""
@@ -216,9 +214,18 @@ class PrivateState(State):
         self.noise = self.noise + other.noise
         for epoch, part in other.epochs.items():
             self._add_epoch(epoch, part)
+            self._add_groups(epoch, other.groups[epoch])
 
     def _encoded(self, name: str) -> bytes:
-        return exact.encode(self._field(name))
+        kind, epoch = name[: name.find(".") + 1], name[name.find(".") + 1 :]
+        if kind == GROUPED:
+            groups = self.groups[int(epoch)]
+            rows = [part for g in sorted(groups) for part in (exact.of([g]), groups[g])]
+            return exact.encode(exact.join(*rows))
+        if kind == EPOCH:
+            return exact.encode(self.epochs[int(epoch)])
+        held: BigIntegers = getattr(self, name)
+        return exact.encode(held)
 
     @classmethod
     def decode(cls, shape: Shape, fields: dict[str, bytes]) -> PrivateState:
@@ -233,28 +240,55 @@ class PrivateState(State):
                 "run `veilstream state rebuild`"
             )
         for name, data in fields.items():
-            epoch = name.removeprefix(EPOCH)
+            kind, epoch = name[: name.find(".") + 1], name[name.find(".") + 1 :]
+            known = epoch.isdecimal() and int(epoch) < memory.EPOCHS
             if name in (COUNTS, START, NOISE):
                 setattr(state, name, exact.decode(data, len(getattr(state, name))))
-            elif name != epoch and epoch.isdecimal() and int(epoch) < memory.EPOCHS:
+            elif kind == EPOCH and known:
                 state.epochs[int(epoch)] = exact.decode(data, state.epoch_length)
+            elif kind == GROUPED and known:
+                state.groups[int(epoch)] = _groups_of(shape, data)
             else:
                 raise StateError(
                     f"the stored state has a field {name!r}, which this version does not know; "
                     "the operator must start the version that wrote it, or run `veilstream state "
                     "rebuild`"
                 )
+        if state.epochs.keys() != state.groups.keys():
+            raise StateError(
+                "the stored state lacks the sums of an epoch, or those of its groups of clients; "
+                "the operator must run `veilstream state rebuild`"
+            )
         return state
 
-    def _field(self, name: str) -> BigIntegers:
-        if name.startswith(EPOCH):
-            return self.epochs[int(name.removeprefix(EPOCH))]
-        held: BigIntegers = getattr(self, name)
-        return held
+    def _add_groups(self, epoch: int, groups: dict[int, BigIntegers]) -> None:
+        held = self.groups.setdefault(epoch, {})
+        for group, part in groups.items():
+            held[group] = held[group] + part if group in held else part
 
     def _add_epoch(self, epoch: int, part: BigIntegers) -> None:
         held = self.epochs.get(epoch)
         self.epochs[epoch] = part if held is None else held + part
+
+
+def _by_group(rows: Integers, groups: Integers) -> dict[int, BigIntegers]:
+    """Return the sums of (g, b t, b) and of b times these of each group of clients."""
+    found = {}
+    for group in np.unique(groups).tolist():
+        own = rows[groups == group]
+        found[group] = exact.cross(np.hstack([np.ones_like(own[:, -1:]), own[:, -1:]]), own)
+    return found
+
+
+def _groups_of(shape: Shape, data: bytes) -> dict[int, BigIntegers]:
+    """Read what was stored of the groups of an epoch; StateError if it is not that."""
+    length = shape.grouped + 1
+    count, rest = divmod(len(data), exact.WIDTH * length)
+    whole = exact.decode(data, count * length if not rest else length)
+    found = {}
+    for start in range(0, len(whole), length):
+        found[whole[start]] = whole[start + 1 : start + length]
+    return found
 
 
 def _noise(batch: PrivateBatch) -> tuple[list[int], list[int]]:

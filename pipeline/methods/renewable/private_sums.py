@@ -15,7 +15,7 @@ from pipeline.estimators.forgetting import effective
 from pipeline.linalg import unpack_upper
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
-from pipeline.methods.renewable.private_state import GROUPS, PrivateState, Shape
+from pipeline.methods.renewable.private_state import PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
 from pipeline.release.model import COEFFICIENT_EXPONENT
@@ -65,14 +65,22 @@ def newest_sums(task: RenewableTask, parts: Weighed, missing: int) -> Iterator[S
         cancelled is still there, and counts as noise.
     """
     held: list[BigIntegers | None] = [None] * len(parts)
+    groups: list[dict[int, BigIntegers]] = [{} for _ in parts]
     gaps = missing * memory.GAP if task.remembers else 0
     for epoch in reversed(epochs_of(parts)):
         for place, (_, state) in enumerate(parts):
             own, before = state.epochs.get(epoch), held[place]
             if own is not None:
                 held[place] = own if before is None else before + own
+                for group, part in state.groups[epoch].items():
+                    mine = groups[place]
+                    mine[group] = mine[group] + part if group in mine else part
         noise = sum(w * w * (state.noise[epoch] + gaps) for w, state in parts)
-        sums = [(w, own) for (w, _), own in zip(parts, held, strict=True) if own is not None]
+        sums = [
+            (w, own, mine)
+            for (w, _), own, mine in zip(parts, held, groups, strict=True)
+            if own is not None
+        ]
         yield _sums(task, parts[0][1].shape, sums, float(noise))
 
 
@@ -103,9 +111,12 @@ def unit_of_noise(task: RenewableTask) -> float:
 
 
 def _sums(
-    task: RenewableTask, shape: Shape, held: Sequence[tuple[float, BigIntegers]], noise: float
+    task: RenewableTask,
+    shape: Shape,
+    held: Sequence[tuple[float, BigIntegers, dict[int, BigIntegers]]],
+    noise: float,
 ) -> Sums:
-    floats = [(w, exact.as_floats(own)) for w, own in held]
+    floats = [(w, exact.as_floats(own)) for w, own, _ in held]
     once = _parts(shape.parts, np.sum([w * own for w, own in floats], axis=0))
     twice = once
     if any(w != 1.0 for w, _ in floats):
@@ -117,11 +128,16 @@ def _sums(
     first = unpack_upper(once["gram"], shape.rows)[:, -1] * unit
     second = unpack_upper(twice["gram"], shape.rows) * np.outer(unit, unit)
     linear = unit[:-1]
-    grouped = [
-        part["groups"].reshape(GROUPS, 2, len(linear)) * np.stack([linear, slots * linear])
-        for part in (once, twice)
-    ]
-    some = grouped[0][:, 0, -1] > 0
+    names = sorted({group for _, _, mine in held for group in mine})
+    once_grouped, twice_grouped = np.zeros((2, len(names), 2, len(linear)))
+    for w, _, mine in held:
+        for place, group in enumerate(names):
+            if group in mine:
+                own = exact.as_floats(mine[group]).reshape(2, -1) * np.stack(
+                    [linear, slots * linear]
+                )
+                once_grouped[place] += w * own
+                twice_grouped[place] += w * w * own
     curved = channels.curvature.unit if channels.curvature else 0.0
     return Sums(
         slots=float(first[-2]),
@@ -140,7 +156,7 @@ def _sums(
         noise=noise * unit_of_noise(task),
         noise_apart=float(twice["noise"][0]) * unit_of_noise(task),
         second=second[:-1, :-1],
-        groups=(grouped[1][some, 1], grouped[0][some, 0]),
+        groups=(twice_grouped[:, 1], once_grouped[:, 0]),
     )
 
 
