@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import mpmath
 import numpy as np
 
 from pipeline.linalg import upper_is_diagonal
 from pipeline.methods.ldp_sgd.client import RecordsPart
+from pipeline.privacy import memory
 from pipeline.privacy.channel import Channel
+from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.records.encode import Arrays
 from pipeline.release.model import COEFFICIENT_LIMIT, Model
 from pipeline.release.query import MatrixPart, Part, VectorPart
@@ -70,6 +73,28 @@ def channel_of(part: Part) -> Channel:
         return part.channels[-1]
     assert isinstance(part, VectorPart)
     return part.channel
+
+
+def cost_of(channel: Channel, order: int) -> mpmath.mpf:
+    """Return what a part costs whose neighbours are as far apart as stated: mu^2, or epsilon.
+
+    From its noise alone, to 50 digits: the rounded Gaussian that is behind a discrete one.
+    """
+    with mpmath.workdps(50):
+        whole = mpmath.mpf(channel.sensitivity) / channel.unit
+        if order == 1:
+            assert isinstance(channel.noise, DiscreteLaplace)
+            return whole / mpmath.mpf(channel.noise.scale)
+        square = mpmath.mpf(channel.noise.standard_deviation) ** 2 - mpmath.mpf(1) / 12
+        # noise that remembers meets a record in eight draws, in units of 2^-11 of the lattice
+        meets = sum(c * c for c in memory.COEFFICIENTS) if channel.remembers else 1
+        return whole**2 * meets / square
+
+
+def first_deviation(channel: Channel) -> float:
+    """Return the deviation of a chain's first noise, or of any that forgets, in lattice units."""
+    finer = 2**memory.BITS if channel.remembers else 1
+    return channel.noise.standard_deviation / finer
 
 
 def random_record(task: Task, rng: np.random.Generator) -> tuple[np.ndarray, float]:

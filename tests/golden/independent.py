@@ -21,11 +21,8 @@ from tests.golden.cases import windows_of
 
 FILE = Path(__file__).parent / "independent.json"
 SPLIT = "gradient = 0.665, curvature = 0.285, counts = 0.05"
-#: Written to the tables by who wants what there was before: the old program knows no such keys.
-BEFORE = {
-    "[window]\n": "[window]\ngrowth = 0\n",
-    "[privacy]\n": "[privacy]\nnoise_memory = 0\n",
-}
+#: Written by who wants what there was before: the old program knows no such keys.
+BEFORE: dict[str, object] = {"growth": 0, "noise_memory": 0}
 STUDIES = {
     "logistic": {"loss": "logistic", "maximum": 3.0},
     "logistic-replace-one": {"loss": "logistic", "neighbours": "replace-one", "norm_bound": 1.2},
@@ -43,9 +40,9 @@ STUDIES = {
 }  # fmt: skip
 
 
-def text_of(name: str) -> str:
-    """Return the text of a study as the old program read it."""
-    settings = {"p": 2, "records": 60, "split": SPLIT, **STUDIES[name]}
+def text_of(name: str, keys: dict[str, object]) -> str:
+    """Return the text of a study, with more keys than the old program read."""
+    settings: dict[str, object] = {"p": 2, "records": 60, "split": SPLIT, **STUDIES[name], **keys}
     return study_text(**settings)  # type: ignore[arg-type]
 
 
@@ -80,5 +77,5 @@ def made(text: str) -> dict[str, object]:
 
 if __name__ == "__main__":
     # with a program that has none of the keys of BEFORE
-    found = {name: made(text_of(name)) for name in STUDIES}
+    found = {name: made(text_of(name, {})) for name in STUDIES}
     FILE.write_text(json.dumps(found, indent=1) + "\n")

@@ -17,7 +17,9 @@ def test_every_study_is_recorded() -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_without_growth_memory_and_joint_shares_releases_the_same_bytes(name: str) -> None:
-    text = text_of(name)
-    for table, with_keys in BEFORE.items():
-        text = text.replace(table, with_keys)
-    assert made(text) == RECORDED[name]
+    assert made(text_of(name, BEFORE)) == RECORDED[name]
+
+
+def test_another_noise_is_seen() -> None:
+    for keys in ({"growth": 0}, {"noise_memory": 0}, {**BEFORE, "split": None}):
+        assert made(text_of("logistic", keys)) != RECORDED["logistic"]

@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import mpmath
 import numpy as np
 import pytest
 
 from pipeline.methods.renewable import task as task_module
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.privacy import memory, sensitivity
-from pipeline.privacy.channel import Channel
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
+from pipeline.privacy import sensitivity
 from pipeline.release.model import Model
 from pipeline.study.release_tables import Split
 from tests.builders import task_of
-from tests.neighbours import Neighbours, climbed, distances, leapt, moved, random_pair
+from tests.neighbours import Neighbours, climbed, cost_of, distances, leapt, moved, random_pair
 
 MECHANISMS = ("discrete-gaussian", "discrete-laplace")
 both = pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
@@ -29,26 +26,12 @@ mechanisms = pytest.mark.parametrize("mechanism", MECHANISMS)
 EFFORTS = (1, pytest.param(20, marks=pytest.mark.slow))
 
 
-def part_of(channel: Channel, order: int) -> float:
-    """Return what a part costs whose neighbours are as far apart as stated: mu^2, or epsilon."""
-    with mpmath.workdps(50):
-        whole = mpmath.mpf(channel.sensitivity) / channel.unit
-        if order == 1:
-            assert isinstance(channel.noise, DiscreteLaplace)
-            return float(whole / channel.noise.scale)
-        tau = mpmath.sqrt(mpmath.mpf(channel.noise.standard_deviation) ** 2 - mpmath.mpf(1) / 12)
-        # noise that remembers meets a record in eight draws, which are finer and |c| times larger
-        finer = 2**memory.BITS if channel.remembers else 1
-        squares = sum(c * c for c in memory.COEFFICIENTS) / mpmath.mpf(4) ** memory.BITS
-        return float((whole * finer / tau) ** 2 * (squares if channel.remembers else 1))
-
-
 def used_up(task: RenewableTask, version: int, shares: dict[str, float]) -> float:
     """Return the share of the budget that neighbours use up, from their distance in each part."""
     order = task.budget.mechanism.order
     parts = task.channels(version).parts
-    cost = math.fsum(part_of(parts[name], order) * share**order for name, share in shares.items())
-    return cost / task.budget.per_record**order
+    cost = sum(cost_of(parts[name], order) * share**order for name, share in shares.items())
+    return float(cost) / task.budget.per_record**order
 
 
 STUDIES = {

@@ -15,7 +15,6 @@ from pipeline.methods.renewable.summarise import (
     summarise,
     summarise_bounded,
 )
-from pipeline.methods.renewable.task import Channels
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel, gaussian, laplace
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.records import blocks
@@ -161,14 +160,14 @@ def test_the_worst_window_of_the_largest_size_is_exact() -> None:
     assert one.curvature is not None
     assert many.curvature is not None
     assert many.curvature.integers.tolist() == (100_000 * one.curvature.integers).tolist()
-    for part, sums in (
-        (task.update_channels.gradient, many.gradient),
-        (task.update_channels.curvature, many.curvature),
-    ):
-        assert part is not None
+    assert one.middle is not None
+    assert many.middle is not None
+    assert many.middle.integers.tolist() == (100_000 * one.middle.integers).tolist()
+    for name, part in task.update_channels.parts.items():
+        sums = getattr(many, name)
         rounded = part.round(sums.integers, sums.exponents)
         largest = part.largest(task.slots)
-        assert np.abs(rounded).max() + 16 * part.noise.standard_deviation <= largest + 1
+        assert np.abs(rounded).max() + 16 * part.standard_deviation / part.unit <= largest + 1
         assert largest < INTEGER_LIMIT
 
 
@@ -252,24 +251,6 @@ def test_the_noise_of_a_tiny_budget_still_fits_the_lattice(
     # rounding alone takes three units, and so noise of 3e12: no lattice holds that
     with pytest.raises(PrivacyError, match="noise scale"):
         calibrate(2.0, 3.0, 1e-12)
-
-
-def test_the_parts_of_a_release_share_the_whole_budget() -> None:
-    for settings in ({}, {"maximum": 5.0, "neighbours": "replace-one"}, {"user_records": 3}):
-        task = task_of(p=3, **settings)
-        assert spent(task.initial_channels) == pytest.approx(task.budget.event.mu, rel=1e-12)
-        assert spent(task.update_channels) == pytest.approx(task.budget.event.mu, rel=1e-12)
-        assert task.initial_channels.curvature is None
-
-
-def spent(channels: Channels) -> float:
-    """Return mu of all parts together, from their noise alone: the rounded Gaussians' tau."""
-    squares = 0.0
-    for part in (channels.gradient, channels.curvature, channels.counts):
-        if part is not None:
-            tau = math.sqrt(part.noise.standard_deviation**2 - 1 / 12)
-            squares += (part.sensitivity / part.unit / tau) ** 2
-    return math.sqrt(squares)
 
 
 def test_the_plain_sums_are_the_derivatives_of_the_objective() -> None:
