@@ -38,7 +38,6 @@ STRONG = {"discrete-gaussian": 0.7, "discrete-laplace": 0.6}
 WEAKER = {
     ("start, clipped", "discrete-gaussian", "replace-one"): 0.5,
     ("step, mostly curvature", "discrete-laplace", "replace-one"): 0.35,
-    ("step, mostly levelled", "discrete-laplace", "replace-one"): 0.35,
 }
 #: Those that reach their floor only with twice as many draws.
 SLOWER = {
