@@ -31,8 +31,8 @@ DELTA = 1e-5
 GROUP = 3
 #: Largest class weight of the weighted study.
 HEAVIEST = 8.0
-#: Slope at which gradient and curvature together use up most, with the default shares.
-WORST_SLOPE = 0.6126
+#: Slope at which all parts of logistic regression together use up most, by the order of the norm.
+WORST_SLOPE = {1: 0.99, 2: 0.6126}
 #: Features. Laplace noise shows its largest ratio only where every number that a record touches
 #: falls on the far side, so few of them make the stronger attack.
 FEATURES: dict[Mechanism, int] = {"discrete-gaussian": 5, "discrete-laplace": 1}
@@ -118,11 +118,9 @@ def steep(task: Task) -> Model:
 
 
 def worst(task: Task) -> Model:
-    """Return a model at which a record of logistic regression with y = 1 uses up its budget.
-
-    Its slope is far from the largest, and its curvature is near it.
-    """
-    return intercept(task, math.log(1 / WORST_SLOPE - 1), task.largest_weight)
+    """Return a model at which a record of logistic regression with y = 1 uses up its budget."""
+    slope = WORST_SLOPE[task.budget.mechanism.order]
+    return intercept(task, math.log(1 / slope - 1), task.largest_weight)
 
 
 @dataclass(frozen=True, slots=True)
