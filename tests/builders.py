@@ -57,6 +57,8 @@ def study_text(
     noise_scale: float | None = None,
     declared: Sequence[str] = (),
     interactions: Sequence[str] = (),
+    growth: float | None = None,
+    noise_memory: int | None = None,
 ) -> str:
     """Return the text of a study file; `delta` and `seed` go where the mechanism has them.
 
@@ -99,9 +101,13 @@ def study_text(
             lines.append(f'unit = "user"\nrecords = {user_records}')
         if split is not None:
             lines.append(f"split = {{ {split} }}")
+        if noise_memory is not None:
+            lines.append(f"noise_memory = {noise_memory}")
     else:
         lines.append('[privacy]\nmechanism = "none"')
     lines.append(f"[window]\nrecords = {records}")
+    if growth is not None:
+        lines.append(f"growth = {growth}")
     lines.append(f"[stream]\npublish = {{ releases = {releases} }}")
     return "\n".join(lines) + "\n"
 

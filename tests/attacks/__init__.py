@@ -8,6 +8,7 @@ from below at a stated error probability, whatever the law of the noise is.
 - `studies`: worst-case neighbours for every kind of release.
 - `windows`: many draws of a release, and what an adversary makes of them.
 - `streams`: the same for whole streams with models that depend on earlier releases.
+- `chains`: releases whose noise remembers those before them.
 - `bugs`: faults that an implementation could have, to show that the attacks find them.
 
 `python -m benchmarks.attacks` prints what they measure, and the tests use the same code.

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -79,8 +80,8 @@ def _halved(noise: Noise) -> Noise:
 def _half_the_noise() -> AbstractContextManager[object]:
     original = Channel.noised
 
-    def noised(self: Channel, lattice: Integers, slots: int, stream: SecureStream) -> Integers:
-        return original(replace(self, noise=_halved(self.noise)), lattice, slots, stream)
+    def noised(self: Channel, *values: Any) -> tuple[Integers, Integers | None]:
+        return original(replace(self, noise=_halved(self.noise)), *values)
 
     return mock.patch.object(Channel, "noised", noised)
 
@@ -123,8 +124,8 @@ class Silence(DiscreteGaussian):
 def _bare_counts() -> AbstractContextManager[object]:
     original = RenewableTask._channels
 
-    def bare(self: RenewableTask, *bounds_and_shares: float) -> Channels:
-        made = original(self, *bounds_and_shares)  # type: ignore[arg-type]
+    def bare(self: RenewableTask, shares: dict[str, float], slope: float) -> Channels:
+        made = original(self, shares, slope)
         assert made.counts is not None
         return replace(made, counts=replace(made.counts, noise=Silence(1.0)))
 

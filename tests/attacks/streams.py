@@ -15,10 +15,8 @@ from unittest import mock
 import numpy as np
 
 from pipeline import offline
-from pipeline.linalg import upper_is_diagonal
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRun
-from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Encoder, Row, stack
 from pipeline.reducer import estimate_of
@@ -36,6 +34,7 @@ from tests.attacks.windows import (
     finding,
     gaussian_ratio,
     laplace_ratio,
+    scales_of,
 )
 from tests.builders import cut
 from tests.wire import numbers_of
@@ -201,7 +200,7 @@ def view_of(attack: StreamAttack, seen: Sequence[Sighting]) -> tuple[View, Vecto
         released.append(np.concatenate([sighting.releases[i][1] for i, _, _ in differing]))
         left.append(np.concatenate([_centre(task, one, model) for model, one, _ in models]))
         right.append(np.concatenate([_centre(task, two, model) for model, _, two in models]))
-    scales = [_scale(task, seen[0].releases[i][0].version) for i, _, _ in differing]
+    scales = [scales_of(task, seen[0].releases[i][0].version) for i, _, _ in differing]
     return View(np.array(released), np.array(left), np.array(right)), np.concatenate(scales)
 
 
@@ -217,24 +216,3 @@ def learnt(left: Matrix, right: Matrix) -> Scores:
 
 def _centre(task: RenewableTask, rows: Sequence[Row | None], model: Model) -> Vector:
     return centre(task, stack([row for row in rows if row is not None], task.size - 1)[:2], model)
-
-
-def _scale(task: RenewableTask, version: int) -> Vector:
-    """Return the noise scale of each number of a release, up to a factor, in lattice units."""
-    channels = task.channels(version)
-    pure = task.study.privacy.delta is None
-
-    def of(part: Channel) -> float:
-        return part.noise.standard_deviation / (np.sqrt(2) if pure else 1)
-
-    if channels.curvature is None:
-        gradient = np.full(2 * task.size, of(channels.gradient))
-        return np.concatenate([gradient, np.full(2, of(channels.counts))])
-    beside = of(channels.curvature.off_diagonal())
-    return np.concatenate(
-        [
-            np.full(task.size, of(channels.gradient)),
-            np.where(upper_is_diagonal(task.size), of(channels.curvature), beside),
-            np.full(2, of(channels.counts)),
-        ]
-    )

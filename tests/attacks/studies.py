@@ -31,6 +31,8 @@ DELTA = 1e-5
 GROUP = 3
 #: Largest class weight of the weighted study.
 HEAVIEST = 8.0
+#: Slope at which all parts of logistic regression together use up most, by the order of the norm.
+WORST_SLOPE = {1: 0.99, 2: 0.6126}
 #: Features. Laplace noise shows its largest ratio only where every number that a record touches
 #: falls on the far side, so few of them make the stronger attack.
 FEATURES: dict[Mechanism, int] = {"discrete-gaussian": 5, "discrete-laplace": 1}
@@ -50,6 +52,9 @@ def study_text(
     maximum: float | None = None,
     publish: int = 8,
     width: float | None = None,
+    loss: str = "gdwd",
+    noise_memory: int = 0,
+    growth: float = 0,
 ) -> str:
     """Return a study file; `reach` is the end of every feature's range, kept in its own unit."""
     lines = [
@@ -57,7 +62,7 @@ def study_text(
         '[data]\nresponse = { name = "y", positive = "1", negative = "0" }\nscaling = "none"',
         "[data.features]",
         *(f"x{i} = {{ min = {-reach}, max = {reach} }}" for i in range(p or FEATURES[mechanism])),
-        '[estimator]\nloss = "gdwd"\nridge = 0.01',
+        f'[estimator]\nloss = "{loss}"\nridge = 0.01',
     ]
     if norm_bound is not None:
         lines.append(f"norm_bound = {norm_bound}")
@@ -68,12 +73,15 @@ def study_text(
     lines.append(f'[privacy]\nmechanism = "{mechanism}"\nepsilon = {epsilon or EPSILON[mechanism]}')
     lines.append(f'neighbours = "{neighbours}"')
     if mechanism == "discrete-gaussian":
+        lines.append(f"noise_memory = {noise_memory}")
+    if mechanism == "discrete-gaussian":
         lines.append(f"delta = {DELTA}")
     if user_records is not None:
         lines.append(f'unit = "user"\nrecords = {user_records}')
     if split is not None:
         lines.append(f"split = {{ {split} }}")
-    lines.append(f"[window]\nrecords = {records}\n[stream]\npublish = {{ releases = {publish} }}")
+    lines.append(f"[window]\nrecords = {records}\ngrowth = {growth}")
+    lines.append(f"[stream]\npublish = {{ releases = {publish} }}")
     return "\n".join(lines) + "\n"
 
 
@@ -104,13 +112,15 @@ def knee(task: Task) -> Model:
 
 
 def steep(task: Task) -> Model:
-    """Return a model at which a record with y = 1 has its full curvature and a small slope.
-
-    A levelled curvature has its plateau there.
-    """
+    """Return a model at which a record with y = 1 has its full curvature and a small slope."""
     loss = task.loss
-    width = task.secant.width or loss.smoothing  # type: ignore[attr-defined]
-    return intercept(task, loss.knee + width)  # type: ignore[attr-defined]
+    return intercept(task, loss.knee + loss.smoothing)  # type: ignore[attr-defined]
+
+
+def worst(task: Task) -> Model:
+    """Return a model at which a record of logistic regression with y = 1 uses up its budget."""
+    slope = WORST_SLOPE[task.budget.mechanism.order]
+    return intercept(task, math.log(1 / slope - 1), task.largest_weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,7 @@ RELEASES = {
         Release("step, at a point", knee, {"split": POINTWISE, "width": 0}),
         Release("step, mostly gradient", knee, {"split": GRADIENT}),
         Release("step, mostly curvature", steep, {"split": CURVATURE, "width": 0}),
-        Release("step, mostly levelled", steep, {"split": CURVATURE, "width": 2.0}),
+        Release("step of logistic regression", worst, {"loss": "logistic"}),
         Release("step, mostly counts", knee, {"split": COUNTS}),
         Release("start, clipped", _start, CLIPPED),
         Release("step, clipped", knee, CLIPPED),

@@ -7,7 +7,8 @@ whole way from records to a payload instead, and `few_at_a_time` keeps the look-
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from unittest import mock
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.linalg import upper_is_diagonal
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import gdp
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
@@ -75,10 +77,8 @@ class Finding:
     events: float
 
 
-def side_by_side(
-    task: Task, window: Window, model: Model, draws: int, stream: SecureStream
-) -> Integers:
-    """Release a window so many times at once, shape (draws, numbers)."""
+def copies_of(task: Task, window: Window, model: Model, draws: int) -> Query:
+    """Return the query of a window so many times, side by side in each part."""
 
     def copies(part: Part) -> Part:
         assert isinstance(part, VectorPart | MatrixPart)
@@ -87,7 +87,12 @@ def side_by_side(
         return replace(part, sums=many)
 
     asked = task.query(Arrays(*window), model)
-    many = Query(asked.model, {name: copies(part) for name, part in asked.parts.items()})
+    return Query(asked.model, {name: copies(part) for name, part in asked.parts.items()})
+
+
+@contextmanager
+def together(task: Task, draws: int) -> Iterator[None]:
+    """Let the program take so many copies side by side, of which it knows nothing."""
     diagonal = np.tile(upper_is_diagonal(task.size), draws)
     original = Channel.round
 
@@ -100,7 +105,15 @@ def side_by_side(
         # copies of a window round alike
         mock.patch.object(Channel, "round", once),
     ):
-        noised = privatise(task, many, stream)
+        yield
+
+
+def side_by_side(
+    task: Task, window: Window, model: Model, draws: int, stream: SecureStream
+) -> Integers:
+    """Release a window so many times at once, shape (draws, numbers)."""
+    with together(task, draws):
+        noised = privatise(task, copies_of(task, window, model, draws), stream)
     return np.hstack([part.reshape(draws, -1) for part in noised.parts.values()])
 
 
@@ -121,6 +134,23 @@ def one_by_one(
         release_of(task, rows, model, stream, client="a", ledger="l", seq=0) for _ in range(draws)
     ]
     return np.array([numbers_of(task, p) for p in payloads])
+
+
+def scales_of(task: RenewableTask, version: int) -> Vector:
+    """Return the scale of what is drawn for each number of a release, up to a factor."""
+    lengths = {field.name: field.length for field in task.layout.at(version)}
+    pure = task.study.privacy.delta is None
+
+    def of(channel: Channel) -> float:
+        return channel.noise.standard_deviation / (np.sqrt(2) if pure else 1)
+
+    found = []
+    for name, channel in task.channels(version).parts.items():
+        scale = np.full(lengths[name], of(channel))
+        if name in ("curvature", "middle"):
+            scale[~upper_is_diagonal(task.size)] = of(channel.off_diagonal())
+        found.append(scale)
+    return np.concatenate(found)
 
 
 def centre(task: Task, window: Window, model: Model) -> Vector:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.losses import Loss, Regression
+from pipeline.losses import Bends, Loss, Regression
 
 #: The largest count that responses are drawn to.
 LARGEST = 12.0
@@ -69,6 +69,30 @@ def no_slope_or_curvature_passes_its_public_bound(loss: Loss) -> None:
         assert np.max(loss.sharp_curvature(u, y)) <= loss.sharp_curvature_bound * (1 + 1e-12)
 
 
+def no_record_is_outside_of_the_joint_bounds(loss: Loss) -> None:
+    """Of each record there is a piece whose bounds of slope and curvature both hold."""
+    if not isinstance(loss, Bends):
+        return
+    most, curved = loss.joint_bounds()
+    assert most.shape == curved.shape
+    assert most.min() >= 0
+    assert curved.min() >= 0
+    order = np.argsort(most)[::-1]
+    # the largest curvature that goes with a slope, from the largest slope on
+    beside = np.maximum.accumulate(curved[order])
+    knee, width = getattr(loss, "knee", 0.0), getattr(loss, "smoothing", 1.0)
+    for scale in (1e-6, 0.1, 1.0, 3.0, 1e3, 1e150):
+        u, y = drawn(loss, width=scale)
+        u = np.concatenate([u, y * (knee + width * np.random.default_rng(4).normal(size=len(y)))])
+        y = np.concatenate([y, y])
+        slope = np.abs(loss.slope(u, y)) / loss.slope_bound
+        curvature = loss.curvature(u, y) / loss.curvature_bound
+        # how many pieces have a slope no smaller, up to the rounding of floats
+        count = np.searchsorted(-most[order], -slope * (1 - 1e-9), side="right")
+        assert count.min() > 0
+        assert np.all(curvature * (1 - 1e-9) <= beside[count - 1])
+
+
 def a_loss_leaves_nothing_out_of_a_linearised_score_only_if_its_curvature_is_constant(
     loss: Loss,
 ) -> None:
@@ -108,6 +132,7 @@ CHECKS: tuple[Callable[[Loss], None], ...] = (
     the_sharp_curvature_is_the_derivative_of_the_slope_but_for_jumps,
     the_value_is_convex_in_the_predictor,
     no_slope_or_curvature_passes_its_public_bound,
+    no_record_is_outside_of_the_joint_bounds,
     a_loss_leaves_nothing_out_of_a_linearised_score_only_if_its_curvature_is_constant,
     the_bound_of_slopes_at_the_start_holds_and_is_reached,
     the_public_start_is_finite_and_its_curvature_positive,

@@ -33,15 +33,17 @@ DRAWS = {"discrete-gaussian": 20_000, "discrete-laplace": 40_000}
 NEIGHBOURS: tuple[Neighbours, ...] = ("zero-out", "replace-one")
 #: The least share of the claim that an attack must reach, lest it prove nothing.
 STRONG = {"discrete-gaussian": 0.7, "discrete-laplace": 0.6}
-#: Where no pair of neighbours comes near the sensitivity: two records have the same intercept, and
-#: no curvature is below zero.
+#: Where no pair of neighbours comes near the sensitivity: two records have the same intercept, no
+#: curvature is below zero, and the slopes of both classes differ by 1 of 2 in logistic regression.
 WEAKER = {
     ("start, clipped", "discrete-gaussian", "replace-one"): 0.5,
     ("step, mostly curvature", "discrete-laplace", "replace-one"): 0.35,
-    ("step, mostly levelled", "discrete-laplace", "replace-one"): 0.35,
+    ("step of logistic regression", "discrete-gaussian", "replace-one"): 0.35,
+    ("step of logistic regression", "discrete-laplace", "replace-one"): 0.35,
 }
 #: Those that reach their floor only with twice as many draws.
 SLOWER = {
+    ("step", "discrete-laplace", "replace-one"),
     ("start, clipped", "discrete-gaussian", "replace-one"),
     ("step, weighted", "discrete-gaussian", "replace-one"),
     ("step, weighted", "discrete-laplace", "replace-one"),

@@ -78,6 +78,7 @@ def test_a_toy_keeps_what_is_asked(check: Callable[[Loss], None]) -> None:
         ("slope", lambda self, u, y: 1.01 * np.clip(u - y, -2, 2)),
         ("slope", lambda self, u, y: np.clip(u - y, -2, 1.5)),
         ("curvature", lambda self, u, y: np.where(u > 0, 1.0, 0.5) * (np.abs(u - y) < 2)),
+        ("joint_bounds", lambda self: (np.array([1.0, 0.5]), np.array([0.5, 1.0]))),
     ],
 )
 def test_a_wrong_loss_is_found(name: str, wrong: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 
 import mpmath
 import numpy as np
@@ -16,7 +15,7 @@ from pipeline.linalg import upper_is_diagonal
 from pipeline.messages.release import seal
 from pipeline.methods.renewable.client import query_of
 from pipeline.methods.renewable.summarise import summarise_bounded
-from pipeline.methods.renewable.task import Channels, RenewableTask
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import channel, gdp
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
@@ -31,6 +30,7 @@ from pipeline.release.model import start_model
 from pipeline.release.privatise import Answer, privatise
 from pipeline.types import Integers
 from tests.builders import LogEntry, SeededStream, simulate, some_model, task_of
+from tests.neighbours import cost_of, first_deviation
 
 MECHANISMS = ("discrete-gaussian", "discrete-laplace", "insecure-simulation")
 REAL = MECHANISMS[:2]
@@ -52,27 +52,20 @@ def stream_for(mechanism: str, seed: int = 3) -> SecureStream:
     return Simulated(1, "c", seed) if mechanism == "insecure-simulation" else SeededStream(seed)
 
 
-def parts_of(channels: Channels) -> Iterator[tuple[str, Channel]]:
-    for name in ("gradient", "curvature", "counts"):
-        part = getattr(channels, name)
-        if part is not None:
-            yield name, part
-
-
 # --- budgets ---------------------------------------------------------------------------------
+
+#: Shares that are scaled by their sum, since they say nothing of a middle.
+PLAIN = "gradient = 0.665, curvature = 0.285, counts = 0.05"
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_the_parts_of_a_gaussian_release_add_up_as_squares_and_never_beyond_the_budget(
     settings: dict[str, object],
 ) -> None:
-    task = task_of(**settings)
+    task = task_of(**{"split": PLAIN, **settings})
     with mpmath.workdps(50):
         for channels in (task.initial_channels, task.update_channels):
-            square = mpmath.mpf(0)
-            for _, part in parts_of(channels):
-                tau_square = mpmath.mpf(part.noise.standard_deviation) ** 2 - mpmath.mpf(1) / 12
-                square += (mpmath.mpf(part.sensitivity) / part.unit) ** 2 / tau_square
+            square = sum(cost_of(part, 2) for part in channels.parts.values())
             whole = mpmath.mpf(task.budget.per_record)
             assert whole * (1 - mpmath.mpf("1e-12")) <= mpmath.sqrt(square) <= whole
     assert task.budget.event == Gaussian(task.budget.per_record)
@@ -82,15 +75,12 @@ def test_the_parts_of_a_gaussian_release_add_up_as_squares_and_never_beyond_the_
 def test_the_parts_of_a_laplace_release_add_up_plainly_and_never_beyond_the_budget(
     settings: dict[str, object],
 ) -> None:
-    task = task_of(mechanism="discrete-laplace", **settings)
+    task = task_of(**{"split": PLAIN, "mechanism": "discrete-laplace", **settings})
     records = task.study.privacy.records or 1
     assert task.study.privacy.epsilon is not None
     with mpmath.workdps(50):
         for channels in (task.initial_channels, task.update_channels):
-            total = mpmath.mpf(0)
-            for _, part in parts_of(channels):
-                assert isinstance(part.noise, DiscreteLaplace)
-                total += mpmath.mpf(part.sensitivity) / part.unit / mpmath.mpf(part.noise.scale)
+            total = sum(cost_of(part, 1) for part in channels.parts.values())
             whole = mpmath.mpf(task.study.privacy.epsilon) / records
             assert whole * (1 - mpmath.mpf("1e-12")) <= total
             # the shares themselves are floats
@@ -153,13 +143,15 @@ def test_a_sensitivity_too_large_or_small_for_any_lattice_is_refused(
 
 def test_a_study_whose_sums_do_not_fit_its_lattice_is_refused() -> None:
     """L1 distances of a thousand features need a lattice too fine for the longest windows."""
-    settings: dict[str, object] = {"p": 900, "epsilon": 20.0, "records": 100_000}
+    settings: dict[str, object] = {"p": 900, "epsilon": 20.0, "records": 100_000, "growth": 0}
     with pytest.raises(PrivacyError, match=r"window\.records"):
         task_of(mechanism="discrete-laplace", **settings)
+    with pytest.raises(PrivacyError, match=r"window\.most"):
+        task_of(mechanism="discrete-laplace", **{**settings, "records": 10_000, "growth": 0.1})
     task = task_of(mechanism="discrete-laplace", **{**settings, "records": 10_000})
     for other in (task, task_of(**settings)):
         for channels in (other.initial_channels, other.update_channels):
-            assert all(p.largest(other.slots) < INTEGER_LIMIT for _, p in parts_of(channels))
+            assert all(p.largest(other.slots) < INTEGER_LIMIT for p in channels.parts.values())
 
 
 # --- noise -----------------------------------------------------------------------------------
@@ -176,7 +168,7 @@ def noise_of(task: RenewableTask, version: int, mechanism: str) -> dict[str, np.
     query = query_of(task, sums)
     releases = [privatise(task, query, stream).parts for _ in range(DRAWS)]
     found = {}
-    for name, part in parts_of(channels):
+    for name, part in channels.parts.items():
         exact = getattr(sums, name)
         lattice = part.round(exact.integers, exact.exponents)
         found[name] = np.array([release[name] for release in releases]) - lattice
@@ -200,19 +192,19 @@ def test_each_part_has_noise_of_its_channel_s_scale_and_the_matrix_alike_in_all_
     channels, noise = task.channels(version), noise_of(task, version, mechanism)
     fourth = 6.0 if mechanism == "discrete-laplace" else 3.0
     for name in ("gradient", "counts"):
-        check_scale(noise[name], getattr(channels, name).noise.standard_deviation, fourth)
+        check_scale(noise[name], first_deviation(channels.parts[name]), fourth)
     everything = np.concatenate(list(noise.values()), axis=1)
     correlation = np.corrcoef(everything.T) - np.eye(everything.shape[1])
     assert np.abs(correlation).max() < stats.norm.isf(ALARM) / math.sqrt(DRAWS)
     if not version:
         assert list(noise) == ["gradient", "counts"]
         return
-    assert channels.curvature is not None
     diagonal = upper_is_diagonal(task.size)
-    deviation = channels.curvature.noise.standard_deviation
-    check_scale(noise["curvature"][:, diagonal], deviation, fourth)
-    # numbers beside the diagonal count sqrt 2 in either norm, so their noise is as much smaller
-    check_scale(math.sqrt(2) * noise["curvature"][:, ~diagonal], deviation, fourth)
+    for name in ("curvature", "middle"):
+        deviation = first_deviation(channels.parts[name])
+        check_scale(noise[name][:, diagonal], deviation, fourth)
+        # numbers beside the diagonal count sqrt 2 in either norm, so their noise is as much smaller
+        check_scale(math.sqrt(2) * noise[name][:, ~diagonal], deviation, fourth)
 
 
 def test_the_noise_of_each_mechanism_has_the_deviation_of_its_budget() -> None:
@@ -231,8 +223,8 @@ def test_the_noise_of_each_mechanism_has_the_deviation_of_its_budget() -> None:
 def test_noise_does_not_depend_on_what_it_is_added_to(noise: object) -> None:
     part = Channel(0, 1e6, noise)  # type: ignore[arg-type]
     zeros, values = np.zeros(5000, dtype=np.int64), np.arange(5000) * 17 - 40_000
-    one = part.noised(zeros, 50, SeededStream(4))
-    two = part.noised(values, 50, SeededStream(4))
+    one, _ = part.noised(zeros, 50, SeededStream(4))
+    two, _ = part.noised(values, 50, SeededStream(4))
     assert np.array_equal(two - one, values)
 
 
@@ -240,7 +232,7 @@ def test_noise_does_not_depend_on_what_it_is_added_to(noise: object) -> None:
 
 
 def check_release(task: RenewableTask, release: Answer, version: int) -> None:
-    parts = dict(parts_of(task.channels(version)))
+    parts = task.channels(version).parts
     assert parts.keys() == release.parts.keys()
     for name, part in parts.items():
         values = release.parts[name]

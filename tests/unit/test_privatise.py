@@ -15,11 +15,13 @@ from pipeline.messages.form import identity
 from pipeline.messages.release import read, seal
 from pipeline.methods.renewable.client import open_query_of, query_of
 from pipeline.methods.renewable.summarise import summarise, summarise_bounded
+from pipeline.privacy import memory
 from pipeline.privacy.channel import slack
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.randomness import SecureStream
-from pipeline.release.privatise import Answer, OpenAnswer, Parts, disclose, privatise
+from pipeline.release.privatise import Answer, OpenAnswer, Parts, Place, disclose, privatise
 from tests.builders import SeededStream, simulate, some_model, task_of
+from tests.neighbours import cost_of, first_deviation
 
 PRIVATE = task_of(p=2)
 OPEN = task_of(p=2, private=False)
@@ -29,6 +31,7 @@ SUMS = summarise_bounded(PRIVATE, FEATURES, RESPONSES, MODEL)
 QUERY = query_of(PRIVATE, SUMS)
 SUMMARY = summarise(OPEN, FEATURES, RESPONSES, MODEL.coefficients, (1.0, 1.0))
 OPEN_QUERY = open_query_of(SUMMARY, MODEL)
+PLACE = Place(0, 0, 1, (1,) * 26)
 IDENTITY = {"client": "c", "ledger": "l", "seq": 0}
 
 
@@ -36,14 +39,14 @@ def test_a_release_cannot_be_made_by_hand() -> None:
     none = np.zeros(3, dtype=np.int64)
     for seal_ in (None, object(), True):
         with pytest.raises(PrivacyError, match="never by hand"):
-            Answer(MODEL, 50, Parts((("gradient", none),)), seal=seal_)
+            Answer(MODEL, 50, Parts((("gradient", none),)), PLACE, seal=seal_)
         with pytest.raises(PrivacyError, match="never by hand"):
             OpenAnswer(MODEL, 1, np.zeros(3), Parts((("gradient", np.zeros(3)),)), seal_)
 
 
 def test_a_release_cannot_be_changed_or_copied_with_other_numbers() -> None:
     noised, opened = privatise(PRIVATE, QUERY, SecureStream()), disclose(OPEN, OPEN_QUERY)
-    assert list(noised.parts) == ["gradient", "curvature", "counts"]
+    assert list(noised.parts) == ["gradient", "curvature", "middle", "counts"]
     assert list(opened.parts) == ["gradient", "curvature", "scores", "counts"]
     for sealed in (noised, opened):
         other = {**sealed.parts, "gradient": np.zeros_like(sealed.parts["gradient"])}
@@ -114,21 +117,13 @@ def test_the_noise_of_a_release_has_the_scale_of_its_channels(version: int) -> N
     channels, stream = task.channels(version), SeededStream(3)
     query = query_of(task, sums)
     noised = [privatise(task, query, stream).parts for _ in range(2000)]
-    parts = {"gradient": channels.gradient, "counts": channels.counts}
-    for name, part in parts.items():
+    for name, part in channels.parts.items():
         exact = getattr(sums, name)
         noise = np.array([n[name] for n in noised]) - part.round(exact.integers, exact.exponents)
-        check_noise(noise, np.full(noise.shape[1], part.noise.standard_deviation))
-    if version:
-        part = channels.curvature
-        assert part is not None
-        assert sums.curvature is not None
-        noise = np.array([n["curvature"] for n in noised]) - part.round(
-            sums.curvature.integers, sums.curvature.exponents
-        )
-        diagonal = upper_is_diagonal(task.size)
-        deviation = part.noise.standard_deviation
-        check_noise(noise, np.where(diagonal, deviation, deviation / math.sqrt(2)))
+        deviation = np.full(noise.shape[1], first_deviation(part))
+        if name in ("curvature", "middle"):
+            deviation[~upper_is_diagonal(task.size)] /= math.sqrt(2)
+        check_noise(noise, deviation)
 
 
 def check_noise(noise: np.ndarray, sigma: np.ndarray) -> None:
@@ -158,29 +153,37 @@ def test_every_sampler_is_covered_by_the_proof_and_by_the_slack(
     monkeypatch.setattr(DiscreteGaussian, "draw", noting)
     task = task_of(p=2)
     privatise(task, query_of(task, SUMS), SeededStream(0))
-    split = task.split
-    total = split.gradient + split.curvature + split.counts
-    shares = {"gradient": split.gradient, "curvature": split.curvature, "counts": split.counts}
-    needed = []
-    for name, share in shares.items():
-        part = getattr(task.update_channels, name)
-        tau = part.sensitivity / part.unit / (task.budget.event.mu * math.sqrt(share / total))
+    mu, needed = task.budget.event.mu, []
+    shares = task.split.shares
+    # the whole that shares are of: what one record can use up of them
+    [whole] = {
+        round(shares[name] * mu**2 / float(cost_of(part, 2)), 9)
+        for name, part in task.update_channels.parts.items()
+    }
+    # the draws of noise that remembers are 2^11 times finer, and larger by |c|
+    finer = math.sqrt(sum(c * c for c in memory.COEFFICIENTS))
+    for name, part in task.update_channels.parts.items():
+        tau = finer * part.sensitivity / part.unit / (mu * math.sqrt(shares[name] / whole))
         needed += {
             "gradient": [(tau, 3)],
             "curvature": [(tau, 3), (tau / math.sqrt(2), 3)],
+            "middle": [(tau, 3), (tau / math.sqrt(2), 3)],
             "counts": [(tau, 2)],
         }[name]
-    assert sum(count for _, count in used) == 3 + 6 + 2
-    # no smaller than needed, and no larger than float64 makes it
-    for (sigma, count), (tau, numbers) in zip(sorted(used), sorted(needed), strict=True):
-        assert count == numbers
-        assert 0 <= sigma**2 / (tau**2 + 1 / 12) - 1 < 1e-14
-    epsilon, delta = slack(11, 1.0)
-    assert epsilon >= 2 * sum(count * 16 / sigma**4 for sigma, count in used)
+    numbers = 3 + 6 + 6 + 2
+    assert sum(count for _, count in used) == numbers
+    # no smaller than needed, and no larger than float64 and the rounding of `whole` make it
+    for (sigma, count), (tau, wanted) in zip(sorted(used), sorted(needed), strict=True):
+        assert count == wanted
+        assert abs(sigma**2 / (tau**2 + 1 / 12) - 1) < 1e-8
+    assert 1 <= whole < 1 + 1 / 256
+    # a record meets eight draws of each
+    epsilon, delta = slack(8 * numbers, 1.0)
+    assert epsilon >= 2 * 8 * sum(count * 16 / sigma**4 for sigma, count in used)
     with mpmath.workdps(60):
         # beyond 12 sigma, where the factor of the proof is not shown
         beyond = mpmath.erfc(12 / mpmath.sqrt(2)) * 1.01
-        assert delta >= (1 + mpmath.e) * 11 * beyond
+        assert delta >= (1 + mpmath.e) * 8 * numbers * beyond
 
 
 def test_two_releases_of_one_window_never_share_their_noise() -> None:

@@ -276,8 +276,8 @@ def test_a_known_noise_scale_spends_nothing_and_is_reported() -> None:
     assert known.budget.guarantee.counts.startswith("record slots: public")
     estimated = task_of(p=3, loss="linear", records=50, epsilon=4.0)
     assert (
-        known.update_channels.gradient.standard_deviation
-        < estimated.update_channels.gradient.standard_deviation
+        known.update_channels.parts["curvature"].standard_deviation
+        < estimated.update_channels.parts["curvature"].standard_deviation
     )
     assert estimated.budget.guarantee.counts.startswith("sums of squared slopes: noised")
     X, y = numbers(np.random.default_rng(11), 1000)

@@ -9,20 +9,21 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, unpack_upper
+from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.summarise import (
     BoundedSums,
     local_fit,
     summarise,
     summarise_bounded,
 )
-from pipeline.methods.renewable.task import Channels
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel, gaussian, laplace
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.records import blocks
 from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.query import Exact
 from pipeline.release.task import Task
-from tests.builders import oracle, simulate, some_model, task_of
+from pipeline.study import parse_study
+from tests.builders import oracle, simulate, some_model, study_text, task_of
 
 
 def values(part: Exact) -> np.ndarray:
@@ -100,7 +101,11 @@ def test_the_start_gives_one_unweighted_gradient_for_each_class_negative_first()
 
 
 def everything(sums: BoundedSums) -> list[np.ndarray]:
-    parts = [sums.gradient, sums.counts, *([sums.curvature] if sums.curvature else [])]
+    parts = [
+        part
+        for part in (sums.gradient, sums.curvature, sums.middle, sums.counts)
+        if part is not None
+    ]
     return [array for part in parts for array in (part.integers, part.exponents)]
 
 
@@ -132,10 +137,9 @@ def test_windows_that_are_split_add_up_exactly(version: int) -> None:
             whole.gradient.integers, one.gradient.integers + two.gradient.integers
         )
         assert np.array_equal(whole.counts.integers, one.counts.integers + two.counts.integers)
-        if whole.curvature and one.curvature and two.curvature:
-            assert np.array_equal(
-                whole.curvature.integers, one.curvature.integers + two.curvature.integers
-            )
+        for part in ("curvature", "middle") if version else ():
+            parts = [getattr(sums, part).integers for sums in (whole, one, two)]
+            assert np.array_equal(parts[0], parts[1] + parts[2])
 
 
 @pytest.mark.parametrize("block", [1, 7, 100, 1023])
@@ -161,15 +165,76 @@ def test_the_worst_window_of_the_largest_size_is_exact() -> None:
     assert one.curvature is not None
     assert many.curvature is not None
     assert many.curvature.integers.tolist() == (100_000 * one.curvature.integers).tolist()
-    for part, sums in (
-        (task.update_channels.gradient, many.gradient),
-        (task.update_channels.curvature, many.curvature),
-    ):
-        assert part is not None
+    assert one.middle is not None
+    assert many.middle is not None
+    assert many.middle.integers.tolist() == (100_000 * one.middle.integers).tolist()
+    for name, part in task.update_channels.parts.items():
+        sums = getattr(many, name)
         rounded = part.round(sums.integers, sums.exponents)
         largest = part.largest(task.slots)
-        assert np.abs(rounded).max() + 16 * part.noise.standard_deviation <= largest + 1
+        assert np.abs(rounded).max() + 16 * part.standard_deviation / part.unit <= largest + 1
         assert largest < INTEGER_LIMIT
+
+
+def summed(*factors: np.ndarray) -> int:
+    """Return the sum of products of whole numbers, in integers without end."""
+    product = factors[0].astype(np.int64).astype(object)
+    for factor in factors[1:]:
+        product = product * factor.astype(np.int64).astype(object)
+    return int(product.sum())
+
+
+@pytest.mark.takes("a million products of integers without end")
+@pytest.mark.parametrize("extreme", [True, False])
+def test_three_sums_over_a_million_records_are_those_of_big_integers(extreme: bool) -> None:
+    rng, n = np.random.default_rng(13), 1_000_000
+    if extreme:
+        # the largest that there can be, of one sign or of both, and a last bit that could be lost
+        rows = np.full((n, 2), 2.0**20) * np.array([1.0, -1.0])
+        slopes, bent, squares = np.full(n, 2.0**20), np.full(n, 2.0**14), np.full(n, 2.0**14)
+        rows[-1], slopes[-1] = (1.0, -1.0), 1.0
+    else:
+        rows = np.trunc(rng.uniform(-(2**20), 2**20, (n, 2)))
+        slopes = np.trunc(rng.uniform(-(2**20), 2**20, n))
+        bent, squares = np.trunc(rng.uniform(0, 2**14, (2, n)))
+    gradient = [summed(slopes, row) for row in rows.T]
+    one, two = np.trunc(rows / 2**8).T
+    matrices = [
+        [summed(weights, *pair) for pair in ((one, one), (one, two), (two, two))]
+        for weights in (bent, squares)
+    ]
+    found = blocks.exact_sums(rows, slopes, bent, squares)
+    assert found[0].tolist() == gradient
+    assert [pack_upper(matrix).tolist() for matrix in found[1:]] == matrices
+
+
+def test_no_sum_of_a_window_can_pass_an_integer_and_no_larger_window_is_allowed() -> None:
+    features, slopes = blocks.GRADIENT_BITS
+    assert blocks.MOST_RECORDS * 2 ** (features + slopes) < 2**63
+    assert (
+        blocks.MOST_RECORDS * 2 ** (2 * blocks.CURVATURE_BITS[0] + blocks.CURVATURE_BITS[1]) < 2**63
+    )
+    text = study_text(p=2, records=100_000)
+    most = blocks.MOST_RECORDS
+    make_task(parse_study(text.replace("records = 100000", f"records = 100000\nmost = {most}")))
+    with pytest.raises(PrivacyError, match=r"window\.most"):
+        make_task(parse_study(text.replace("records = 100000", "records = 100000\nmost = 9000000")))
+
+
+def test_the_middle_is_the_sum_of_outer_products_of_clipped_gradients() -> None:
+    task = task_of(p=4, maximum=8.0, records=3000, loss="logistic")
+    features, responses = window(task, 3000, 14)
+    model = Model(3, some_model(task, 3).lattice, (1500, 10**6))
+    sums = summarise_bounded(task, features, responses, model)
+    weights = (1500 / 1024, 8.0)
+    plain = summarise(task, features, responses, model.coefficients, weights)
+    assert sums.middle is not None
+    # a factor of 14 bits and two rows of 12, as for the curvature
+    gap = np.abs(values(sums.middle) - pack_upper(plain.scores))
+    assert np.all(gap <= 3000 * 64 * (2 * 2.0**-12 + 2.0**-14))
+    assert gap.max() > 0
+    start = summarise_bounded(task, features, responses, start_model(task.size))
+    assert start.middle is None
 
 
 def test_an_empty_window_sums_to_zero() -> None:
@@ -252,24 +317,6 @@ def test_the_noise_of_a_tiny_budget_still_fits_the_lattice(
     # rounding alone takes three units, and so noise of 3e12: no lattice holds that
     with pytest.raises(PrivacyError, match="noise scale"):
         calibrate(2.0, 3.0, 1e-12)
-
-
-def test_the_parts_of_a_release_share_the_whole_budget() -> None:
-    for settings in ({}, {"maximum": 5.0, "neighbours": "replace-one"}, {"user_records": 3}):
-        task = task_of(p=3, **settings)
-        assert spent(task.initial_channels) == pytest.approx(task.budget.event.mu, rel=1e-12)
-        assert spent(task.update_channels) == pytest.approx(task.budget.event.mu, rel=1e-12)
-        assert task.initial_channels.curvature is None
-
-
-def spent(channels: Channels) -> float:
-    """Return mu of all parts together, from their noise alone: the rounded Gaussians' tau."""
-    squares = 0.0
-    for part in (channels.gradient, channels.curvature, channels.counts):
-        if part is not None:
-            tau = math.sqrt(part.noise.standard_deviation**2 - 1 / 12)
-            squares += (part.sensitivity / part.unit / tau) ** 2
-    return math.sqrt(squares)
 
 
 def test_the_plain_sums_are_the_derivatives_of_the_objective() -> None:
