@@ -1,20 +1,22 @@
-"""What plans suppose of classes: how much a loss bends, and when models are near.
+"""What plans suppose: how large windows are, how much a loss bends, and when models are near.
 
-A class that is rare lies far from the public start, which takes more models, and there a logistic
-loss bends less. Derived in docs/methods/noisy-mle.md.
+Sites move together. A class that is rare lies far from the public start, which takes more models,
+and there a logistic loss bends less. Derived in docs/methods/noisy-mle.md.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
+from pipeline.estimators.forgetting import PER_HALF_LIFE
 from pipeline.methods.noisy_mle import near
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import LONGEST_STEP
 from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.study.reference import evenness, kept_moments, rarer_share
+from pipeline.study.reference import evenness, kept_moments, moments, rarer_share
 from pipeline.types import Matrix
 
 #: At the reference, logistic losses bend at least this share of what they do at 0.
@@ -28,10 +30,75 @@ FIRST, LATER = 2, 2
 CLEAR = 0.8
 #: No plan looks further ahead.
 MOST_WINDOWS = 10_000
-#: What a residual's standard deviation is taken for where a study says nothing, in encoded units.
-RESIDUAL = 0.1
+#: What a residual's standard deviation is taken for where a study says nothing, and that of the
+#: linear predictor of a number, in encoded units.
+RESIDUAL, PREDICTOR = 0.1, 0.25
 #: So many logits from that of the rarer class, a model is as near as a first one of even classes.
 FIRST_NEAR = 0.25
+
+
+def stages(task: SiteTask) -> Iterator[tuple[int, float]]:
+    """Yield how large windows are in turn, and how many releases of all sites are as large.
+
+    Those at the start do not grow; the last stage has no end. A window also ends where releases get
+    another age.
+    """
+    growth, sites, forgetting = task.growth, task.spec.sites, task.study.estimator.forgetting
+    yield task.slots, sites * of_each_model(task)
+    before, most = 0, growth.largest
+    if forgetting is not None and forgetting.of == "records":
+        blocks = math.ceil(forgetting.half_life / PER_HALF_LIFE / sites / task.slots)
+        most = min(most, blocks * task.slots)
+    while (size := growth.next_window(before)) < most:
+        # until the next ones are larger
+        enough = (size // task.slots + 1) * task.slots * growth.divisor
+        count = math.ceil((enough - before) / size)
+        yield size, sites * count
+        before += count * size
+    yield most, math.inf
+
+
+def of_each_model(task: SiteTask) -> int:
+    """Return how many windows of each site a model takes."""
+    return math.ceil(task.study.stream.publish.releases / task.spec.sites)
+
+
+def slots_in(task: SiteTask, releases: float) -> float:
+    """Return how many record slots the first releases have, of all sites together."""
+    slots = 0.0
+    for size, count in stages(task):
+        slots += size * min(count, releases)
+        if (releases := releases - count) <= 0:
+            break
+    return slots
+
+
+def releases_in(task: SiteTask, slots: float) -> float:
+    """Return how many releases the first record slots of all sites together make."""
+    releases = 0.0
+    for size, count in stages(task):
+        releases += min(count, slots / size)
+        if (slots := slots - count * size) <= 0:
+            break
+    return releases
+
+
+def slots_until(task: SiteTask, wanted: float) -> int:
+    """Return after how many record slots noise is small: slots over the root of their releases.
+
+    wanted: What that is, > 0.
+    """
+    slots, releases, square = 0, 0.0, wanted**2
+    for size, count in stages(task):
+        # (slots + more size)^2 = wanted^2 (releases + more)
+        half = square / 2 - slots * size
+        rest = (square * releases - slots**2) * size**2
+        more = (half + math.sqrt(max(half**2 + rest, 0.0))) / size**2
+        if more <= count:
+            # a hair less, for the rounding of what is a whole number
+            return slots + max(1, math.ceil(more * (1 - 1e-12))) * size
+        slots, releases = slots + size * int(count), releases + count
+    raise AssertionError("the last stage has no end")
 
 
 def bend_of(task: SiteTask | CopiesTask) -> float:
@@ -49,7 +116,7 @@ def first_windows(task: SiteTask) -> int:
 def near_windows(task: SiteTask) -> int:
     """Return how many windows of every site it takes until scores are usually near."""
     first, later, moved = first_windows(task), LATER, _moved(task)
-    while moved * _scatter(later) > CLEAR and later < MOST_WINDOWS:
+    while moved * _scatter(task, first, later) > CLEAR and later < MOST_WINDOWS:
         later = math.ceil(1.05 * later)
     return first + later
 
@@ -72,7 +139,7 @@ def _moved(task: SiteTask) -> float:
     most of all coefficients, over the standard error of one round.
     """
     curvature = planned_curvature(task)
-    chance = covariance(task, curvature, task.slots * task.spec.sites)
+    chance = covariance(task, curvature, task.slots * task.spec.sites, task.spec.sites)
     scale, half = float(curvature[0, 0]), task.loss.remainder / 2
     deviations = np.sqrt(np.diag(chance))
     square = float(np.sum(chance * curvature)) / scale
@@ -86,15 +153,29 @@ def _moved(task: SiteTask) -> float:
     return float((moved / deviations).max()) / near.NEAR
 
 
-def _scatter(rounds: int) -> float:
+def _scatter(task: SiteTask, first: int, rounds: int) -> float:
     """Return what so many rounds make of it, the models of which are means of all before them.
 
-    A mean of m rounds, all but one of them among the J that count, has the variance 1 / m + 1 / J -
-    2 (m - 1) / (m J) about their mean; the standard error falls with the root of J.
+    Of N_m blocks in m rounds with equal noise a mean has the variance V_m = m / N_m^2. The older
+    half i of all J rounds is left out: about the mean of the others, of N_J - N_i blocks and with
+    V = (J - i) / (N_J - N_i)^2, a model has the variance V_m + V - 2 (m - 1 - i) / (N_m (N_J -
+    N_i)), as all but one of its rounds may be among them. The standard error is the root of V.
+
+    first: Rounds before those that may count.
     """
-    harmonic = sum(1 / m for m in range(1, rounds + 1))
-    mean = (harmonic - 1 + 2 * harmonic / rounds) / rounds
-    return mean * math.sqrt(rounds)
+    sizes, missing = [], first + rounds
+    for size, count in stages(task):
+        some = int(min(count / task.spec.sites, missing))
+        sizes += [size / task.slots] * some
+        if not (missing := missing - some):
+            break
+    out, number = (rounds - 1) // 2, np.arange(1, rounds + 1)
+    held, blocks = np.cumsum(sizes[first:]), np.array(sizes[first + out :])
+    total = float(blocks.sum())
+    last = (rounds - out) / total**2
+    both = np.maximum(number - 1 - out, 0) / (held * total)
+    about = (number / held**2 + last - 2 * both)[out:]
+    return float(blocks @ about / total) / math.sqrt(last)
 
 
 def planned_curvature(task: SiteTask) -> Matrix:
@@ -103,14 +184,30 @@ def planned_curvature(task: SiteTask) -> Matrix:
     return bend * kept_moments(task.encoding, task.norm_bound)
 
 
-def covariance(task: SiteTask, curvature: Matrix, counted: float) -> Matrix:
-    """Return the covariance of the coefficients after so many record slots, shape (d, d)."""
+def covariance(task: SiteTask, curvature: Matrix, counted: float, releases: float) -> Matrix:
+    """Return the covariance of the coefficients, shape (d, d).
+
+    counted, releases: After so many record slots, in so many releases.
+    """
     inverse = np.linalg.pinv(curvature + np.diag(task.penalty), hermitian=True)
-    releases = max(counted / task.slots, 1.0)
-    noise = task.channels(1).gradient.standard_deviation / (task.slots * math.sqrt(releases))
+    channels, far = task.channels(1), away(task)
+    noise = math.sqrt(releases) / counted * math.hypot(
+        channels.gradient.standard_deviation,
+        # of the noised curvature times the way, whose own direction has twice as much as others
+        math.sqrt(far * (1 + 1 / task.size) / 2) * channels.curvature.standard_deviation,
+    )
     sampling = dispersion(task) / counted * curvature
     found: Matrix = inverse @ (sampling + noise**2 * np.eye(task.size)) @ inverse
     return found
+
+
+def away(task: SiteTask) -> float:
+    """Return the guess of the squared way from where sums are taken to the coefficients."""
+    if task.at_models:
+        return 0.0
+    products = moments(task.encoding)
+    # slopes have equal shares in the predictor
+    return PREDICTOR**2 * float(np.mean(1 / (np.diag(products) - products[0] ** 2)[1:]))
 
 
 def dispersion(task: SiteTask) -> float:
