@@ -27,8 +27,8 @@ from pipeline.methods.noisy_mle.planned import (
     of_each_model,
     planned_curvature,
     releases_in,
-    slots_in,
     slots_until,
+    window_sizes,
 )
 from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
@@ -298,5 +298,5 @@ def driven(count: int) -> float:
 def _until_near(task: SiteTask) -> int:
     """Return from how many record slots on scores are usually near enough."""
     # clients that move together need whole rounds for the releases of a model
-    rounds = (near_windows(task) - 1) * of_each_model(task) + 1
-    return round(slots_in(task, rounds * task.spec.sites))
+    windows = (near_windows(task) - 1) * of_each_model(task) + 1
+    return round(task.spec.sites * float(window_sizes(task, windows).sum()))

@@ -17,7 +17,7 @@ from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import LONGEST_STEP
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.study.reference import evenness, kept_moments, moments, rarer_share
-from pipeline.types import Matrix
+from pipeline.types import Matrix, Vector
 
 #: At the reference, logistic losses bend at least this share of what they do at 0.
 BEND = 0.55
@@ -33,27 +33,29 @@ MOST_WINDOWS = 10_000
 #: What a residual's standard deviation is taken for where a study says nothing, and that of the
 #: linear predictor of a number, in encoded units.
 RESIDUAL, PREDICTOR = 0.1, 0.25
+#: The usual ratio of a residual bound to the residuals' deviation.
+HUBER = 1.345
 #: So many logits from that of the rarer class, a model is as near as a first one of even classes.
 FIRST_NEAR = 0.25
 
 
 def stages(task: SiteTask) -> Iterator[tuple[int, float]]:
-    """Yield how large windows are in turn, and how many releases of all sites are as large.
+    """Yield how large the windows of a site are in turn, and how many are as large.
 
-    Those at the start do not grow; the last stage has no end. A window also ends where releases get
-    another age.
+    Those at the start do not grow; the last stage has no end. A window ends where releases get
+    another age, of which sites hear with the model after that.
     """
-    growth, sites, forgetting = task.growth, task.spec.sites, task.study.estimator.forgetting
-    yield task.slots, sites * of_each_model(task)
+    growth, forgetting = task.growth, task.study.estimator.forgetting
     before, most = 0, growth.largest
     if forgetting is not None and forgetting.of == "records":
-        blocks = math.ceil(forgetting.half_life / PER_HALF_LIFE / sites / task.slots)
-        most = min(most, blocks * task.slots)
+        aged = 2 * forgetting.half_life / PER_HALF_LIFE / task.spec.sites
+        most = min(most, math.ceil(aged / task.slots) * task.slots)
+    yield task.slots, of_each_model(task)
     while (size := growth.next_window(before)) < most:
         # until the next ones are larger
         enough = (size // task.slots + 1) * task.slots * growth.divisor
         count = math.ceil((enough - before) / size)
-        yield size, sites * count
+        yield size, count
         before += count * size
     yield most, math.inf
 
@@ -63,42 +65,44 @@ def of_each_model(task: SiteTask) -> int:
     return math.ceil(task.study.stream.publish.releases / task.spec.sites)
 
 
-def slots_in(task: SiteTask, releases: float) -> float:
-    """Return how many record slots the first releases have, of all sites together."""
-    slots = 0.0
+def window_sizes(task: SiteTask, windows: int) -> Vector:
+    """Return the record slots of the first windows of a site, shape (windows,)."""
+    sizes: list[float] = []
     for size, count in stages(task):
-        slots += size * min(count, releases)
-        if (releases := releases - count) <= 0:
+        sizes += [size] * int(min(count, windows - len(sizes)))
+        if len(sizes) == windows:
             break
-    return slots
+    return np.array(sizes)
 
 
 def releases_in(task: SiteTask, slots: float) -> float:
     """Return how many releases the first record slots of all sites together make."""
-    releases = 0.0
+    sites, windows = task.spec.sites, 0.0
+    rest = slots / sites
     for size, count in stages(task):
-        releases += min(count, slots / size)
-        if (slots := slots - count * size) <= 0:
+        windows += min(count, rest / size)
+        if (rest := rest - count * size) <= 0:
             break
-    return releases
+    return sites * windows
 
 
 def slots_until(task: SiteTask, wanted: float) -> int:
-    """Return after how many record slots noise is small: slots over the root of their releases.
+    """Return after how many record slots of all sites their noise is small enough.
 
-    wanted: What that is, > 0.
+    wanted: Slots over the root of their releases, > 0.
     """
-    slots, releases, square = 0, 0.0, wanted**2
+    sites, slots, windows = task.spec.sites, 0, 0.0
+    square, more = wanted**2 / sites, math.inf
     for size, count in stages(task):
-        # (slots + more size)^2 = wanted^2 (releases + more)
+        # (slots + more size)^2 = square (windows + more)
         half = square / 2 - slots * size
-        rest = (square * releases - slots**2) * size**2
+        rest = (square * windows - slots**2) * size**2
         more = (half + math.sqrt(max(half**2 + rest, 0.0))) / size**2
         if more <= count:
-            # a hair less, for the rounding of what is a whole number
-            return slots + max(1, math.ceil(more * (1 - 1e-12))) * size
-        slots, releases = slots + size * int(count), releases + count
-    raise AssertionError("the last stage has no end")
+            break
+        slots, windows = slots + size * int(count), windows + count
+    # a hair less, for the rounding of what is a whole number
+    return sites * slots + max(1, math.ceil(more * sites * (1 - 1e-12))) * size
 
 
 def bend_of(task: SiteTask | CopiesTask) -> float:
@@ -135,11 +139,12 @@ def _steps(task: SiteTask) -> int:
 def _moved(task: SiteTask) -> float:
     """Return by how much a model of one round moves coefficients, in shares of what is allowed.
 
-    Such a model is as far off as the noise and the records of one window of each site make it. The
-    most of all coefficients, over the standard error of one round.
+    Such a model is as far off as the noise and the records of a round make it. The most of all
+    coefficients, over the standard error of one round.
     """
     curvature = planned_curvature(task)
-    chance = covariance(task, curvature, task.slots * task.spec.sites, task.spec.sites)
+    releases = task.spec.sites * of_each_model(task)
+    chance = covariance(task, curvature, task.slots * releases, releases)
     scale, half = float(curvature[0, 0]), task.loss.remainder / 2
     deviations = np.sqrt(np.diag(chance))
     square = float(np.sum(chance * curvature)) / scale
@@ -163,14 +168,10 @@ def _scatter(task: SiteTask, first: int, rounds: int) -> float:
 
     first: Rounds before those that may count.
     """
-    sizes, missing = [], first + rounds
-    for size, count in stages(task):
-        some = int(min(count / task.spec.sites, missing))
-        sizes += [size / task.slots] * some
-        if not (missing := missing - some):
-            break
-    out, number = (rounds - 1) // 2, np.arange(1, rounds + 1)
-    held, blocks = np.cumsum(sizes[first:]), np.array(sizes[first + out :])
+    each, number = of_each_model(task), np.arange(1, rounds + 1)
+    sizes = window_sizes(task, (first + rounds) * each) / task.slots
+    out, means = (rounds - 1) // 2, sizes.reshape(-1, each).mean(axis=1)[first:]
+    held, blocks = np.cumsum(means), means[out:]
     total = float(blocks.sum())
     last = (rounds - out) / total**2
     both = np.maximum(number - 1 - out, 0) / (held * total)
@@ -190,14 +191,15 @@ def covariance(task: SiteTask, curvature: Matrix, counted: float, releases: floa
     counted, releases: After so many record slots, in so many releases.
     """
     inverse = np.linalg.pinv(curvature + np.diag(task.penalty), hermitian=True)
-    channels, far = task.channels(1), away(task)
-    noise = math.sqrt(releases) / counted * math.hypot(
-        channels.gradient.standard_deviation,
-        # of the noised curvature times the way, whose own direction has twice as much as others
-        math.sqrt(far * (1 + 1 / task.size) / 2) * channels.curvature.standard_deviation,
+    channels = task.channels(1)
+    # that of the curvature times the way, whose own direction has twice as much as others
+    half = away(task) * (1 + 1 / task.size) / 2
+    noise = (
+        channels.gradient.standard_deviation**2 + half * channels.curvature.standard_deviation**2
     )
     sampling = dispersion(task) / counted * curvature
-    found: Matrix = inverse @ (sampling + noise**2 * np.eye(task.size)) @ inverse
+    meat = sampling + noise * releases / counted**2 * np.eye(task.size)
+    found: Matrix = inverse @ meat @ inverse
     return found
 
 
@@ -215,4 +217,8 @@ def dispersion(task: SiteTask) -> float:
     estimator, unit = task.study.estimator, task.response_scale[1]
     if task.classes:
         return 1.0
-    return (RESIDUAL if estimator.noise_scale is None else estimator.noise_scale / unit) ** 2
+    if estimator.noise_scale is not None:
+        return (estimator.noise_scale / unit) ** 2
+    # a bound is chosen as so many deviations (Huber 1964)
+    bound = estimator.residual_bound
+    return (RESIDUAL if bound is None else bound / unit / HUBER) ** 2
