@@ -3,16 +3,16 @@
 `python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N] [--record] [--table]`. Three
 uniform features (or one of a rare level, or two that nearly move together), sites whose records
 have one law, no ridge, noise simulated with the deviations of a real study. In each round a site
-sends a window, or three where sites are uneven and it is every third; a model is made after each
-`every` releases. One line says how many of the first intervals of all streams hold the truth. Then
-after each round one row: the share of streams that are ready, and, among them, the share of
-intervals that hold the truth with its Monte Carlo error (standard deviation over streams, over the
-root of their number), the share that hold the fit of the same records without noise, the mean error
-in standard errors of the coefficient that is worst, and how many standard errors long the errors'
-deviation is. A row is OUTSIDE where its coverage is more than two of its own errors beyond 93 to
-97.5 %.
+sends a window, or three where sites are uneven and it is every third; windows are of one size, or
+as large as they may be. A model is made after each `every` releases. One line says how many of the
+first intervals of all streams hold the truth. Then after each round, of many every fourth, one row:
+the share of streams that are ready, and, among them, the share of intervals that hold the truth
+with its Monte Carlo error (standard deviation over streams, over the root of their number), the
+share that hold the fit of the same records without noise, the mean error in standard errors of the
+coefficient that is worst, and how many standard errors long the errors' deviation is. A row is
+OUTSIDE where its coverage is more than two of its own errors beyond 93 to 97.5 %.
 
-Quick: 30 streams of a cell; full: 200; `--streams 100`, as recorded: 16 minutes of one core.
+Quick: 30 streams of a cell; full: 200; `--streams 100`, as recorded: 20 minutes of one core.
 `--record` puts the rows of each cell that ran into results/sites_coverage.json, of which `--table`
 makes the table of docs/methods/noisy-mle.md.
 """
@@ -24,6 +24,7 @@ import json
 import math
 import os
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ class Cell:
     stopping: So many of the sites send two windows and no more.
     together: Correlation of the last two features, whose coefficients are opposite; 0: none.
     wide: So many of the sites have residuals three times as wide as the others', a third of usual.
+    grows: Whether windows grow.
     """
 
     loss: str
@@ -94,6 +96,7 @@ class Cell:
     stopping: int = 0
     together: float = 0.0
     wide: int = 0
+    grows: bool = False
 
     @property
     def label(self) -> str:
@@ -103,6 +106,7 @@ class Cell:
         more += f" {self.stopping} stop" * bool(self.stopping)
         more += f" together={self.together:g}" * bool(self.together)
         more += f" wide={self.wide}" * bool(self.wide)
+        more += " grows" * self.grows
         return (
             f"{self.loss} {self.release} n={self.records} sites={self.sites} "
             f"epsilon={self.epsilon:g} intercept={self.intercept:g}{more}"
@@ -118,6 +122,11 @@ class Cell:
         # no response of a linear model leaves its range
         scale = 1.0 if self.loss == "logistic" else 0.18
         return scale * np.array([self.intercept, 0.5, 0.99, 0.88])
+
+    @property
+    def shown(self) -> Sequence[int]:
+        """Rounds of which there is a row."""
+        return range(self.rounds) if self.rounds < 10 else range(3, self.rounds, 4)
 
     def windows_of(self, site: int) -> int:
         """Return how many windows a site sends in a round."""
@@ -142,22 +151,23 @@ class Cell:
             every=self.every or sum(map(self.windows_of, range(self.sites))),
         )
 
-    def window(self, rng: np.random.Generator, site: int = 0) -> Arrays:
-        """Draw a window of records of a site."""
-        features = rng.uniform(-1, 1, (self.records, 3))
+    def window(self, rng: np.random.Generator, site: int = 0, records: int = 0) -> Arrays:
+        """Draw a window of a site, of so many records; 0: of those of the first."""
+        records = records or self.records
+        features = rng.uniform(-1, 1, (records, 3))
         if self.rare:
-            features[:, 2] = np.where(rng.random(self.records) < self.rare, 1.0, -1.0)
+            features[:, 2] = np.where(rng.random(records) < self.rare, 1.0, -1.0)
         if self.together:
             own = math.sqrt(self.together**-2 - 1)
             features[:, 2] = (features[:, 1] + own * features[:, 2]) / (1 + own)
         predictor = self.truth[0] + features @ self.truth[1:]
         if self.loss == "linear":
             # no response is cut: that would bend the line
-            noise = SPREAD * np.clip(rng.standard_normal(self.records), -2.5, 2.5)
+            noise = SPREAD * np.clip(rng.standard_normal(records), -2.5, 2.5)
             noise /= 3 if self.wide and site >= self.wide else 1
             return Arrays(features, predictor + noise)
         chance = 1 / (1 + np.exp(-predictor))
-        return Arrays(features, np.where(rng.random(self.records) < chance, 1.0, -1.0))
+        return Arrays(features, np.where(rng.random(records) < chance, 1.0, -1.0))
 
 
 CELLS = (
@@ -188,6 +198,10 @@ CELLS = (
     Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=5, together=0.995),
     Cell("linear", 3000, 8, 4.0, 0.1, release="sufficient", rounds=3, together=0.989),
     Cell("logistic", 3000, 8, 4.0, 0.1, release="copies", together=0.93),
+    Cell("logistic", 250, 4, 4.0, rounds=40, grows=True),
+    Cell("logistic", 250, 8, 2.0, 0.0, uneven=True, rounds=20, grows=True),
+    Cell("linear", 250, 4, 4.0, release="score", rounds=40, grows=True),
+    Cell("linear", 250, 4, 4.0, release="sufficient", rounds=40, grows=True),
 )
 
 
@@ -234,7 +248,7 @@ def rows_of(cell: Cell, seeds: Sequence[int]) -> list[dict[str, Any]]:
     first = row_of(cell, 0, [first_of(told) for told in streams])
     if first["coverage"] is not None:
         print(f"  first intervals hold {first['coverage']:6.1%} +-{first['error']:.1%}")
-    shown = range(cell.rounds) if cell.rounds < 10 else range(3, cell.rounds, 4)
+    shown = cell.shown
     rows = [row_of(cell, number, [told[number] for told in streams]) for number in shown]
     for row in rows:
         if row["coverage"] is None:
@@ -254,12 +268,16 @@ def stream(cell: Cell, seed: int) -> list[tuple[Estimate, Vector]]:
     """Run a stream; return the estimate after each round, and the fit of all records so far."""
     # no two cells have the same records
     rng = np.random.default_rng([zlib.crc32(cell.label.encode()), seed])
-    run, every = OfflineRun(cell.task(seed)), cell.every
-    told, windows, pooled = [], [], np.zeros(4)
+    task, every = cell.task(seed), cell.every
+    run, held, told, windows = OfflineRun(task), Counter[int](), [], list[Arrays]()
+    pooled = np.zeros(4)
     for number in range(cell.rounds):
         for site in range(cell.sites - cell.stopping * (number > 1)):
             for _ in range(cell.windows_of(site)):
-                windows.append(cell.window(rng, site))
+                slots = task.growth.next_window(held[site]) if cell.grows else task.slots
+                # those at the start do not count
+                held[site] += slots * (run.model.version > 0)
+                windows.append(cell.window(rng, site, slots))
                 # a model is made at once where it is time, and that of a round below
                 run.fold(f"site-{site}", run.release(f"site-{site}", windows[-1], run.model))
                 if every and run.waiting >= every:
@@ -267,7 +285,8 @@ def stream(cell: Cell, seed: int) -> list[tuple[Estimate, Vector]]:
         estimate, _ = run.estimate(0.0)
         if not every:
             run.move()
-        pooled = pooled_fit(cell.loss, windows, pooled)
+        if number in cell.shown:
+            pooled = pooled_fit(cell.loss, windows, pooled)
         told.append((estimate, pooled))
     return told
 

@@ -13,7 +13,7 @@ from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle import guards, solving
 from pipeline.methods.noisy_mle.facts import largest_move, least_records
-from pipeline.methods.noisy_mle.rows import Shape
+from pipeline.methods.noisy_mle.rows import FIRST, Shape
 from pipeline.methods.noisy_mle.state import KEPT, SiteState, epochs_of
 from pipeline.offline import OfflineRecord, OfflineRun
 from pipeline.records.encode import Arrays
@@ -25,11 +25,15 @@ from tests.sites import SPREAD, TRUTH, name_of, run, study_text, task_of, truth_
 
 SHAPE = Shape(3, 1)
 LARGEST = 2**42 - 1
+ONE = np.ones(1, dtype=np.int64)
 
 
-def releases(rng: np.random.Generator, count: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
+def releases(
+    rng: np.random.Generator, count: int, largest: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     points = rng.integers(-(2**24), 2**24, (count, 3), endpoint=True)
-    return points, rng.integers(-largest, largest, (count, SHAPE.points - 1), endpoint=True)
+    numbers = rng.integers(-largest, largest, (count, SHAPE.points - FIRST), endpoint=True)
+    return points, numbers, rng.choice([1, 3, 2**17], count)
 
 
 def state_of(ids: np.ndarray, versions: np.ndarray, rows: np.ndarray, cuts: int = 1) -> SiteState:
@@ -41,34 +45,38 @@ def state_of(ids: np.ndarray, versions: np.ndarray, rows: np.ndarray, cuts: int 
 
 def test_products_of_curvatures_and_points_are_exact() -> None:
     rng = np.random.default_rng(1)
-    points, numbers = releases(rng, 300, LARGEST)
-    ids = np.zeros((300, 2), dtype=np.uint64)
-    state = state_of(ids, np.ones(300, dtype=np.int64), SHAPE.rows_of(points, numbers), cuts=7)
+    points, numbers, blocks = releases(rng, 300, LARGEST)
+    ids, rows = np.zeros((300, 2), dtype=np.uint64), SHAPE.rows_of(points, numbers, blocks)
+    state = state_of(ids, np.ones(300, dtype=np.int64), rows, cuts=7)
     [name] = state.sites
     row = state.sums_of(name)[1][None]
+    assert (state.releases, state.slots) == (300, 10 * blocks.sum())
     upper = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
-    truth = [0, 0, 0]
-    for point, number in zip(points.tolist(), numbers.tolist(), strict=True):
+    truth, squared = [0, 0, 0], 0
+    for point, number, size in zip(*map(np.ndarray.tolist, (points, numbers, blocks)), strict=True):
+        squared += size * sum(value * value for value in point)
         for value, (i, j) in zip(number[3:9], upper, strict=True):
             truth[i] += value * point[j]
             if i != j:
                 truth[j] += value * point[i]
     # each of the three parts is exact, and their sum rounds twice
     assert SHAPE.products(row)[0].tolist() == pytest.approx(truth, rel=4e-16)
-    assert row[0, : SHAPE.points].tolist() == [300, *numbers.sum(axis=0).tolist()]
+    assert SHAPE.squared(row).tolist() == pytest.approx([squared], rel=4e-16)
+    exact = [300, blocks.sum(), *numbers.sum(axis=0), *(blocks @ points)]
+    assert row[0, : SHAPE.points + 3].tolist() == exact
     # a batch at one point has the same bits, whatever comes beside it
     shape = Shape(64, 0)
     points = rng.integers(-(2**24), 2**24, (1, 64), endpoint=True).repeat(4, axis=0)
-    numbers = rng.integers(-LARGEST, LARGEST, (4, shape.points - 1), endpoint=True)
-    alone = shape.rows_of(points[:3], numbers[:3])
+    numbers = rng.integers(-LARGEST, LARGEST, (4, shape.points - FIRST), endpoint=True)
+    ones = np.ones(4, dtype=np.int64)
+    alone = shape.rows_of(points[:3], numbers[:3], ones[:3])
     points[3] += 1
-    assert np.array_equal(alone, shape.rows_of(points, numbers)[:3])
+    assert np.array_equal(alone, shape.rows_of(points, numbers, ones)[:3])
 
 
 def test_sums_of_sites_do_not_depend_on_order_batches_or_partitions() -> None:
     rng = np.random.default_rng(2)
-    points, numbers = releases(rng, 200, LARGEST)
-    rows = SHAPE.rows_of(points, numbers)
+    rows = SHAPE.rows_of(*releases(rng, 200, LARGEST))
     ids, versions = rng.integers(0, 5, (200, 2)).astype(np.uint64), rng.integers(0, 300, 200)
     whole = state_of(ids, versions, rows).encode()
     order = rng.permutation(200)
@@ -88,8 +96,8 @@ def test_sums_of_sites_do_not_depend_on_order_batches_or_partitions() -> None:
 
 def test_a_site_takes_as_much_room_after_many_windows_as_after_a_few() -> None:
     rng = np.random.default_rng(3)
-    points, numbers = releases(rng, 500, 1000)
-    rows, ids = SHAPE.rows_of(points, numbers), np.zeros((500, 2), dtype=np.uint64)
+    rows = SHAPE.rows_of(*releases(rng, 500, 1000))
+    ids = np.zeros((500, 2), dtype=np.uint64)
     state = state_of(ids, np.arange(500), rows)
     [name] = state.sites
     assert len(state.encode([name])[name]) == 8 * (1 + KEPT * (1 + SHAPE.width))
@@ -179,8 +187,8 @@ def test_sites_whose_releases_are_too_old_are_named() -> None:
     state, shape = server.empty(), Shape(4, 0)
     ids = np.arange(1, 13, dtype=np.uint64).reshape(6, 2)
     for epoch in (0, 4, 5, 6):
-        numbers = rng.integers(-99, 99, (6, shape.points - 1))
-        rows = shape.rows_of(np.zeros((6, 4), dtype=np.int64), numbers)
+        numbers = rng.integers(-99, 99, (6, shape.points - FIRST))
+        rows = shape.rows_of(np.zeros((6, 4), dtype=np.int64), numbers, ONE)
         some = slice(0, 1) if epoch == 0 else slice(1, None)
         state.fold(ids[some], np.full(6, epoch)[some], rows[some])
     found = server.estimate([(1.0, state)], [0]).details
@@ -325,7 +333,7 @@ def lied(
     sums = state.sums_of(name_of(0))[0]
     deviation = math.sqrt(windows[0] * (2000 * SPREAD**2 / 3 + channel.standard_deviation**2))
     sums[2] += round(shift * deviation / channel.unit)
-    sums[Shape(4, 1).points - 1] *= squares
+    sums[Shape(4, 1).points - FIRST] *= squares
     return server_of(task).estimate([(1.0, state)], [0])
 
 
@@ -416,7 +424,7 @@ def test_sites_that_say_the_same_are_no_trouble() -> None:
         numbers = rng.normal(0.0, 2.0**14, (1, 4 + 10)).astype(np.int64)
         numbers[0, [4, 8, 11, 13]] -= 2**16
         state, shape = server.empty(), Shape(4, 0)
-        same = shape.rows_of(np.zeros((6, 4), dtype=np.int64), np.repeat(numbers, 6, axis=0))
+        same = shape.rows_of(np.zeros((6, 4), dtype=np.int64), np.repeat(numbers, 6, axis=0), ONE)
         ids = rng.integers(0, 9**9, (6, 2)).astype(np.uint64)
         state.fold(ids, np.ones(6, dtype=np.int64), same)
         assert server.estimate([(1.0, state)], [0]).status == "warming"
@@ -426,14 +434,14 @@ def test_ten_thousand_sites_at_once_are_one_estimate_and_a_short_list() -> None:
     task = task_of(study_text(p=3, loss="logistic", records=50, epsilon=8.0))
     rng, server, shape = np.random.default_rng(1), server_of(task), Shape(4, 0)
     channels, many = task.update_channels, 10_000
-    numbers = np.zeros((many, shape.points - 1))
+    numbers = np.zeros((many, shape.points - FIRST))
     numbers[:, :4] = rng.normal(0, channels.gradient.noise.standard_deviation, (many, 4))
     # curvatures of uniform features at zero, a quarter of their products
     means = 50 / 4 * np.diag([1, 1 / 3, 1 / 3, 1 / 3])[np.triu_indices(4)] / channels.curvature.unit
     noise = channels.curvature.noise.standard_deviation
     numbers[:, 4:] = means + rng.normal(0, noise, (many, 10))
     state = server.empty()
-    rows = shape.rows_of(np.zeros((many, 4), dtype=np.int64), numbers.astype(np.int64))
+    rows = shape.rows_of(np.zeros((many, 4), dtype=np.int64), numbers.astype(np.int64), ONE)
     state.fold(rng.integers(0, 2**63, (many, 2)).astype(np.uint64), np.ones(many, dtype=int), rows)
     found = server.estimate([(1.0, state)], [0])
     assert found.status == "ready"
@@ -459,12 +467,12 @@ def test_a_site_that_repeats_a_window_is_counted_once(method: str) -> None:
 
 def test_a_version_that_nobody_published_does_not_end_the_start() -> None:
     task = task_of(study_text(p=3, loss="logistic", records=20, epsilon=8.0, releases=4))
-    server, rows = server_of(task), np.zeros((1, Shape(4, 0).points - 1), dtype=np.int64)
+    server, rows = server_of(task), np.zeros((1, Shape(4, 0).points - FIRST), dtype=np.int64)
     state, first = server.empty(), np.zeros((1, 4), dtype=np.int64)
     for site in range(4):
         assert not server.start_is_over([state], site)
         ids = np.array([[site, 0]], dtype=np.uint64)
-        state.fold(ids, epochs_of(np.array([2**20])), Shape(4, 0).rows_of(first, rows))
+        state.fold(ids, epochs_of(np.array([2**20])), Shape(4, 0).rows_of(first, rows, ONE))
     assert server.start_is_over([state], 1)
 
 

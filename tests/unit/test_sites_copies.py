@@ -15,7 +15,7 @@ from pipeline.methods.noisy_mle import copies_estimate, copies_task, site_fit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import largest_move
 from pipeline.methods.noisy_mle.infembler import Copies
-from pipeline.methods.noisy_mle.rows import Shape
+from pipeline.methods.noisy_mle.rows import FIRST, Shape
 from pipeline.methods.noisy_mle.site_fit import linear_fit
 from pipeline.offline import OfflineRun
 from pipeline.privacy.accounting import total_epsilon
@@ -31,6 +31,7 @@ from tests.builders import SeededStream
 from tests.sites import name_of, run, study_text
 
 COPIES = 'release = "copies"'
+ONE = np.ones(1, dtype=np.int64)
 
 
 def task(method: str = COPIES, **settings: object) -> CopiesTask:
@@ -253,7 +254,7 @@ def test_a_scatter_that_is_none_too_sharp_or_wider_than_any_is_left_out(forged: 
     made = task(loss="linear", noise_scale=0.2, p=2)
     server, shape, rng = server_of(made), Shape(3, 0, moving=False), np.random.default_rng(3)
     mean, scatter = made.layout.later
-    numbers = np.zeros((8, shape.points - 1))
+    numbers = np.zeros((8, shape.points - FIRST))
     for site in range(8):
         root = rng.normal(size=(3, 39))
         spread = (root @ root.T) * made.scale / (made.ridge + 100) * (forged if site == 0 else 1)
@@ -261,7 +262,7 @@ def test_a_scatter_that_is_none_too_sharp_or_wider_than_any_is_left_out(forged: 
         numbers[site, 3:] = spread[np.triu_indices(3)] * 2.0**-scatter.exponent
     state = server.empty()
     ids = np.arange(1, 17, dtype=np.uint64).reshape(8, 2)
-    rows = shape.rows_of(np.zeros((8, 3), dtype=np.int64), numbers.astype(np.int64))
+    rows = shape.rows_of(np.zeros((8, 3), dtype=np.int64), numbers.astype(np.int64), ONE)
     state.fold(ids, np.zeros(8, dtype=np.int64), rows)
     found = server.estimate([(1.0, state)], [0])
     others = server.empty()
@@ -331,7 +332,7 @@ def test_ten_thousand_sites_of_copies_at_once_are_one_estimate() -> None:
         axis=1,
     ).astype(np.int64)
     server, shape = server_of(made), Shape(size, 0)
-    rows = shape.rows_of(np.zeros((many, size), dtype=np.int64), numbers)
+    rows = shape.rows_of(np.zeros((many, size), dtype=np.int64), numbers, ONE)
     state = server.empty()
     state.fold(rng.integers(0, 2**63, (many, 2)).astype(np.uint64), np.ones(many, dtype=int), rows)
     began = time.process_time()

@@ -25,7 +25,7 @@ from pipeline.methods.noisy_mle.copies_sent import Drawn, Sent
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.infembler import Assembled, Copies
 from pipeline.methods.noisy_mle.near import NEAR
-from pipeline.methods.noisy_mle.rows import Shape
+from pipeline.methods.noisy_mle.rows import FIRST, Shape
 from pipeline.methods.noisy_mle.sites import Points, needed_sites
 from pipeline.methods.noisy_mle.state import SiteState, epochs_of
 from pipeline.offline import OfflineRun
@@ -326,7 +326,8 @@ def test_epochs_end_soonest_where_models_move_most() -> None:
 def test_the_square_of_points_is_exact() -> None:
     shape, rng = Shape(3, 0), np.random.default_rng(1)
     points = rng.integers(-(2**24), 2**24, (500, 3), endpoint=True)
-    rows = shape.rows_of(points, np.zeros((500, shape.points - 1), dtype=np.int64))
+    blocks = np.ones(1, dtype=np.int64)
+    rows = shape.rows_of(points, np.zeros((500, shape.points - FIRST), dtype=np.int64), blocks)
     total = np.zeros((1, shape.width), dtype=np.int64)
     for row in rows:
         total += row

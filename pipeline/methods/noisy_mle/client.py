@@ -30,12 +30,18 @@ from pipeline.release.query import Exact, MatrixPart, Part, Query, VectorPart
 from pipeline.release.rows import inside
 from pipeline.types import Vector
 
+#: Squares and products of a record have up to 40 bits, and those of so many stay below 2^63.
+MOST_RECORDS = 2**22
+
 if TYPE_CHECKING:
     from pipeline.methods.noisy_mle.task import SiteTask
 
 
 def query(task: SiteTask, window: Arrays, model: Model) -> Query:
-    """As `Task.query`: whatever the model and the records hold, the bounds of the task hold."""
+    """As `Task.query`: whatever the model and the records hold, the bounds of the task hold.
+
+    Units are the task's alone, so that the sums of blocks add up.
+    """
     features, responses = inside(window.features, task), window.responses
     if len(responses) > task.slots:
         raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")
@@ -94,7 +100,7 @@ def _derivatives(
 
 
 def _squares(slope: Vector, bound: float) -> Exact:
-    """Sum the squared slopes exactly: squares of 40 bits and a window of 2^17 stay below 2^63."""
+    """Sum the squared slopes exactly."""
     exponent = exponent_of(bound) - GRADIENT_BITS[1]
     whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)
     total = np.array([np.sum(whole * whole)], dtype=np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.linalg import packed_indices
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.infembler import Copies
-from pipeline.methods.noisy_mle.rows import Shape
+from pipeline.methods.noisy_mle.rows import FIRST, RELEASES, Shape
 from pipeline.methods.noisy_mle.sites import gathered
 from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.release.model import COEFFICIENT_EXPONENT
@@ -58,11 +58,11 @@ def sent_of(
     size, shape = task.size, parts[0][1].shape
     sums, squared = np.zeros((len(names), shape.width)), np.zeros(len(names))
     np.add.at(sums, which, weights[:, None] * rows)
-    np.add.at(squared, which, weights**2 * rows[:, 0])
+    np.add.at(squared, which, weights**2 * rows[:, RELEASES])
     mean, scatter = task.layout.later
-    windows = sums[:, 0]
-    packed = np.ldexp(sums[:, 1 + size : shape.points], scatter.exponent)
-    means = np.ldexp(sums[:, 1 : 1 + size], mean.exponent) / windows[:, None]
+    windows = sums[:, RELEASES]
+    packed = np.ldexp(sums[:, shape.curvature], scatter.exponent)
+    means = np.ldexp(sums[:, FIRST : FIRST + size], mean.exponent) / windows[:, None]
     centres, drawn = None, None
     if task.moving:
         points = sums[:, shape.points : shape.points + size] / windows[:, None]
@@ -85,7 +85,7 @@ def sent_of(
 
 
 def _drawn(shape: Shape, which: Integers, weights: Vector, rows: Integers) -> Drawn:
-    counts, size = rows[:, 0].astype(np.float64), shape.size
+    counts, size = rows[:, RELEASES].astype(np.float64), shape.size
     sums = rows[:, shape.points : shape.points + size].astype(np.float64)
     means = np.ldexp(sums / counts[:, None], COEFFICIENT_EXPONENT)
     lengths = np.ldexp(shape.squared(rows) / counts, 2 * COEFFICIENT_EXPONENT)

@@ -19,11 +19,16 @@ from pipeline.methods.noisy_mle.estimate import limit
 from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of, possible
 from pipeline.methods.noisy_mle.planned import (
     LATER,
+    away,
     covariance,
     dispersion,
     first_windows,
     near_windows,
+    of_each_model,
     planned_curvature,
+    releases_in,
+    slots_until,
+    window_sizes,
 )
 from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
@@ -44,8 +49,9 @@ SOONER = (
     "a larger estimator.ridge, which keeps models from moving far by noise alone; or the same "
     "records in more windows (window.records), where models have not come near yet"
 )
-#: Nine tenths of the Tracy-Widom law of real matrices lie below it.
-DRIVEN = 0.45
+#: Share of the streams that have intervals where a plan says that they come; so much of the
+#: Tracy-Widom law of real matrices lies below the second number.
+NINE_TENTHS, DRIVEN = 0.9, 0.45
 #: No least eigenvalue is said to be further below the noise of one release.
 FARTHEST = 1e15
 
@@ -131,12 +137,12 @@ def least_records(task: SiteTask) -> int:
 
 def warnings(task: SiteTask) -> tuple[str, ...]:
     """As `Method.warnings`."""
-    said, least = [], least_records(task)
-    if least > 20 * task.slots:
+    said, least, largest = [], least_records(task), task.growth.largest
+    if least > 20 * largest:
         said.append(
-            f"a site should have about {least:,} records, and a window has {task.slots}. Noise "
-            "enters each window anew: use larger windows (window.records), a larger epsilon or "
-            "fewer features"
+            f"a site should have about {least:,} records, and a window has {largest} at most. "
+            "Noise enters each window anew: use larger windows (window.records), a larger epsilon "
+            "or fewer features"
         )
     levels = max((len(f.levels or ()) for f in task.encoding.features.values()), default=0)
     ridge = task.study.estimator.ridge
@@ -171,7 +177,8 @@ def outlook(task: SiteTask, records: int) -> Outlook:
     curvature = planned_curvature(task)
     bread = curvature + np.diag(task.penalty)
     ridge, usual = task.study.estimator.ridge, _until(task, float(np.linalg.eigvalsh(bread)[0]))
-    half = np.diag(covariance(task, curvature, counted))[1:]
+    releases = releases_in(task, records) - releases_in(task, records - counted)
+    half = np.diag(covariance(task, curvature, counted, max(releases, 1.0)))[1:]
     latest = _until(task, ridge) if ridge else None
     narrow = None
     if task.at_models:
@@ -225,7 +232,7 @@ def design(study: Study, records: int, clients: int) -> Design:
         )
     if task.release != "copies":
         begun = SiteTask(with_keys(study, changes, name="the design"))
-        certain = _spectral(begun) / math.sqrt(near * clients)
+        certain = _spectral(begun) / begun.slots / math.sqrt(near * clients)
         ridge = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
         larger = changes["estimator.ridge"] = _near_ridge(study, changes, ridge, near)
         held = ", and so that noise keeps no model far from the estimate" if larger > ridge else ""
@@ -254,22 +261,26 @@ def _near_ridge(study: Study, changes: Mapping[str, object], ridge: float, windo
 
 def _until(task: SiteTask, least: float) -> int:
     """Return from how many record slots on the least eigenvalue stands out of the noise."""
-    channels, slots = task.channels(1), task.slots
-    releases = min(_spectral(task) / max(least, 1e-300), FARTHEST) ** 2
+    channels, far = task.channels(1), away(task)
+    wanted = min(_spectral(task) / max(least, 1e-300), FARTHEST * task.slots)
     if channels.squares is not None:
-        square = dispersion(task) * slots
-        releases = max(releases, (KNOWN * channels.squares.standard_deviation / square) ** 2)
-    return max(1, math.ceil(releases)) * slots
+        own = channels.squares.standard_deviation
+        # what is left of them has the noise of scores and curvatures, too
+        left = own**2 + 4 * far * channels.gradient.standard_deviation**2
+        left += far**2 * channels.curvature.standard_deviation**2
+        clear = KNOWN * own + float(ndtri(NINE_TENTHS)) * math.sqrt(left)
+        wanted = max(wanted, clear / dispersion(task))
+    return slots_until(task, wanted)
 
 
 def _spectral(task: SiteTask) -> float:
-    """Return the least eigenvalue whose streams stand out of the noise of one release.
+    """Return the least eigenvalue of a sum whose streams stand out of the noise of one release.
 
     Nine of ten do: noise drives eigenvalues of slopes that records tell little of apart, and it is
     the noised ones that must be clear.
     """
     deviation = task.channels(1).curvature.standard_deviation
-    return (limit(task.size) + driven(task.size - 1)) * deviation / task.slots
+    return (limit(task.size) + driven(task.size - 1)) * deviation
 
 
 def driven(count: int) -> float:
@@ -286,7 +297,6 @@ def driven(count: int) -> float:
 
 def _until_near(task: SiteTask) -> int:
     """Return from how many record slots on scores are usually near enough."""
-    sites = task.spec.sites
     # clients that move together need whole rounds for the releases of a model
-    between = sites * math.ceil(task.study.stream.publish.releases / sites)
-    return ((near_windows(task) - 1) * between + sites) * task.slots
+    windows = (near_windows(task) - 1) * of_each_model(task) + 1
+    return round(task.spec.sites * float(window_sizes(task, windows).sum()))

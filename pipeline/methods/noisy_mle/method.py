@@ -12,6 +12,7 @@ from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.server import SiteServer
 from pipeline.methods.noisy_mle.task import SiteTask, chosen_release
 from pipeline.study import Study
+from pipeline.study.growth import growth_of
 
 AnyTask: TypeAlias = SiteTask | CopiesTask
 
@@ -47,10 +48,17 @@ class NoisyMle(Method[AnyTask]):
         """As `Method.check`."""
         spec.check(study)
 
+    def grows(self, study: Study) -> bool:
+        """As `Method.grows`: sums do, fits of a window do not."""
+        return chosen_release(study) != "copies"
+
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """As `Method.enter`: which release it is, not how the worker weighs it."""
         meaning["estimator"].pop("method", None)
         meaning["release"] = release = chosen_release(study)
+        grown = growth_of(study.window, grows=self.grows(study))
+        if grown.divisor:
+            meaning["growth"] = [grown.divisor, grown.most]
         if release == "copies":
             said = spec.spec_of(study)
             task = CopiesTask(study)

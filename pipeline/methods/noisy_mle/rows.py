@@ -1,8 +1,8 @@
 """Releases as rows of integers, which a site's sums are made of.
 
-A release at the point t has the score g, the curvature J and the squares s, and its row is (1, g,
-J, s, t, J t, |t|^2). J t has up to 80 bits, and is kept in parts of 22, 32 and the other bits;
-|t|^2 in one of 32 and the others.
+A release of b blocks of `window.records` slots at the point t has the score g, the curvature J and
+the squares s, and its row is (1, b, g, J, s, b t, J t, b |t|^2). J t has up to 80 bits, and is kept
+in parts of 22, 32 and the other bits; b |t|^2 in one of 32 and the others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pipeline.linalg import packed_indices
 from pipeline.types import Integers, Matrix, Vector
 
 _LOW, _MIDDLE, _SQUARED = 22, 32, 32
+#: What stands in front of a release's own numbers: how many releases and blocks are in a row.
+RELEASES, BLOCKS, FIRST = 0, 1, 2
 #: Of so many numbers below 2^22 times some up to 2^24 a float holds the sum.
 _EXACT = 64
 
@@ -45,7 +47,7 @@ class Room:
 class Shape:
     """How many numbers a release holds: d coefficients, and squares (1) or none (0).
 
-    moving: Whether it matters at which point it was taken; else t, J t and |t|^2 are left out.
+    moving: Whether it matters at which point it was taken; else the sums of points are left out.
     """
 
     size: int
@@ -59,33 +61,45 @@ class Shape:
 
     @property
     def points(self) -> int:
-        """Where the sum of the points begins in a row."""
-        return 1 + self.size + self.packed + self.squares
+        """Where the sum of the points begins in a row, behind the releases' own numbers."""
+        return FIRST + self.size + self.packed + self.squares
+
+    @property
+    def curvature(self) -> slice:
+        """Where the packed curvature stands in a row."""
+        return slice(FIRST + self.size, FIRST + self.size + self.packed)
 
     @property
     def width(self) -> int:
         """Length of the sums of one epoch."""
         return self.points + (4 * self.size + 2) * self.moving
 
-    def rows_of(self, points: Integers, numbers: Integers, room: Room | None = None) -> Integers:
-        """Return releases as rows of sums, of points (n, d) and the numbers behind them.
+    def rows_of(
+        self, points: Integers, numbers: Integers, blocks: Integers, room: Room | None = None
+    ) -> Integers:
+        """Return releases as rows of sums.
 
-        Numbers are below 2^42 and points up to 2^24, so that no product of parts passes 2^57. The
-        parts are not carried yet: one row may be added to carried ones, not many. With a room rows
-        hold until it is used again.
+        points, numbers, blocks: Of n releases: where they were taken, (n, d), what they hold, (n,
+            `points` - 2), and their blocks of `window.records` slots, (n,).
+
+        Numbers are below 2^42, points up to 2^24 and blocks up to 2^17, so that no product of parts
+        passes 2^57. The parts are not carried yet: one row may be added to carried ones, not many.
+        With a room rows hold until it is used again.
         """
         room = room or Room()
         rows = room.integers("rows", len(points), self.width)
-        rows[:, 0] = 1
-        rows[:, 1 : self.points] = numbers[:, : self.points - 1]
+        rows[:, RELEASES], rows[:, BLOCKS] = 1, blocks
+        rows[:, FIRST : self.points] = numbers[:, : self.points - FIRST]
         if not self.moving:
             return rows
         first = self.points + self.size
-        rows[:, self.points : first] = points
+        np.multiply(points, blocks[:, None], out=rows[:, self.points : first])
         low, middle, high = self._products(rows)
-        high[:], rows[:, -1] = 0, 0
-        rows[:, -2] = np.einsum("ij,ij->i", points, points, dtype=np.int64)
-        packed = rows[:, 1 + self.size : 1 + self.size + self.packed]
+        high[:] = 0
+        squares = np.einsum("ij,ij->i", points, points, dtype=np.int64)
+        rows[:, -2] = blocks * (squares & ((1 << _SQUARED) - 1))
+        rows[:, -1] = blocks * (squares >> _SQUARED)
+        packed = rows[:, self.curvature]
         one = self.size <= _EXACT and len(points) > 0 and bool((points == points[0]).all())
         if one:
             self._times_one(packed, points[0], low, middle, room)
@@ -113,7 +127,7 @@ class Shape:
         middle[:] = np.matmul(part, spread, out=found)
 
     def carry(self, rows: Integers) -> None:
-        """Give the parts of J t and |t|^2 their own bits again, in place, shape (n, width)."""
+        """Give the parts of J t and b |t|^2 their own bits again, in place, shape (n, width)."""
         if not self.moving:
             return
         low, middle, high = self._products(rows)
@@ -130,7 +144,7 @@ class Shape:
         return (np.ldexp(high, _LOW + _MIDDLE) + np.ldexp(middle, _LOW)) + low
 
     def squared(self, rows: Integers) -> Vector:
-        """Return the sums of |t|^2 as floats, shape (n,)."""
+        """Return the sums of b |t|^2 as floats, shape (n,)."""
         found: Vector = np.ldexp(rows[:, -1].astype(np.float64), _SQUARED) + rows[:, -2]
         return found
 

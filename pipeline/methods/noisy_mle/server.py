@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
 from pipeline.methods.base import Server
@@ -29,8 +31,8 @@ class SiteServer(Server[SiteState]):
         self._shape = Shape(task.size, task.squares, moving=task.moving)
 
     def slots(self, rows: Rows) -> int:
-        """As `Server.slots`: every release has the study's."""
-        return len(rows) * self._task.slots
+        """As `Server.slots`."""
+        return int(rows["records"].sum())
 
     def empty(self, *, trace: bool = False) -> SiteState:
         """As `Server.empty`; there is nothing to trace."""
@@ -45,7 +47,8 @@ class SiteServer(Server[SiteState]):
         """As `Server.fold`; any order gives the same bits."""
         for first in range(0, len(rows), BLOCK):
             some = rows[first : first + BLOCK]
-            found = self._shape.rows_of(some["point"], some["sums"], self._room)
+            blocks = some["records"].astype(np.int64) // self._task.slots
+            found = self._shape.rows_of(some["point"], some["sums"], blocks, self._room)
             epochs = epochs_of(some["version"]) * (
                 self._task.release != "sufficient" and self._task.moving
             )

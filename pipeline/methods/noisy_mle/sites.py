@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.linalg import packed_indices
+from pipeline.methods.noisy_mle.rows import BLOCKS, FIRST, RELEASES
 from pipeline.methods.noisy_mle.state import KEPT, SiteState
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.release.model import COEFFICIENT_EXPONENT
@@ -27,8 +28,8 @@ class Points:
     """Where releases were taken: those of each site, epoch and bucket together, in k rows.
 
     site, epoch: Place of their site, and their epoch; shape (k,).
-    mean: Their mean point, shape (k, d).
-    scatter: Mean of |t - mean|^2, >= 0, shape (k,).
+    mean: Their mean point over record slots, shape (k, d).
+    scatter: Mean of |t - mean|^2 over record slots, >= 0, shape (k,).
     bending: Sums of w n over those that leave something out beyond their point, shape (k,).
     noise: Variance of the noise of the summed curvature's diagonal, shape (k,).
     """
@@ -55,7 +56,7 @@ class Sites:
     score_noise, curvature_noise: Variance of the noise of an entry of the score, and of the
         curvature's diagonal; shape (M,).
     squares_noise: That of the squares, shape (M,).
-    point: Mean point of the releases, shape (M, d).
+    point: Mean point of the releases over record slots, shape (M, d).
     points: The same by epoch.
     """
 
@@ -84,7 +85,7 @@ def sites_of(
     """Return the sites of some buckets with their weights: their releases in the epochs `kept`."""
     names, which, weights, epochs, integers = gathered(parts, kept)
     start, rows, shape = epochs == 0, integers.astype(np.float64), parts[0][1].shape
-    size, first = shape.size, 1 + shape.size
+    size = shape.size
 
     def unit(of: Iterable[float]) -> Vector:
         """Return the first of two units for releases at the start, else the second."""
@@ -98,19 +99,20 @@ def sites_of(
 
     both = (task.initial_channels, task.update_channels)
     curved, point_unit = task.update_channels.curvature, math.ldexp(1.0, COEFFICIENT_EXPONENT)
-    counts = weights * rows[:, 0]
-    twice = weights * counts
-    gradient = (weights * unit(c.gradient.unit for c in both))[:, None] * rows[:, 1:first]
-    packed = (weights * curved.unit)[:, None] * rows[:, first : first + shape.packed]
+    # noise goes with releases, all that records say with blocks of slots
+    blocks, twice = weights * rows[:, BLOCKS], weights**2 * rows[:, RELEASES]
+    gradients = rows[:, FIRST : shape.curvature.start]
+    gradient = (weights * unit(c.gradient.unit for c in both))[:, None] * gradients
+    packed = (weights * curved.unit)[:, None] * rows[:, shape.curvature]
     squares, squares_noise = np.zeros(len(rows)), np.zeros(len(rows))
     if shape.squares:
         channels = [c.squares for c in both if c.squares is not None]
-        squares = weights * unit(c.unit for c in channels) * rows[:, first + shape.packed]
+        squares = weights * unit(c.unit for c in channels) * rows[:, shape.curvature.stop]
         squares_noise = twice * unit(c.standard_deviation**2 for c in channels)
-    means = point_unit * rows[:, shape.points : shape.points + size] / rows[:, :1]
-    lengths = point_unit**2 * shape.squared(integers) / rows[:, 0]
+    means = point_unit * rows[:, shape.points : shape.points + size] / rows[:, [BLOCKS]]
+    lengths = point_unit**2 * shape.squared(integers) / rows[:, BLOCKS]
     curvature_noise = twice * curved.standard_deviation**2
-    releases = summed(counts)
+    held = summed(blocks)
     exact = start & (task.loss.name == "linear")
     return Sites(
         names=names,
@@ -118,18 +120,18 @@ def sites_of(
         curvature=summed(packed)[:, packed_indices(size)],
         drift=summed((weights * curved.unit * point_unit)[:, None] * shape.products(integers)),
         squares=summed(squares),
-        records=releases * task.slots,
-        squared=summed(twice) * task.slots,
+        records=held * task.slots,
+        squared=summed(weights * blocks) * task.slots,
         score_noise=summed(twice * unit(c.gradient.standard_deviation**2 for c in both)),
         curvature_noise=summed(curvature_noise),
         squares_noise=summed(squares_noise),
-        point=summed(counts[:, None] * means) / releases[:, None],
+        point=summed(blocks[:, None] * means) / held[:, None],
         points=Points(
             site=which,
             epoch=epochs,
             mean=means,
             scatter=np.maximum(lengths - np.sum(means**2, axis=1), 0.0),
-            bending=np.where(exact, 0.0, counts) * task.slots,
+            bending=np.where(exact, 0.0, blocks) * task.slots,
             noise=curvature_noise,
         ),
     )
@@ -168,14 +170,14 @@ def recent_epochs(parts: Sequence[tuple[float, SiteState]]) -> set[int]:
 
     The newest that count are those that more than a quarter of the sites have reached, and all
     behind them: a few sites that send more, or say newer versions, push nobody out. Scores of the
-    public start are the farthest from the estimate. They leave it when as many releases at models
-    have come, of most sites.
+    public start are the farthest from the estimate. They leave it when as many slots at models have
+    come, of most sites.
     """
     counts, reached = Counter[int](), newest_epochs(parts)
     for _, state in parts:
         _, epochs, rows = state.held()
         for epoch in np.unique(epochs).tolist():
-            counts[epoch] += int(rows[epochs == epoch, 0].sum())
+            counts[epoch] += int(rows[epochs == epoch, BLOCKS].sum())
     if not reached:
         return set()
     come = sorted(reached.values(), reverse=True)[len(reached) // 4]

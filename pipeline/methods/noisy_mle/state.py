@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.errors import StateError
 from pipeline.estimators.buckets import State
-from pipeline.methods.noisy_mle.rows import Room, Shape
+from pipeline.methods.noisy_mle.rows import BLOCKS, Room, Shape
 from pipeline.types import Integers
 
 #: Epochs that are kept of a site: older releases were taken too far from the newest models.
@@ -40,7 +40,8 @@ class SiteState(State):
 
     sites: Place of each site in the arrays below, by the digest of its client's id, 32 hexadecimal
         digits.
-    releases: How many have been added.
+    slots_each: Of a block of records: `window.records`.
+    releases, blocks: How many releases have been added, and how many blocks they had.
     dirty: Names of the fields that changed since they were last stored.
     counts: Releases of each site, shape (M or more,).
     epochs: Its epochs, -1 where there is none, shape (M or more, KEPT).
@@ -52,6 +53,7 @@ class SiteState(State):
     slots_each: int
     sites: dict[str, int] = field(default_factory=dict)
     releases: int = 0
+    blocks: int = 0
     dirty: set[str] = field(default_factory=set)
     counts: Integers = field(init=False)
     epochs: Integers = field(init=False)
@@ -69,7 +71,7 @@ class SiteState(State):
     @property
     def slots(self) -> int:
         """How many record slots the releases had."""
-        return self.releases * self.slots_each
+        return self.blocks * self.slots_each
 
     @property
     def names(self) -> list[str]:
@@ -95,6 +97,7 @@ class SiteState(State):
         np.add.at(self.counts, which, 1)
         self._add(which, epochs, rows, room or Room())
         self.releases += len(rows)
+        self.blocks += int(rows[:, BLOCKS].sum())
         self.dirty.update(names, (HEAD,))
 
     def add(self, other: SiteState) -> None:
@@ -104,6 +107,7 @@ class SiteState(State):
         which, epochs, rows = other.held()
         self._add(theirs[which], epochs, rows, Room())
         self.releases += other.releases
+        self.blocks += other.blocks
 
     def _places_of(self, names: Sequence[str]) -> Integers:
         """Return the places of sites, which new ones get here."""
@@ -164,7 +168,7 @@ class SiteState(State):
     def _encoded(self, name: str) -> bytes:
         """Return one field as little-endian int64."""
         if name == HEAD:
-            return np.array([self.releases, len(self.sites)], dtype="<i8").tobytes()
+            return np.array([self.releases, self.blocks, len(self.sites)], dtype="<i8").tobytes()
         rows = [np.append(epoch, row) for epoch, row in self.sums_of(name).items()]
         return np.concatenate([[self.counts[self.sites[name]]], *rows]).astype("<i8").tobytes()
 
@@ -181,12 +185,12 @@ class SiteState(State):
             numbers = _numbers(shape, name, fields[name])
             state.counts[place], rows = numbers[0], numbers[1:].reshape(-1, 1 + shape.width)
             state._add(np.full(len(rows), place), rows[:, 0], rows[:, 1:], Room())
-        if len(fields.get(HEAD, b"")) != 16:
+        if len(fields.get(HEAD, b"")) != 24:
             raise StateError(
                 "the stored sums of sites have no header, which counts them; the operator "
                 "must run `veilstream state rebuild`"
             )
-        state.releases, sites = np.frombuffer(fields[HEAD], dtype="<i8").tolist()
+        state.releases, state.blocks, sites = np.frombuffer(fields[HEAD], "<i8").tolist()
         if (sites, state.releases) != (
             len(state.sites),
             int(state.counts.sum()),

@@ -81,6 +81,11 @@ class SiteTask(WeighedTask):
         """How many numbers beside score and curvature a release has: 1 or 0."""
         return int(self.loss.name == "linear" and self.study.estimator.noise_scale is None)
 
+    @property
+    def grows(self) -> bool:
+        """As `Task.grows`."""
+        return True
+
     def make_budget(self, level: str | None) -> Budget:
         """As `Task.make_budget`."""
         touched = self.size + self.size * (self.size + 1) // 2 + self.squares
@@ -155,19 +160,20 @@ class SiteTask(WeighedTask):
             ("squares", 1, channels.squares),
         )
         return [
-            Field(name, length, channel.exponent, channel.largest(self.slots))
+            Field.of(name, length, channel, self.slots)
             for name, length, channel in parts
             if channel is not None
         ]
 
     def check_fit(self) -> None:
         """As `Task.check_fit`."""
-        if any(
-            field.largest >= INTEGER_LIMIT for field in (*self.layout.start, *self.layout.later)
-        ):
+        most = self.growth.largest
+        fields = (*self.layout.start, *self.layout.later)
+        larger = max(field.largest + field.per_slot * (most - self.slots) for field in fields)
+        if larger >= INTEGER_LIMIT or most > client.MOST_RECORDS:
             raise PrivacyError(
-                "window.records: the sums of so many records are too large to be sent; use smaller "
-                "windows"
+                f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
+                "records are too large to be sent; use smaller windows"
             )
 
     def query(self, window: Arrays, model: Model) -> Query:
