@@ -239,7 +239,7 @@ def worker(study: Path, environment: dict[str, str]) -> Iterator[None]:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=1) as answer:
+        with urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310  this machine
             return bool(json.load(answer)["publishes"])
     except OSError:
         return False
