@@ -44,7 +44,7 @@ class Due:
     def __init__(self, publish: Publish, rhythm: Rhythm) -> None:
         self._publish, self._rhythm = publish, rhythm
         self._estimated, self._moved = (Counts(), -math.inf), (Counts(), -math.inf)
-        #: Seconds that the last model took: the next ones leave as long for folding.
+        #: Seconds that the last model took: unless slots grow, as long is left for folding.
         self._took = 0.0
 
     def estimate(self, counts: Counts, now: float) -> float | None:
@@ -70,9 +70,8 @@ class Due:
         if counts.offsets <= before.offsets:
             return None
         new = counts.releases - before.releases
-        wait = self._rhythm.wait(before.slots, counts.slots, new, most)
-        wait = self._publish.seconds if wait is None else wait
-        return max(0.0, at + max(wait, self._took) - now)
+        wait = self._rhythm.wait(before.slots, counts.slots, new, most, self._took)
+        return max(0.0, at + (self._publish.seconds if wait is None else wait) - now)
 
     def moved(self, counts: Counts, now: float, took: float) -> None:
         """Note that a model was made, or could not be; took: how long that lasted, in seconds."""

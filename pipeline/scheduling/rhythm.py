@@ -29,14 +29,17 @@ class Rhythm:
     releases: int
     most_of_one: int = 0
 
-    def wait(self, before: int, slots: int, releases: int, most: int = 0) -> float | None:
-        """Return how long after the last model the next one is due, seconds; None: not yet.
+    def wait(
+        self, before: int, slots: int, releases: int, most: int = 0, least: float = 0.0
+    ) -> float | None:
+        """Return how long after the last model the next one is due, in seconds; None: not yet.
 
         before, slots: Record slots that the last model had seen, and that have been seen by now.
         releases, most: How many releases have come since, and how many of one client.
+        least: Seconds between two models where slots have not grown enough for one.
         """
-        if (self.grows and PART * (slots - before) >= before) or 0 < self.most_of_one <= most:
+        if self.grows and PART * (slots - before) >= before:
             return 0.0
-        if releases >= self.releases:
-            return SECONDS
-        return None
+        if 0 < self.most_of_one <= most:
+            return least
+        return max(least, SECONDS) if releases >= self.releases else None
