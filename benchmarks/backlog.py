@@ -155,7 +155,7 @@ def run(case: str, folder: Path, settings: Settings, options: argparse.Namespace
         for group in groups:
             clients = []
             for one in group:
-                words = ["client", str(study), f"client-{number}", one]
+                words = ["client", str(study), f"{case}-{number}", one]
                 command = [sys.executable, "-m", "benchmarks.backlog", *words]
                 clients.append(
                     subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -183,7 +183,7 @@ def source(case: str, folder: Path, settings: Settings, count: int, number: int)
     table = pa.table({**columns, "y": responses.astype(int).astype(str)})
     if case == "c":
         return filled(settings, table)
-    path = folder / f"records-{number}.parquet"
+    path = folder / f"{case}-{number}.parquet"
     pq.write_table(table, path)
     return str(path)
 
