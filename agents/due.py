@@ -34,6 +34,11 @@ class Counts:
         return cls(releases, slots_seen(held), sum(head.next_offset for head in heads))
 
 
+#: An estimate is due, too, when slots have grown by one part in so many: a backlog goes from its
+#: first interval to ten times as many records in less time than passes between two estimates.
+PART = 10
+
+
 class Due:
     """Says how long the next estimate and the next model have still to wait.
 
@@ -56,6 +61,8 @@ class Due:
         new, publish = counts.releases - before.releases, self._publish
         if new <= 0:
             return None
+        if PART * (counts.slots - before.slots) >= before.slots:
+            return 0.0
         wait = 0.0 if new >= publish.releases else publish.seconds
         return max(0.0, at + max(wait, publish.pause) - now)
 

@@ -167,8 +167,8 @@ class Task(RecordBounds, ABC):
         """When the next model is due."""
         releases = self.study.stream.publish.releases
         if self.chained:
-            return Rhythm(True, min(releases, RELEASES), self.most_in_flight)
-        return Rhythm(False, releases)
+            releases = min(releases, RELEASES)
+        return Rhythm(self.chained, releases, self.most_in_flight)
 
     def event(self, model: Model) -> Event:
         """Return what a release at this model costs a record; known before its noise is drawn."""
