@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -67,8 +68,10 @@ class Folding:
         self.partitions: dict[int, Partition] = {}
         #: Partition to the watermark that this worker has seen in Redis.
         self._stored: dict[int, int] = {}
-        #: Set after each commit: the estimate step waits on it.
+        #: Set after each commit and each assignment: the estimate step waits on it.
         self.moved = asyncio.Event()
+        #: How many records have come under each key since the last model: a client waits for one.
+        self.came = Counter[bytes | None]()
         #: Looks at what Redis holds of a partition.
         self._turn = 0
         #: How many releases this worker has added to sums.
@@ -93,6 +96,7 @@ class Folding:
         self.partitions = loaded
         self._suspects.clear()
         self._stored = {number: state.head.next_offset for number, state in loaded.items()}
+        self.moved.set()
         return dict(self._stored)
 
     def release(self, partitions: Iterable[int]) -> None:
@@ -124,6 +128,7 @@ class Folding:
         self._stored[partition] = state.head.next_offset
         fresh = len(records) - known(records, before)
         self.releases += fresh - _set_aside(counted, state.head)
+        self.came.update(record.key for record in records[len(records) - fresh :])
         self.moved.set()
         return True
 

@@ -129,7 +129,7 @@ class Link:
             enable_idempotence=True,
             max_request_size=32 * 2**20,
             request_timeout_ms=int(PATIENCE_SECONDS * 1000),
-            linger_ms=2,
+            linger_ms=0,
         )
         try:
             # an idempotent producer asks for its id again and again, without an end of its own

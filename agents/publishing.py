@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from agents.due import Counts, Due
 from agents.folding import Folding, Send
 from agents.newest_model import Extent, NewestModel, Read
 from agents.pace import Pace
@@ -20,11 +21,12 @@ from pipeline.messages.topics import Topics
 from pipeline.reducer import (
     Summed,
     combine,
+    expansion_of,
     holds_releases,
     model_after,
-    slots_seen,
     start_is_over,
 )
+from pipeline.release.model import Model
 from pipeline.release.task import Task
 from state import Held, RedisStore
 
@@ -33,6 +35,8 @@ log = logging.getLogger("veilstream.publishing")
 LOOK_SECONDS = 10.0
 #: So many of its last messages are looked at then: whoever fills the topic holds nobody up.
 RECENT = 1_000
+#: Seconds between two looks at what other workers have committed, which nobody tells this one.
+OTHERS_SECONDS = 0.1
 
 
 class Publishing:
@@ -62,13 +66,14 @@ class Publishing:
         self._task, self._topics, self._store = task, topics, store
         self._folding, self._send, self._now, self._trust = folding, send, now, trust
         self._models = NewestModel(task, topics, store, send, read, extent, trust)
-        self._pace = Pace()
+        self._pace, self._due = Pace(), Due(task.study.stream.publish, task.rhythm)
         #: When it was last seen that the models topic has the newest one; None: not yet.
         self._looked: float | None = None
-        #: What the last estimate stood for, and when it was made, in seconds since 1970.
-        self._releases, self._at = -1, 0.0
-        #: Partitions of other workers as they were last read, with the bytes of their heads.
+        #: Seconds after which something is due even if this worker commits nothing.
+        self._patience = 0.0
+        #: Partitions of other workers as they were last read, with the bytes of their heads; when.
         self._others: dict[int, Held] = {}
+        self._others_at = -OTHERS_SECONDS
         #: This worker's last estimate; None before the first.
         self.message: EstimateMessage | None = None
         #: Since when a step is on its way, and since when none has come to its end, and why.
@@ -93,18 +98,17 @@ class Publishing:
         return []
 
     async def run(self) -> None:
-        """Publish at the study's rhythm until cancelled."""
-        rhythm = self._task.study.stream.publish
+        """Publish estimates and models, each at its rhythm, until cancelled."""
         while True:
-            await self._wait(min(rhythm.seconds, LOOK_SECONDS))
+            await self._wait(min(self._patience, LOOK_SECONDS))
             if not self.owner:
-                self._looked, self._failing = None, None
+                self._looked, self._failing, self._patience = None, None, LOOK_SECONDS
+                self._folding.came.clear()
                 continue
             self._begun = self._now()
             await self._look_at_models()
             await self.publish_if_due(time.time())
             self._begun = None
-            await asyncio.sleep(rhythm.pause)
 
     async def _look_at_models(self) -> None:
         """Have the newest model in its topic: where that was made anew, clients wait for it."""
@@ -124,79 +128,118 @@ class Publishing:
         self._looked = now
 
     async def publish_if_due(self, now: float) -> bool:
-        """Publish if enough releases or enough time have passed; return whether it did."""
-        rhythm = self._task.study.stream.publish
-        partitions = self._partitions()
-        # those of clients that were taken out count, too: an estimate stands for them as well
-        heads = [state.head for state in partitions.values()]
-        releases = sum(head.folded + head.erased for head in heads)
-        new = releases - self._releases
-        waited = now - self._at
-        if new <= 0 or (new < rhythm.releases and waited < rhythm.seconds):
-            return False
-        if releases == 0:
-            return False
-        done = await self._publish(partitions, now)
-        # after a failure, too: the next one waits for as many new releases as any other
-        self._releases, self._at = releases, now
-        if done:
-            self._failing = None
-        return done
+        """Publish an estimate, a model, or both, if they are due; return whether any was.
 
-    async def _publish(self, partitions: dict[int, Summed], now: float) -> bool:
+        A model waits for no estimate: clients may be waiting for it.
+
+        now: Seconds since 1970.
+        """
+        partitions = self._partitions()
+        counts, at = Counts.of(partitions.values()), self._now()
+        most = max(self._folding.came.values(), default=0)
+        estimate, model = self._due.estimate(counts, at), self._due.model(counts, most, at)
+        if self._models.held is None and not start_is_over(self._task, partitions.values()):
+            # not before more releases have come, and none does without a commit
+            model = None
+        waits = [wait for wait in (estimate, model) if wait is not None]
+        if len(self._folding.partitions) < len(partitions):
+            waits.append(OTHERS_SECONDS)
+        self._patience = min([LOOK_SECONDS, *waits])
+        if 0.0 not in {estimate, model}:
+            return False
+        # the sums as they are now: what is folded while Kafka takes this, the next ones tell
+        self._folding.came.clear()
+        return await self._publish(
+            partitions, counts, now, estimated=estimate == 0.0, moving=model is not None
+        )
+
+    async def _publish(
+        self, partitions: dict[int, Summed], counts: Counts, now: float,
+        *, estimated: bool, moving: bool,
+    ) -> bool:  # fmt: skip
+        begun = self._now()
         if self._store.newest_model() != self._models.held:
             # Redis may have lost it since, and clients that have it wait for a newer one
             await self._models.send_again()
-        version, watermark, known = self._models.after(slots_seen(partitions.values()))
-        # the estimate goes out in any case; the first model may have to wait for more releases, and
-        # where all clients were taken out there is nothing to make a model of
-        moves = holds_releases(partitions.values()) and (
-            known or start_is_over(self._task, partitions.values())
-        )
+        sends: list[Awaitable[object]] = []
+        message: EstimateMessage | None = None
         try:
+            model, message = self._made(partitions, counts, now, estimated=estimated, moving=moving)
+        except NumericError as error:
+            log.warning("no estimate at this point: %s", error)
+            since = self._now() if self._failing is None else self._failing[0]
+            self._failing = since, str(error)
+        else:
+            self._failing = None
+            if model is not None:
+                payload = self._models.signed(write_model(self._task, model, rfc3339(now)))
+                # stored first: a crash before it is sent is mended by the next owner
+                self._models.keep(model.version, payload)
+                sends.append(self._models.send(now))
+            if message is not None:
+                sends += self._estimates(message, now)
+        # after a failure, too: the next one waits for as many new releases as any other
+        at = self._now()
+        if estimated:
+            self._due.estimated(counts, at)
+        if moving:
+            self._due.moved(counts, at, at - begun)
+        await asyncio.gather(*sends)
+        if message is not None:
+            self.message = message
+            self._folding.meters.published(message.event_time)
+        return bool(sends)
+
+    def _made(
+        self, partitions: dict[int, Summed], counts: Counts, now: float,
+        *, estimated: bool, moving: bool,
+    ) -> tuple[Model | None, EstimateMessage | None]:  # fmt: skip
+        """Return the model and the estimate that go out now; NumericError if there can be none.
+
+        moving: Whether the first model may go out, if there is none.
+        """
+        version, watermark, known = self._models.after(counts.slots)
+        # where all clients were taken out there is nothing to make a model of; nor where what Redis
+        # holds is no model of this study, and the first one has to wait for more releases
+        moves = moving and holds_releases(partitions.values())
+        moves = moves and (known or start_is_over(self._task, partitions.values()))
+        message: EstimateMessage | None = None
+        if estimated:
             estimate, message = combine(
                 self._task,
                 partitions,
                 topic=self._topics.releases.name,
                 model_version=version if moves else None,
                 published_at=now,
-                records_per_second=self._pace.rate(self._now(), slots_seen(partitions.values())),
+                records_per_second=self._pace.rate(self._now(), counts.slots),
             )
-            model = model_after(
-                self._task, partitions, (estimate.expansion, estimate.weights), version, watermark
-            )
-        except NumericError as error:
-            log.warning("no estimate at this point: %s", error)
-            since = self._now() if self._failing is None else self._failing[0]
-            self._failing = since, str(error)
-            return False
-        study, written = self._task.study.name, self._models.signed(write_estimate(message))
+            point = estimate.expansion, estimate.weights
+        elif moves:
+            point = expansion_of(self._task, [partitions[n] for n in sorted(partitions)])
+        if not moves:
+            return None, message
+        model = model_after(self._task, partitions, point, version, watermark)
+        return model if self._trust is None else self._trust.ticketed(model), message
+
+    def _estimates(self, message: EstimateMessage, now: float) -> list[Awaitable[object]]:
+        """Return what sends an estimate to its two topics."""
+        study = self._task.study.name
         identity = f"{self._task.revision}/{message.state_version}"
         marks = json_headers("estimate/1", study, identity, rfc3339(now))
-        if self._trust is not None:
-            model = self._trust.ticketed(model)
-        payload = (
-            self._models.signed(write_model(self._task, model, rfc3339(now))) if moves else b""
-        )
-        if moves:
-            # stored first: a crash before it is sent is mended by the next owner
-            self._models.keep(version, payload)
-        sends = [
+        written = self._models.signed(write_estimate(message))
+        return [
             self._send(topic.name, study.encode(), written, marks)
             for topic in (self._topics.estimates, self._topics.latest)
         ]
-        if moves:
-            sends.append(self._models.send(now))
-        await asyncio.gather(*sends)
-        self.message = message
-        self._folding.meters.published(message.event_time)
-        return True
 
     def _partitions(self) -> dict[int, Summed]:
         """Return the sums of every partition: this worker's own, the others' as committed."""
         mine = self._folding.partitions
         every = range(self._topics.releases.partitions)
-        self._others = self._store.summed([n for n in every if n not in mine], self._others)
+        others = [n for n in every if n not in mine]
+        now = self._now()
+        if self._others.keys() != set(others) or now - self._others_at >= OTHERS_SECONDS:
+            self._others, self._others_at = self._store.summed(others, self._others), now
         return {n: mine[n] if n in mine else self._others[n][1] for n in every}
 
     async def _wait(self, seconds: float) -> None:

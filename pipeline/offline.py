@@ -1,12 +1,13 @@
 """The whole pipeline in one process, without Kafka: windows, releases, fold, estimates.
 
 It runs the same functions as clients and workers, in the order in which a live stream with no
-delay would: every `publish.releases` releases a new model, which later windows linearise at. All
+delay would: a new model whenever one is due by `Task.rhythm`, which later windows linearise at. All
 releases are in one partition, unless the order in several changes the estimate.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ from pipeline.reducer import (
     expansion_of,
     model_after,
     slots_seen,
+    start_is_over,
 )
 from pipeline.release.model import Model
 from pipeline.release.task import Task
@@ -78,7 +80,7 @@ class OfflineRun:
         count = task.study.stream.partitions if task.partition_strategy else 1
         self.partitions = [Partition.empty(task, trace=trace) for _ in range(count)]
         self.model: Model = task.first_model
-        self.waiting = 0
+        self.waiting, self._came = 0, Counter[str]()
 
     @property
     def partition(self) -> Partition:
@@ -151,8 +153,18 @@ class OfflineRun:
 
     def _fold_and_move(self, client: str, payload: bytes) -> None:
         self.fold(client, payload)
-        if self.waiting >= self._task.study.stream.publish.releases:
+        if self.wait() is not None:
             self.move()
+
+    def wait(self) -> float | None:
+        """Return how long after the last model the next one is due, as `Rhythm.wait`."""
+        if not (self.model.version or start_is_over(self._task, self.partitions)):
+            return None
+        # where each window stands by itself, none waits for a model here
+        most = max(self._came.values(), default=0) if self._task.chained else 0
+        return self._task.rhythm.wait(
+            self.model.watermark, slots_seen(self.partitions), self.waiting, most
+        )
 
     def release(
         self, client: str, rows: Rows, model: Model, noise: SecureStream | None = None
@@ -188,6 +200,7 @@ class OfflineRun:
             if log and (letters := self._reducer.fold(partition, log)):
                 raise letters[0].fault
         self.waiting += len(arrivals)
+        self._came.update(client for client, _ in arrivals)
 
     def publish(self) -> Estimate:
         """Make the current estimate the newest model, and return it.
@@ -211,6 +224,7 @@ class OfflineRun:
             slots_seen(self.partitions),
         )
         self.waiting = 0
+        self._came.clear()
 
     def _number(self, client: str) -> int:
         return partition_of(client.encode(), len(self.partitions))

@@ -102,7 +102,7 @@ class Client:
         self._faults: Counter[str] = Counter()
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
         self._clips = Clips(lambda: self._encoder.clipped)
-        self._at_model: tuple[int, int] = (0, 0)
+        self._directive = Directive(0, 0)
         self._policy, self._discarded = task.policy, 0
         self._forgets = self._chained and task.study.estimator.forgetting is not None
         self._held: list[Slot] = []
@@ -115,13 +115,15 @@ class Client:
         Raises VeilstreamError: any fault after which this process must stop; everything released is
         kept.
         """
-        self._sender.pump()
         self._models.poll()
+        self._sender.pump()
         now = self._clock()
         self._send_again()
         windows = self._windows(now)
         if not windows:
-            self._models.poll(TURN_SECONDS)
+            # a model that has seen a release comes after its acknowledgement
+            if not self._sender.wait(TURN_SECONDS):
+                self._models.poll(TURN_SECONDS)
             return True
         if self._held:
             self._fill(now)
@@ -161,7 +163,9 @@ class Client:
 
     def _windows(self, now: float) -> int:
         """Return how many windows may be filled now, up to a group; 0 says why in `progress`."""
-        outbox = OUTBOX_LIMIT - self._store.waiting(self._task.study.name)
+        waiting = self._store.waiting(self._task.study.name)
+        outbox = OUTBOX_LIMIT - waiting
+        self._directive = self._told(waiting)
         if outbox <= 0:
             self.progress.waiting_for = "Kafka"
             return 0
@@ -172,10 +176,9 @@ class Client:
         # what the budget refuses must not take windows with it that it allows
         most = min(1 if self._making.each_pays else GROUP, outbox, room)
         found, self.progress.waiting_for = ready(
-            self._policy, self._open_window(), self._directive(), now, most
+            self._policy, self._open_window(), self._directive, now, most
         )
-        # what has begun goes on: it waited for its model then
-        return max(found, 1) if self._sums is not None else found
+        return found
 
     def _share_left(self) -> int:
         """Return how many blocks of `window.records` slots may leave before others send some."""
@@ -184,13 +187,17 @@ class Client:
         return OUTBOX_LIMIT if most is None else most - made
 
     def _open_window(self, *, ended: bool = False) -> OpenWindow:
-        window = self._window
-        return OpenWindow(window.taken, window.size, window.opened, self._discarded, ended)
+        window, size = self._window, self._window.size
+        if self._chained and not window.taken:
+            size = max(size, self._making.standing.room(self._task, self._models.newest))
+        return OpenWindow(window.taken, size, window.opened, self._discarded, ended)
 
-    def _directive(self) -> Directive:
-        version = self._models.newest.version
-        known, released = self._at_model
-        return Directive(version, released if version == known else 0)
+    def _told(self, waiting: int) -> Directive:
+        """Return what the newest model says; waiting: releases that Kafka has not acknowledged."""
+        model = self._models.newest
+        own, behind = self._sender.unseen(self._models.read_to)
+        seen = model.watermark // self._task.study.stream.partitions
+        return Directive(model.version, own, behind, seen).after(waiting)
 
     def _read(self, most: int, now: float) -> None:
         """Read up to so many slots, those that are there, and put them into windows."""
@@ -246,9 +253,7 @@ class Client:
 
     def _settle(self, now: float, *, ended: bool = False) -> None:
         """Do with the open window what the policy says."""
-        # one that is the sums of blocks waited for its model when it began
-        directive = Directive(0, 0) if self._chained else self._directive()
-        decision = self._policy.decide(self._open_window(ended=ended), directive, now)
+        decision = self._policy.decide(self._open_window(ended=ended), self._directive, now)
         free = self._chained or self._share_left() > 0
         if free and (isinstance(decision, Send) or self._has_aged()):
             self._close()
@@ -300,7 +305,6 @@ class Client:
             self._sums = None
         else:
             self._making.window(window.slots, model, tally=tally, position=window.position)
-        released = self._at_model[1] if self._at_model[0] == model.version else 0
-        self._at_model, self._discarded = (model.version, released + 1), 0
+        self._directive, self._discarded = self._directive.after(1), 0
         self._window = Window(self._task.slots)
         self._faults.clear()

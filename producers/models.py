@@ -24,10 +24,6 @@ from pipeline.settings import Settings
 from pipeline.words import counted
 from producers.membership import Membership
 
-#: How long to wait for still newer models, in milliseconds, when one was there already. Kafka
-#: answers a request with the first model that follows it, which may be long past when somebody
-#: looks; the second answer holds all that have come since.
-AGAIN_MS = 10
 #: After so many seconds without a message the last of each topic is read again: one that was made
 #: anew, and has come to where this client stood, holds another there.
 LAST_SECONDS = 10.0
@@ -99,14 +95,23 @@ class ModelFeed:
         if the study's record names another revision.
         """
         records = self._read(int(seconds * 1000))
-        if records and not seconds:
-            records += self._read(AGAIN_MS)
         if not records and time.monotonic() - self._heard > LAST_SECONDS:
             self._look_back()
         self._take_all(records)
         if records:
             self._check_revision()
         return self.newest
+
+    @property
+    def read_to(self) -> int | None:
+        """How far the newest model had read this client's partition of the releases topic.
+
+        That is the next offset: 0 at the public start; None where the model does not say.
+        """
+        offsets = self.newest.offsets
+        if offsets:
+            return offsets[self._partition]
+        return None if self.newest.version else 0
 
     def close(self) -> None:
         """Close the connection."""

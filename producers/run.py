@@ -180,7 +180,10 @@ def run_client(
         )
         if held is None:
             return progress
-        sender = Sender(store, task.study.name, settings, topics, membership)
+        sender = Sender(
+            store, task.study.name, settings, topics, membership,
+            sent=known.sent if lost.certain else None,
+        )  # fmt: skip
         client = Client(
             task,
             source,

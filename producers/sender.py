@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer
@@ -28,13 +29,14 @@ class Sender:
     """Sends the outbox of one study.
 
     membership: Puts the MAC on releases, where they have one.
+    sent: As `Stream.sent`, where the topic still has that release.
 
     Raises BrokerError if Kafka does not answer at the start.
     """
 
     def __init__(
         self, store: ClientStore, study: str, settings: Settings, topics: Topics,
-        membership: Membership | None = None,
+        membership: Membership | None = None, *, sent: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         self._store, self._study, self._topic = store, study, topics.releases.name
         self._settings, self._membership = settings, membership
@@ -42,13 +44,18 @@ class Sender:
         #: Numbers of releases on their way, each with its future.
         self._pending: deque[tuple[int, Any]] = deque()
         self._handed = -1
+        #: Offsets of acknowledged releases that the newest model had not seen; and of the last.
+        self._unseen = deque[int]()
+        self._last = -1
+        if sent is not None:
+            self._acknowledged(sent[1])
         try:
             self._producer = KafkaProducer(
                 **kafka_options(settings),
                 client_id=f"veilstream-{store.client}",
                 enable_idempotence=True,
                 acks="all",
-                linger_ms=5,
+                linger_ms=0,
                 max_request_size=MAX_RELEASE_BYTES,
                 delivery_timeout_ms=PATIENCE_SECONDS * 1000,
                 request_timeout_ms=15_000,
@@ -80,6 +87,38 @@ class Sender:
                 raise self._refused(error) from error
             self._pending.append((item.seq, future))
             self._handed = item.seq
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the next acknowledgement; return whether one was missing.
+
+        seconds: How long at most.
+        """
+        if not self._pending:
+            return False
+        # what failed, the next pump tells
+        with suppress(KafkaError):
+            self._pending[0][1].get(timeout=seconds)
+        return True
+
+    def unseen(self, offset: int | None) -> tuple[int, int]:
+        """Return how many acknowledged releases a model had not seen: this client's, and all.
+
+        Of all clients those count that are in this one's partition, up to its own newest.
+
+        offset: How far the model had read that partition; None: it does not say, and is taken to
+            have read all.
+        """
+        seen = self._last + 1 if offset is None else offset
+        while self._unseen and self._unseen[0] < seen:
+            self._unseen.popleft()
+        return len(self._unseen), max(0, self._last + 1 - seen)
+
+    def _acknowledged(self, offset: int) -> None:
+        if offset <= self._last:
+            # the topic was made anew, and no model will have seen what is gone
+            self._unseen.clear()
+        self._unseen.append(offset)
+        self._last = offset
 
     def drain(self) -> None:
         """Send everything and wait until it is acknowledged; BrokerError as `pump`."""
@@ -119,6 +158,7 @@ class Sender:
             if future.failed():
                 raise self._refused(future.exception)
             done.append(seq)
+            self._acknowledged(future.value.offset)
             place = future.value.partition, future.value.offset
         if done:
             self._store.sent(self._study, done, place)

@@ -4,7 +4,9 @@ Pure: encoded records in, scores and the state of the study out. The steps are t
 `OfflineRun`; what stands between them here is time. Things happen at moments: a window closes when
 its last label has come, its release is made at the newest model that has reached the client,
 arrives after the network's delay and is folded in the order of arrival; the worker publishes at the
-study's rhythm; model and estimate reach clients and predictors after another delay, all at once.
+study's rhythm, or when a model is due; model and estimate reach clients and predictors after
+another delay, all at once. Where releases depend on those before them, a window begins when models
+have kept up, and its release is at the model of then.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.backtest.clock import Delay
+from pipeline.backtest.pacing import Pacing
 from pipeline.backtest.scoring import Judge, Tally
 from pipeline.backtest.timeline import Snapshot, Timeline
-from pipeline.backtest.windows import Closed, Moment, Part, Windows
+from pipeline.backtest.windows import Closed, Moment, Opened, Part, Windows
 from pipeline.errors import ConfigError, NumericError
 from pipeline.offline import OfflineRun
 from pipeline.reducer import start_is_over
@@ -32,7 +35,7 @@ from pipeline.types import Vector
 class _Arrival:
     """A release that reaches the worker; `made` is when its client sent it."""
 
-    client: str
+    client: int
     payload: bytes
     made: Moment
 
@@ -54,7 +57,7 @@ class _Freeze:
     """From now on the frozen estimate learns no more."""
 
 
-_Event = Closed | _Arrival | _News | _Look | _Freeze
+_Event = Opened | Closed | _Arrival | _News | _Look | _Freeze
 
 
 class Engine:
@@ -95,12 +98,13 @@ class Engine:
         self._judge = Judge(task)
         self.run = OfflineRun(task, timed=timed)
         self._windows = Windows(task.growth, task.study.window.seconds if timed else None)
+        self._pacing = Pacing(task) if task.chained else None
         self.timeline = Timeline(bins, 1.0 if timed else float(task.slots))
         self.after, self.frozen = Tally(), Tally()
         self.publications = self.failures = self.records = 0
         self._events: list[tuple[Moment, int, _Event]] = []
         #: Windows whose last label comes with a later record: its number, and the window.
-        self._unlabelled: list[tuple[int, int, Closed]] = []
+        self._unlabelled: list[tuple[int, int, Opened | Closed]] = []
         self._serial = 0
         self._now = Moment(0.0, -1)
         self._model: Model = task.first_model
@@ -119,11 +123,12 @@ class Engine:
         Raises ConfigError if an estimate is to be frozen before there is one; PrivacyError if a sum
         does not fit its lattice.
         """
-        slots, first = self._task.slots, 0
+        first = 0
         while self._task.growth.divisor and not self._windows.begun and first < len(part.clock):
-            # windows grow from the first model on: nobody knows before which of them that is
-            self._feed(part.between(first, first + slots))
-            first += slots
+            # windows grow from the first model on, which comes when one of them is full
+            room = self._windows.room
+            self._feed(part.between(first, first + room))
+            first += room
         self._feed(part.between(first, len(part.clock)))
 
     def _feed(self, part: Part) -> None:
@@ -165,13 +170,18 @@ class Engine:
                 self._push(window.at.later(late), window)
         while self._events:
             self._step()
+        if self._pacing is not None:
+            self._pacing.ended = True
+            self._go_on(self._now)
+            while self._events:
+                self._step()
 
     @property
     def _in_clock(self) -> bool:
         """Whether labels are late in the unit of the clock."""
         return self._timed == (self._labels.of == "seconds")
 
-    def _label(self, window: Closed) -> None:
+    def _label(self, window: Opened | Closed) -> None:
         """Hold a window back until the label of its last record has come."""
         late = self._labels.mean
         if not late or self._in_clock:
@@ -197,17 +207,20 @@ class Engine:
     def _step(self) -> None:
         at, _, event = heapq.heappop(self._events)
         match event:
-            case Closed():
-                self._release(at, event)
+            case Opened() | Closed():
+                self._take(at, event)
             case _Arrival():
                 milliseconds = int(1000 * event.made.clock) if self._timed else 0
-                self.run.fold(event.client, event.payload, milliseconds)
+                if self._pacing is not None:
+                    self._pacing.arrived(event.client, self.run.releases)
+                self.run.fold(self._names[event.client], event.payload, milliseconds)
                 self._publish_if_due(at)
             case _Look():
                 self._look_at = None
                 self._publish_if_due(at)
             case _News():
                 self._hear(event)
+                self._go_on(at)
             case _Freeze():
                 if self._newest is None:
                     raise ConfigError(
@@ -215,24 +228,43 @@ class Engine:
                     )
                 self._kept = self._newest.coefficients
 
-    def _release(self, at: Moment, window: Closed) -> None:
+    def _take(self, at: Moment, window: Opened | Closed) -> None:
+        if self._pacing is not None:
+            self._pacing.take(window)
+            self._leave(at, window.client)
+        elif isinstance(window, Closed):
+            self._release(at, window, self._model)
+
+    def _go_on(self, at: Moment) -> None:
+        """Let windows begin that have waited for a model."""
+        if self._pacing is not None:
+            for client in self._pacing.waiting():
+                self._leave(at, client)
+
+    def _leave(self, at: Moment, client: int) -> None:
+        if self._pacing is not None:
+            for window, model in self._pacing.leaving(client, self._model):
+                self._release(at, window, model)
+
+    def _release(self, at: Moment, window: Closed, model: Model) -> None:
         name = self._names[window.client]
-        payload = self.run.release(name, window.rows, self._model)
+        payload = self.run.release(name, window.rows, model)
         arrives = at.later(self._network.draw(self._rng))
         # a client's own releases keep their order, as its producer sees to it
         arrives = max(arrives, self._arrived.get(name, arrives))
         self._arrived[name] = arrives
-        self._push(arrives, _Arrival(name, payload, at))
+        self._push(arrives, _Arrival(window.client, payload, at))
 
     def _publish_if_due(self, at: Moment) -> None:
         """Publish by the study's rhythm; without event time there are no seconds to count."""
         rhythm, waiting = self._task.study.stream.publish, self.run.waiting
-        enough = waiting >= rhythm.releases
-        if not waiting or not (enough or self._timed):
+        enough, model = waiting >= rhythm.releases, self.run.wait()
+        if not waiting or not (enough or self._timed or model is not None):
             return
         last = self._published_at
         if self._timed and last is not None:
-            due = last + (rhythm.pause if enough else max(rhythm.pause, rhythm.seconds))
+            wait = rhythm.pause if enough else max(rhythm.pause, rhythm.seconds)
+            due = last + (wait if model is None else min(wait, model))
             if due > at.clock:
                 if self._look_at is None or due < self._look_at:
                     self._look_at = due

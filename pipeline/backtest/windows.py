@@ -57,6 +57,18 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """A window whose first slot has come.
+
+    size: How many slots it may hold.
+    """
+
+    at: Moment
+    client: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """A window that is closed, with its slots."""
 
@@ -67,10 +79,11 @@ class Closed:
 
 @dataclass(slots=True)
 class _Open:
-    """A window that fills."""
+    """A window that fills; begun: as `Windows.begun` was when its first slot came."""
 
     opened: float
     size: int
+    begun: bool
     taken: int = 0
     last: int = 0
     features: list[Matrix] = field(default_factory=list)
@@ -83,7 +96,7 @@ class Windows:
     growth: How large they are.
     seconds: A window closes this long after its first slot; None: only when it is full.
 
-    begun: Whether clients have a model by now: from then on what they release lets windows grow.
+    begun: Whether clients have a model by now: what they release at one lets windows grow.
     """
 
     def __init__(self, growth: Growth, seconds: float | None) -> None:
@@ -91,30 +104,38 @@ class Windows:
         self._open: dict[int, _Open] = {}
         self._before: dict[int, int] = {}
 
-    def cut(self, part: Part) -> list[Closed]:
-        """Take records, and return the windows that close by the last of them, in order."""
+    @property
+    def room(self) -> int:
+        """How many records may come before another than the last of them closes a full window."""
+        rooms = [held.size - held.taken for held in self._open.values()]
+        return min([self._growth.records, *rooms])
+
+    def cut(self, part: Part) -> list[Opened | Closed]:
+        """Take records; return the windows that open and close by the last of them, in order."""
         order = np.argsort(part.clients, kind="stable")
         bounds = np.flatnonzero(np.diff(part.clients[order])) + 1
-        closed: list[Closed] = []
+        found: list[Opened | Closed] = []
         for rows in np.split(order, bounds) if len(order) else []:
-            closed += self._fill(part, int(part.clients[rows[0]]), rows)
+            found += self._fill(part, int(part.clients[rows[0]]), rows)
         if self._seconds is not None and len(part.clock):
-            closed += self._close_by(float(part.clock[-1]))
-        closed.sort(key=lambda window: window.at)
-        return closed
+            found += self._close_by(float(part.clock[-1]))
+        found.sort(key=lambda window: window.at)
+        return found
 
     def rest(self, at: Moment) -> Iterator[Closed]:
-        """Close what is left, in the order in which the clients were first seen."""
-        for step, client in enumerate(sorted(self._open)):
+        """Close what is left, in the order of the first slots."""
+        for step, client in enumerate(sorted(self._open, key=lambda one: self._open[one].opened)):
             yield self._close(client, Moment(at.clock, at.cause + step))
 
-    def _fill(self, part: Part, client: int, rows: Integers) -> Iterator[Closed]:
+    def _fill(self, part: Part, client: int, rows: Integers) -> Iterator[Opened | Closed]:
         clock, done = part.clock[rows], 0
         while done < len(rows):
             held = self._open.get(client)
             if held is None:
                 size = self._growth.next_window(self._before.get(client, 0))
-                held = self._open[client] = _Open(float(clock[done]), size)
+                held = self._open[client] = _Open(float(clock[done]), size, self.begun)
+                at = Moment(float(clock[done]), part.first + int(rows[done]))
+                yield Opened(at, client, size)
             full = end = min(done + held.size - held.taken, len(rows))
             if self._seconds is not None:
                 deadline = held.opened + self._seconds
@@ -145,7 +166,7 @@ class Windows:
 
     def _close(self, client: int, at: Moment) -> Closed:
         held = self._open.pop(client)
-        if self.begun:
+        if held.begun:
             blocks = -(-held.taken // self._growth.records)
             self._before[client] = self._before.get(client, 0) + blocks * self._growth.records
         rows = Arrays(np.concatenate(held.features), np.concatenate(held.responses))

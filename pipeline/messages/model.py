@@ -65,6 +65,8 @@ class ModelMessage(
         none.
     ticket: 16 bytes in hexadecimal digits that a release at this model says again, where releases
         are authenticated.
+    next_offsets: For each partition of the releases topic, in their order, the offset behind the
+        last record that it stands for; none in a model that does not say.
     """
 
     study: str
@@ -76,6 +78,7 @@ class ModelMessage(
     published_at: str
     partitions: list[PartitionPart] = []
     ticket: Ticket = ""
+    next_offsets: list[Annotated[int, Meta(ge=0, le=WATERMARK_LIMIT)]] = []
 
 
 LARGEST_COEFFICIENT = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
@@ -107,6 +110,7 @@ def write_model(task: Task, model: Model, published_at: str) -> bytes:
                 for part in model.parts
             ],
             ticket=model.ticket.hex(),
+            next_offsets=list(model.offsets),
         )
     )
 
@@ -133,11 +137,13 @@ def read_model(task: Task, payload: bytes) -> Model:
     _check_weights(task, negative, positive)
     lattice = _coefficients([c.value for c in message.coefficients])
     parts = tuple(_read_part(task, part) for part in message.partitions)
-    if len(parts) != (task.study.stream.partitions if task.partition_strategy else 0):
+    count = task.study.stream.partitions
+    paths = len(parts) == (count if task.partition_strategy else 0)
+    if not paths or len(message.next_offsets) not in {0, count}:
         raise PayloadError("wrong-shape", "the model is for another number of partitions")
     return Model(
         message.version, lattice, (negative, positive), message.watermark, parts,
-        ticket=bytes.fromhex(message.ticket),
+        ticket=bytes.fromhex(message.ticket), offsets=tuple(message.next_offsets),
     )  # fmt: skip
 
 

@@ -145,7 +145,11 @@ def model_after(
         server.part(partitions[n].head.slots, partitions[n].sums.states.get(0))
         for n in sorted(partitions)
     ]
-    return replace(model, parts=tuple(part for part in parts if part is not None))
+    return replace(
+        model,
+        parts=tuple(part for part in parts if part is not None),
+        offsets=tuple(partitions[n].head.next_offset for n in sorted(partitions)),
+    )
 
 
 def start_is_over(task: Task, partitions: Iterable[Summed]) -> bool:

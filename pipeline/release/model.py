@@ -48,6 +48,8 @@ class Model:
     partition_watermark: As in `Part`, in the model of one partition; clients pass it on.
     ticket: What shows that it was published, 16 bytes, where releases are authenticated; clients
         pass it on.
+    offsets: How far its estimate had read each partition of the releases topic, the next offset;
+        none at the start. A client compares them with the offsets of its own releases.
     """
 
     version: int
@@ -57,6 +59,7 @@ class Model:
     parts: tuple[Part, ...] = ()
     partition_watermark: int | None = None
     ticket: bytes = b""
+    offsets: tuple[int, ...] = ()
 
     def at(self, partition: int) -> Model:
         """Return the model for the clients of one partition."""

@@ -20,9 +20,13 @@ from pipeline.release.model import Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.rows import clipped_to_norm, weight_of
 from pipeline.scheduling.policy import ReleasePolicy, WhenFull
+from pipeline.scheduling.rhythm import RELEASES, Rhythm
 from pipeline.study import Study, revision_of
 from pipeline.study.growth import Growth, growth_of
 from pipeline.types import Matrix, Vector
+
+#: Windows that a client releases at the public start, and at one model where each stands by itself.
+MOST_AT_START = 4
 
 
 class Task(RecordBounds, ABC):
@@ -139,8 +143,32 @@ class Task(RecordBounds, ABC):
     @property
     def policy(self) -> ReleasePolicy:
         """When a client's windows leave."""
-        study = self.study
-        return WhenFull(study.window.seconds, study.stream.max_in_flight_windows)
+        return WhenFull(self.study.window.seconds, self.most_in_flight, self.most_at_start)
+
+    @property
+    def chained(self) -> bool:
+        """Whether a release depends on those before it, by its size or by its noise."""
+        return bool(self.growth.divisor) or self.remembers
+
+    @property
+    def most_in_flight(self) -> int:
+        """How many windows of a client the newest model may lack; 0: any number."""
+        most = self.study.stream.max_in_flight_windows
+        return (2 if self.chained else MOST_AT_START) if most is None else most
+
+    @property
+    def most_at_start(self) -> int:
+        """How many windows a client may release before the first model; 0: any number."""
+        most = self.study.stream.max_in_flight_windows
+        return MOST_AT_START if most is None else most
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """When the next model is due."""
+        releases = self.study.stream.publish.releases
+        if self.chained:
+            releases = min(releases, RELEASES)
+        return Rhythm(self.chained, releases, self.most_in_flight)
 
     def event(self, model: Model) -> Event:
         """Return what a release at this model costs a record; known before its noise is drawn."""

@@ -1,4 +1,5 @@
-"""When a window may leave a client, if it may leave at all.
+"""When a window may begin and leave, and when the next model is due.
 
-- `policy`: what a policy is told and what it may say; the rule of today.
+- `policy`: what a policy of windows is told and what it may say; the rule of today.
+- `rhythm`: when the models of a study follow one another.
 """

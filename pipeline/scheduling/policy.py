@@ -38,11 +38,20 @@ class Directive:
     """What the worker has told the client.
 
     version: Of the newest model.
-    in_flight: How many windows this client has released at it, in this run.
+    in_flight: How many releases of this client that model had not seen, as far as they are known.
+    behind: How many releases of all clients it had not seen in this one's partition of the topic,
+        when the newest one of this client was acknowledged.
+    seen: How many record slots it had seen, divided by the number of partitions.
     """
 
     version: int
     in_flight: int
+    behind: int = 0
+    seen: int = 0
+
+    def after(self, releases: int) -> Directive:
+        """Return what it says once this client has made more releases."""
+        return replace(self, in_flight=self.in_flight + releases, behind=self.behind + releases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +93,49 @@ class ReleasePolicy(Protocol):
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
         """Say what becomes of the open window.
 
+        An empty one that must not begin yet gets a `Wait` with a reason.
+
         now: Seconds of the client's clock, as `OpenWindow.opened`.
         """
 
 
+#: A window begins where the newest model lacks no more than so many releases of all clients, or
+#: one part in so many of the slots that it has seen: a point far from the estimate says less.
+TOGETHER, PART = 8, 10
+
+
 @dataclass(frozen=True, slots=True)
 class WhenFull:
-    """A window leaves when it is full, old, or the last; not too far ahead of the model.
+    """A window leaves when it is full, old, or the last; it begins when models have kept up.
 
     seconds: How old an open window may become; None: as old as it takes to fill it.
-    most_in_flight: How many windows may be released at one model; 0: any number.
+    most_in_flight: How many windows of a client the newest model may lack, with the one that
+        begins; 0: any number, of all clients, too.
+    at_start: The same before the first model, where other clients do not count.
     """
 
     seconds: float | None = None
     most_in_flight: int = 0
+    at_start: int = 0
     discards: ClassVar[bool] = False
 
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
         """As `ReleasePolicy.decide`."""
-        if 0 < self.most_in_flight <= directive.in_flight:
-            return Wait("a newer model")
-        if window.full or (window.ended and window.taken):
+        if not window.taken:
+            return Wait("a newer model" if self._is_ahead(window.size, directive) else "")
+        if window.full or window.ended:
             return Send()
         if self.seconds is None or window.opened is None:
             return Wait()
         return Send() if now - window.opened >= self.seconds else Wait()
+
+    def _is_ahead(self, slots: int, directive: Directive) -> bool:
+        if not self.most_in_flight:
+            return False
+        if not directive.version:
+            return directive.in_flight >= self.at_start
+        others = max(TOGETHER, directive.seen // (PART * slots))
+        return directive.in_flight >= self.most_in_flight or directive.behind > others
 
 
 def ready(
@@ -121,14 +148,14 @@ def ready(
 
     Returns: The number, and what the next one waits for if that is fewer.
     """
-    window = replace(window, taken=window.size, opened=now)
     for number in range(most):
-        decision = policy.decide(window, directive, now)
+        begins = policy.decide(window, directive, now)
+        if isinstance(begins, Wait) and begins.reason and not window.taken:
+            return number, begins.reason
+        decision = policy.decide(replace(window, taken=window.size, opened=now), directive, now)
         if isinstance(decision, Wait):
             return number, decision.reason
-        if isinstance(decision, Discard):
-            window = replace(window, discarded=window.discarded + 1)
-        else:
-            window = replace(window, discarded=0)
-            directive = replace(directive, in_flight=directive.in_flight + 1)
+        dropped = isinstance(decision, Discard)
+        window = replace(window, taken=0, discarded=window.discarded + 1 if dropped else 0)
+        directive = directive if dropped else directive.after(1)
     return most, ""

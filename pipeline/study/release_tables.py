@@ -222,15 +222,14 @@ class Stream(Strict, frozen=True, kw_only=True):
         ),
     ] = "30d"
     max_in_flight_windows: Annotated[
-        int,
+        Annotated[int, Meta(ge=0, le=10**6)] | None,
         key(
-            "windows that a client may release at one model, in each of its runs, before it "
-            "waits for a newer model; 0: never wait",
+            "windows of a client that the newest model may lack, with the one that begins; a "
+            "further one waits for a newer model; 0: never wait; default 2 where windows grow or "
+            "noise has a memory, once there is a model, else 4",
             4,
-            ge=0,
-            le=10**6,
         ),
-    ] = 4
+    ] = None
     publish: Annotated[Publish, key("rhythm of estimates", "{ releases = 8 }")] = Publish()
 
 

@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from pipeline.backtest import Options, backtest, run_backtest
 from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import Reading
-from pipeline.backtest.windows import Moment, Windows
+from pipeline.backtest.windows import Closed, Moment, Opened, Windows
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.release import header_of
 from pipeline.methods import task_of
@@ -130,19 +130,12 @@ def records_of(table: dict[str, np.ndarray[Any, Any]]) -> Iterator[dict[str, obj
 def offline(task: Task, table: dict[str, np.ndarray[Any, Any]]) -> OfflineRun:
     """Run windows as `veilstream fit` does, record by record."""
     encoder, run = Encoder(task.study), OfflineRun(task)
-    windows: dict[str, list[Row | None]] = {}
     for record in records_of(table):
-        window = windows.setdefault(str(record["who"]), [])
-        try:
-            window.append(encoder.encode(record))
-        except RecordError:
-            window.append(None)
-        if len(window) == task.slots:
-            run.add(str(record["who"]), window)
-            windows[str(record["who"])] = []
-    for client, window in windows.items():
-        if window:
-            run.add(client, window)
+        row: Row | None = None
+        with contextlib.suppress(RecordError):
+            row = encoder.encode(record)
+        run.take(str(record["who"]), (row,))
+    run.close()
     return run
 
 
@@ -351,9 +344,12 @@ def test_windows_close_by_event_time() -> None:
     closed: list[tuple[float, int]] = []
     options = Options(event_time="t")
     reading = Reading(study, options, table, "csv")
-    windows = Windows(50, 30.0)
+    windows, opened = Windows(task_of(study).growth, 30.0), list[float]()
     for part in reading.parts():
-        closed += [(w.at.clock, len(w.rows.responses)) for w in windows.cut(part)]
+        found = windows.cut(part)
+        opened += [w.at.clock for w in found if isinstance(w, Opened)]
+        closed += [(w.at.clock, len(w.rows.responses)) for w in found if isinstance(w, Closed)]
+    assert opened == [0.0, 30.0, 100.0, 300.0]
     closed += [(w.at.clock, len(w.rows.responses)) for w in windows.rest(Moment(300.0, 6))]
     # 30 s after the first record of each; the last one at the end of the history
     assert closed == [(30.0, 3), (60.0, 1), (130.0, 1), (300.0, 1)]

@@ -25,7 +25,6 @@ from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import Query
 from pipeline.release.rows import inside
-from pipeline.scheduling.policy import ReleasePolicy, WhenFull
 from pipeline.types import Matrix, Vector
 
 #: The ridge, where a study names none, over the least one that its budget allows.
@@ -57,9 +56,9 @@ class CopiesTask(WeighedTask):
     at_models = moving
 
     @property
-    def policy(self) -> ReleasePolicy:
-        """As `Task.policy`: linear fits wait for no model."""
-        return super().policy if self.moving else WhenFull(self.study.window.seconds)
+    def most_in_flight(self) -> int:
+        """As `Task.most_in_flight`: linear fits wait for no model."""
+        return super().most_in_flight if self.moving else 0
 
     @cached_property
     def deviation(self) -> float:

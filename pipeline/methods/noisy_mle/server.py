@@ -72,7 +72,7 @@ class SiteServer(Server[SiteState]):
 
         Which version a release gives does not count: one that was forged would be enough.
         """
-        stream = self._task.study.stream
-        if stream.max_in_flight_windows and furthest >= stream.max_in_flight_windows:
+        if 0 < self._task.most_at_start <= furthest:
             return True
-        return sum(state.releases for state in states) >= stream.publish.releases
+        releases = self._task.study.stream.publish.releases
+        return sum(state.releases for state in states) >= releases

@@ -17,7 +17,6 @@ from pipeline.release.budget import Budget
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
 from pipeline.release.query import Query
-from pipeline.scheduling.policy import ReleasePolicy, WhenFull
 from pipeline.study import Study
 
 #: Shares of the squared budget: score and curvature as split = 2 of the paper's reference has them
@@ -58,11 +57,9 @@ class SiteTask(WeighedTask):
         return version == 0 or self.release == "sufficient"
 
     @property
-    def policy(self) -> ReleasePolicy:
-        """As `Task.policy`: sums at 0 wait for no model."""
-        if self.release == "sufficient":
-            return WhenFull(self.study.window.seconds)
-        return super().policy
+    def most_in_flight(self) -> int:
+        """As `Task.most_in_flight`: sums at 0 wait for no model."""
+        return 0 if self.release == "sufficient" else super().most_in_flight
 
     @cached_property
     def bounds(self) -> Bounds:

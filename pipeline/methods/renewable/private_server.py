@@ -98,7 +98,7 @@ class PrivateServer(Server[PrivateState]):
         client has sent all that `stream.max_in_flight_windows` or `trust.largest_share` allows.
         """
         stream, share = self._task.study.stream, most_releases(self._task.study, 0)
-        held_at = [most for most in (stream.max_in_flight_windows, share) if most]
+        held_at = [most for most in (self._task.most_at_start, share) if most]
         if any(state.epochs for state in states) or any(furthest >= most for most in held_at):
             return True
         return sum(int(state.start[-1]) for state in states) >= stream.publish.releases
