@@ -21,6 +21,12 @@ CELLS = (
     Cell("linear", 3000, 6, 8.0, release="sufficient"),
     Cell("logistic", 20000, 8, 8.0, intercept=1.0, rare=0.01),
 )
+#: Of windows that grow to about five times what they were.
+GROWING = (
+    Cell("logistic", 200, 5, 4.0, rounds=34, grows=True),
+    Cell("linear", 200, 5, 2.0, release="score", rounds=34, grows=True),
+    Cell("linear", 200, 5, 4.0, release="sufficient", rounds=34, grows=True),
+)
 #: Features that nearly move together, so that a few streams have intervals first.
 TOGETHER = (
     Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=4, together=0.995),
@@ -43,6 +49,20 @@ def test_intervals_hold_the_truth_wherever_they_are_given(cell: Cell) -> None:
     for row in rows:
         if row["coverage"] is not None:
             # some rows of each of these cells: four errors, and that of hardly any interval missed
+            error = 4 * max(row["error"], 0.01)
+            assert LEAST - error <= row["coverage"] <= MOST + error, row
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", GROWING, ids=lambda cell: cell.label)
+def test_intervals_of_windows_that_grow_hold_the_truth(cell: Cell) -> None:
+    told = [stream(cell, seed) for seed in SEEDS]
+    rows = [row_of(cell, number, [one[number] for one in told]) for number in cell.shown]
+    assert rows[-1]["ready"] == 1.0
+    # from round 20 to round 32 0.79 times with windows of one size
+    assert rows[-1]["half"] < 0.65 * rows[4]["half"]
+    for row in rows:
+        if row["coverage"] is not None:
             error = 4 * max(row["error"], 0.01)
             assert LEAST - error <= row["coverage"] <= MOST + error, row
 

@@ -39,9 +39,14 @@ def test_a_plan_says_what_features_need_that_use_a_part_of_their_ranges() -> Non
     assert "hardly before 16,000" in said
     # half of the ridge is clear of the noise after four times the releases, of windows of 500, and
     # keeps models near later
-    quarter, eighth = (with_ridge(found.study, ridge / n) for n in (4, 8))
+    fixed = with_keys(found.study, {"window.growth": 0}, name="fixed")
+    quarter, eighth = (with_ridge(fixed, ridge / n) for n in (4, 8))
     assert eighth.usual >= quarter.usual > 16_000
     assert eighth.narrow == pytest.approx(4 * (quarter.narrow or 0), rel=0.06)
+    # windows that grow have little more noise from then on
+    soon, later = (with_ridge(found.study, ridge / n).narrow or 0 for n in (4, 8))
+    assert 16_000 < soon < (quarter.narrow or 0)
+    assert later < 2.5 * soon
     assert with_ridge(found.study, 0.0).narrow is None
 
 
