@@ -33,6 +33,7 @@ _SGD, _LEDGER = "tests/unit/test_sgd_study.py", "tests/producers/test_ledger.py"
 _SENSITIVITY, _PERSONAL = "tests/property/test_sensitivity.py", "tests/unit/test_personal.py"
 _ACCOUNTING, _PRIVATISE = "tests/unit/test_accounting.py", "tests/unit/test_privatise.py"
 _MECHANISMS, _LOST = "tests/unit/test_mechanisms.py", "tests/producers/test_lost_databases.py"
+_TOGETHER = "tests/property/test_one_budget.py"
 _FOUND = "tests/producers/test_found.py"
 _BUDGET, _NEWEST = "pipeline/release/budget.py", "tests/unit/test_newest.py"
 _RENEWABLE = "pipeline/methods/renewable/task.py"
@@ -56,9 +57,45 @@ FAULTS = (
     Fault(
         "class counts outside of the shares",
         _RENEWABLE,
-        "total = gradient + curvature + counts\n",
-        "total = gradient + curvature\n",
+        "else sum(shares.values())",
+        'else sum(v for name, v in shares.items() if name != "counts")',
         (_MECHANISMS, _PRIVATISE),
+    ),
+    Fault(
+        "a loss's curvature said to be small where slopes are not",
+        "pipeline/losses/logistic.py",
+        "return ends[1:], 4 * ends[:-1] * (1 - ends[:-1])",
+        "return ends[1:], 4 * ends[1:] * (1 - ends[1:])",
+        ("tests/unit/test_families.py", _TOGETHER),
+    ),
+    Fault(
+        "gradients left out of what one record uses up",
+        "pipeline/privacy/sensitivity.py",
+        'moved = {"gradient": slope, "curvature"',
+        'moved = {"gradient": 0 * slope, "curvature"',
+        (_TOGETHER, "tests/unit/test_shares.py"),
+    ),
+    Fault(
+        "a middle calibrated for slopes, not for their squares",
+        _RENEWABLE,
+        '("middle", slope * slope)',
+        '("middle", slope)',
+        (_TOGETHER, _SENSITIVITY),
+    ),
+    Fault(
+        "short records that replace each other taken for parallel ones",
+        _RENEWABLE,
+        "if self.split.middle is None:\n            return sensitivity.of_curvature",
+        "if factor:\n            return sensitivity.of_curvature",
+        (_TOGETHER,),
+        test_is_new=True,
+    ),
+    Fault(
+        "noise that remembers without the norm of its memory",
+        "pipeline/privacy/channel.py",
+        "scale *= memory.NORM * 2**memory.BITS",
+        "scale *= 2**memory.BITS",
+        (_MECHANISMS, _TOGETHER, "tests/property/test_chain_attack.py"),
     ),
     Fault(
         "products calibrated for slopes, not for their squares",
@@ -105,8 +142,8 @@ FAULTS = (
     Fault(
         "the start calibrated for half of its slopes",
         _RENEWABLE,
-        "            self.loss.start_slope_bound, 0.0,",
-        "            self.loss.start_slope_bound / 2, 0.0,",
+        "return self._channels(shares, self.loss.start_slope_bound)",
+        "return self._channels(shares, self.loss.start_slope_bound / 2)",
         (_SENSITIVITY,),
     ),
     Fault(

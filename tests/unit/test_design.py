@@ -345,16 +345,6 @@ def test_the_intercept_s_condition_is_the_rule_of_the_estimate() -> None:
     assert releases <= found / task.slots <= 1.06 * releases + 1
 
 
-def test_a_design_names_the_width_that_is_the_default() -> None:
-    study = parse_study(study_text())
-    found, _ = designed(study)
-    width = found.estimator.method["secant_width"]
-    again = with_keys(found, {"estimator.method": {}}, name="again")
-    assert task_of(again).secant.width == width
-    logistic, _ = designed(parse_study(study_text(loss="logistic")))
-    assert not logistic.estimator.method
-
-
 def test_a_design_says_that_it_overrides_a_ridge_of_zero(tmp_path: Path) -> None:
     path, written = tmp_path / "study.toml", tmp_path / "new.toml"
     for ridge, told in ((0.0, True), (0.01, False)):
