@@ -16,7 +16,7 @@ from infra.addresses import connected
 from infra.rights import ROLES, Role
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.doctor.coverage import Coverage, StreamResult, result_of, sum_up
-from pipeline.doctor.population import Population, Target, target_of
+from pipeline.estimators.population import Population, Target, target_of
 from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.doctor.verdict import Verdict, judge, limits
 from pipeline.errors import ConfigError

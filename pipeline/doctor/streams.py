@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from pipeline.doctor.population import Population
+from pipeline.estimators.population import Population
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import method_of, task_of
