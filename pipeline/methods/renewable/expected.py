@@ -48,13 +48,18 @@ from pipeline.types import Matrix, Vector
 #: A plan takes a model each time that slots have grown by this share, one window at least.
 PART = 0.05
 #: No plan looks further ahead.
-MOST_SLOTS = 1e12
+MOST_RECORDS = 1e12
 #: Pairs of records that stand for the population, and numbers that they hold at most.
 PAIRS, NUMBERS = 2**11, 2**20
 #: Below this mean square distance of predictors a score is as good as linear.
 NEAR = 0.01
 #: How far the logarithm of the bend varies from stream to stream, over sqrt(2 / directions).
 SCATTER = 0.68
+#: Estimates whose slots differ by this share are as good as independent.
+APART = 0.1
+#: Shares of all streams: of those that have had intervals at first, and of those that have them
+#: for good, which a plan looks for until so many times the slots.
+HALF, LASTING, AHEAD = 0.5, 0.8, 2.0
 #: Nodes of the quadrature over the scatter of a model.
 NODES, WEIGHTS = hermegauss(5)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -83,18 +88,82 @@ class Reference:
 class Stage:
     """What is expected of an estimate after some record slots.
 
-    slots: Of all releases, those at the public start included.
+    records: How many have come, with those in open windows and those at the public start.
     size: s, the spectral size of the curvature's noise.
     variances: Of the coefficients, with what unknown directions hide, shape (d,).
     unknown: Which of them have no interval for that, shape (d,).
     ready: Chance that the estimate is ready, in [0, 1].
     """
 
-    slots: float
+    records: float
     size: float
     variances: Vector
     unknown: NDArray[np.bool_]
     ready: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a stream; numbers of records are None beyond `MOST_RECORDS`.
+
+    first: After how many half of all streams have had an estimate with an interval for every second
+        slope. Such intervals may be gone again in the next one.
+    lasting: From how many on four of five streams have them.
+    whole: From how many on every coefficient has one.
+    late: Which coefficients have none at `first`, shape (d,).
+    variances: Of the coefficients at the size that was asked for, shape (d,).
+    """
+
+    first: float | None
+    lasting: float | None
+    whole: float | None
+    late: NDArray[np.bool_]
+    variances: Vector
+
+
+def expect(
+    task: RenewableTask, records: float, clients: int, most: float = MOST_RECORDS
+) -> Expected:
+    """Return what is expected of a noised stream of so many records.
+
+    most: On how many an estimate rests at most.
+    """
+    first = lasting = whole = None
+    late, without, before = np.zeros(task.size, dtype=bool), 1.0, 0.0
+    variances: Vector | None = None
+    for stage in stages(task, clients):
+        now = stage.records
+        if now <= records or variances is None:
+            # the first of all stages stands for what is smaller
+            variances = stage.variances
+        if now > records and first and whole and lasting and now > AHEAD * lasting:
+            break
+        if now > most:
+            break
+        if stage.ready:
+            apart = math.log(now / before) / APART if before else 1.0
+            without *= (1 - min(stage.ready, 0.9999)) ** apart
+            before = now
+        if first is None and without <= HALF:
+            first, late = now, stage.unknown
+        lasting = None if stage.ready < LASTING else lasting or now
+        whole = None if stage.unknown.any() else whole or now
+    if variances is None:
+        raise ValueError("a stream has no stage")
+    return Expected(first, lasting, whole, late, variances)
+
+
+def start_slots(task: RenewableTask, clients: int) -> int:
+    """Return how many slots are released at the public start."""
+    releases = task.study.stream.publish.releases
+    return task.slots * min(releases, (task.most_at_start or releases) * clients)
+
+
+def noise_size(task: RenewableTask, records: float, clients: int) -> float:
+    """Return s, the spectral size of the curvature's noise in an estimate of so many records."""
+    windows = Windows(task, clients)
+    slots = windows.released(records - start_slots(task, clients))
+    return noise_of(task).of_curvature(max(windows.noise(0.0, slots), 1.0), slots)
 
 
 class Windows:
@@ -114,6 +183,21 @@ class Windows:
     def next_window(self, slots: float) -> int:
         """Return the slots of a client's next window, where all together have released so many."""
         return self._growth.next_window(int(slots / self._clients))
+
+    def come(self, slots: float) -> float:
+        """Return how many records have come where so many slots are released.
+
+        Open windows are half full.
+        """
+        return slots + self._clients * self.next_window(slots) / 2
+
+    def released(self, records: float) -> float:
+        """Return how many slots are released where so many records have come: one at least."""
+        slots = max(records, 1.0)
+        # an open window is a part of what its client has released, so that this settles
+        for _ in range(4):
+            slots = records - self._clients * self.next_window(slots) / 2
+        return max(slots, float(self._growth.records))
 
     def number(self, slots: float) -> float:
         """Return how many windows each client has released, where all have released so many slots.
@@ -275,9 +359,7 @@ class _Course:
         self._score, self._bend = nothing, 1.0
         self._score, self._bend = self._of_records(nothing, nothing)
         self._longest = LONGEST_STEP / task.norm_bound
-        stream = task.study.stream
-        most = stream.max_in_flight_windows or stream.publish.releases
-        self._begun = task.slots * min(stream.publish.releases, most * clients)
+        self._begun = start_slots(task, clients)
         self._models = _Models()
         self._add(*self._first(), -1.0, -1.0, 0.0)
         #: How many releases each model had seen.
@@ -326,7 +408,7 @@ class _Course:
             least = math.sqrt(float(variances.min()))
             near = math.log(least / found.bent) + scatter**2 / 2
             ready = float(ndtr(near / scatter))
-        return Stage(self._begun + slots, found.size, variances, unknown, ready)
+        return Stage(self._windows.come(slots) + self._begun, found.size, variances, unknown, ready)
 
     def _add(
         self, mean: Vector, spread: Vector, since: float, until: float, alone: float
