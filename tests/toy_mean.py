@@ -174,7 +174,7 @@ class PrivateMean(Method[MeanTask]):
         return Sizes(100)
 
     def outlook(self, task: MeanTask, records: int, clients: int) -> Outlook:
-        return Outlook(latest=100, usual=100, longest=None, usual_half=None)
+        return Outlook(latest=100, usual=100, usual_half=None)
 
     def design(self, study: Study, records: int, clients: int) -> Design:
         return Design({}, {})

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from pipeline.estimators.population import Population
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.population import Population
 from pipeline.methods import method_of, task_of
 from pipeline.offline import OfflineRun
 from pipeline.privacy.simulation import SeededStream
@@ -123,7 +123,7 @@ class Releases:
         self._shares = paces / paces.sum()
 
     def models(self, records: int) -> Iterator[int]:
-        """Release so many records of all clients; whenever a model is due, yield how many have come.
+        """Release so many records of all clients; yield how many have come where a model is due.
 
         Those of open windows count, too. The model is made once the caller goes on.
         """

@@ -38,8 +38,6 @@ LARGEST = 1.5
 FIXED = 60
 #: Sums of so many weights are as near to their limit as floats tell.
 SETTLED = 512
-#: Variance in the noise of a sum that the windows behind it take back, in units of one release's.
-TAKEN_BACK = 1.334
 #: Doublings of a stream that are told apart: all later models are of the last one.
 EPOCHS = 26
 
@@ -172,8 +170,8 @@ def variance_between(first: int, last: int) -> float:
         return 0.0
     own = sums[:count]
     later = sums[np.minimum(np.arange(before) + count, SETTLED - 1)] - sums[:before]
-    total = own @ own + max(count - SETTLED, 0) * sums[-1] ** 2 + later @ later
-    return float(total) * SQUARED_NORM
+    total = float(own @ own + later @ later) + max(count - SETTLED, 0) * float(sums[-1]) ** 2
+    return total * SQUARED_NORM
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,4 @@ def outlook(task: AgedTask, records: int, clients: int) -> Outlook:
     """As `Method.outlook`."""
     needed = sizes(task, records, clients).records_for_intervals
     reach = float(ndtri((1 + task.study.estimator.level) / 2))
-    return Outlook(
-        latest=needed, usual=needed, longest=None, usual_half=reach * math.sqrt(loss_of(task))
-    )
+    return Outlook(latest=needed, usual=needed, usual_half=reach * math.sqrt(loss_of(task)))

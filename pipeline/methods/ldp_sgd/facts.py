@@ -167,7 +167,6 @@ def outlook(task: GradientTask, records: int, clients: int) -> Outlook:
     return Outlook(
         latest=None,
         usual=records_needed(task),
-        longest=None,
         usual_half=float(ndtri((1 + task.study.estimator.level) / 2)) * error,
         why=_narrower(task),
         exact=exact(task, records),

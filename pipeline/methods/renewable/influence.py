@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from pipeline.estimators.forgetting import counted_slots
-from pipeline.methods.renewable.design import half_length, outlook
-from pipeline.methods.renewable.expected import MOST_RECORDS, Windows, noise_size, reference_of
+from pipeline.methods.renewable.design import outlook
+from pipeline.methods.renewable.expected import Windows, noise_size
+from pipeline.methods.renewable.reference import reference_of
 from pipeline.methods.renewable.solution import FLOOR, LONGEST_STEP
 from pipeline.methods.renewable.task import RenewableTask
 
@@ -24,13 +23,12 @@ def influence(task: RenewableTask, clients: int) -> dict[str, object]:
     if not task.study.noised:
         return {"one_release_moves_at_most": OPEN}
     usual = outlook(task, task.slots, clients).usual
-    least = _below_an_interval(task, usual, clients)
     return {
-        "one_release_moves_at_most": largest_move(
-            task, counted_slots(task.study, usual), clients
+        "one_release_moves_at_most": largest_move(task, counted_slots(task.study, usual), clients),
+        "after": (
+            f"{usual:,} records, when intervals usually stay; where windows grow, so does what "
+            "one of them holds, and it moves as far later"
         ),
-        "after": f"{usual:,} records, when intervals usually last",
-        "less_than_an_interval": "never" if least is None else f"from about {least:,} records on",
         "in": (
             "how far all coefficients move together (the root of their squared changes, for "
             "features encoded to [-1, 1]), by the worst numbers that a client can invent in the "
@@ -42,29 +40,6 @@ def influence(task: RenewableTask, clients: int) -> dict[str, object]:
             "window.growth = 0 keeps all windows small, with more noise in all"
         ),
     }
-
-
-def _below_an_interval(task: RenewableTask, usual: int, clients: int) -> int | None:
-    """Return from about how many slots on a release moves less than half an interval; None: never.
-
-    To a tenth, and to two digits.
-    """
-
-    def is_below(slots: float) -> bool:
-        counted = counted_slots(task.study, slots)
-        return largest_move(task, counted, clients) < half_length(task, counted, clients)
-
-    most = float(usual)
-    while not is_below(most):
-        most *= 2
-        if most > MOST_RECORDS:
-            return None
-    few = max(most / 2, usual)
-    while most > 1.1 * few:
-        middle = math.sqrt(few * most)
-        few, most = (few, middle) if is_below(middle) else (middle, most)
-    unit: int = 10 ** max(0, math.floor(math.log10(most)) - 1)
-    return math.ceil(most / unit) * unit
 
 
 def largest_move(task: RenewableTask, slots: float, clients: int) -> float:
