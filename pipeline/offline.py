@@ -124,8 +124,7 @@ class OfflineRun:
         if not is_chained(self._task):
             return _Open(self._task.slots, None)
         model = self.model.at(self._number(client))
-        room = self._standing(client).room(self._task, model)
-        return _Open(room or self._task.slots, Window(self._task, model))
+        return _Open(self.room(client) or self._task.slots, Window(self._task, model))
 
     def _block(self, client: str, held: _Open, block: list[Row | None]) -> None:
         if held.sums is None:
@@ -143,6 +142,10 @@ class OfflineRun:
             self._task, sums.close(), self._standing(client), client=client, ledger=LEDGER
         )
         self._fold_and_move(client, payload)
+
+    def room(self, client: str) -> int:
+        """Return how many slots the client's next window has, as `Standing.room`."""
+        return self._standing(client).room(self._task, self.model.at(self._number(client)))
 
     def _standing(self, client: str) -> Standing:
         return self._standings.get(client, Standing())

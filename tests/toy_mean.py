@@ -167,14 +167,14 @@ class PrivateMean(Method[MeanTask]):
     task = MeanTask
     server = MeanServer
 
-    def facts(self, task: MeanTask) -> Mapping[str, object]:
+    def facts(self, task: MeanTask, clients: int) -> Mapping[str, object]:
         return {"noise": {"sum_sd": task.channel.standard_deviation} if task.study.noised else {}}
 
-    def sizes(self, task: MeanTask, records: int) -> Sizes:
+    def sizes(self, task: MeanTask, records: int, clients: int) -> Sizes:
         return Sizes(100)
 
-    def outlook(self, task: MeanTask, records: int) -> Outlook:
-        return Outlook(latest=100, usual=100, longest=None, usual_half=None)
+    def outlook(self, task: MeanTask, records: int, clients: int) -> Outlook:
+        return Outlook(latest=100, usual=100, usual_half=None)
 
     def design(self, study: Study, records: int, clients: int) -> Design:
         return Design({}, {})

@@ -14,8 +14,16 @@ import click
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
+from pipeline.library import planning
 from pipeline.library.numbers import two_digits
-from pipeline.library.plan_words import classes, counted_of, exact, lacking, verdict
+from pipeline.library.plan_words import (
+    classes,
+    counted_of,
+    exact,
+    lacking,
+    verdict,
+    with_ridge,
+)
 from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.losses import MEANINGS
 from pipeline.release.share import standstill
@@ -26,27 +34,26 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 RECORDS = click.option(
-    "--records", type=click.IntRange(1, 10**9), default=100_000, show_default=True,
+    "--records", type=click.IntRange(1, 10**9), default=planning.RECORDS, show_default=True,
     help="How many records you expect of all clients together.",
 )  # fmt: skip
 CLIENTS = click.option(
-    "--clients", type=click.IntRange(1, 10**6), default=10, show_default=True,
+    "--clients", type=click.IntRange(1, 10**6), default=planning.CLIENTS, show_default=True,
     help="How many clients you expect.",
 )  # fmt: skip
-COLUMNS = ("epsilon", "window", "ridge", "typical", "sure", "+- typical", "+- at most", "finds")
+COLUMNS = ("epsilon", "window", "ridge", "first", "typical", "sure", "+- typical", "finds")
 #: What is said where a ridge takes the place of none.
 OVERRIDDEN = (
-    "this overrides the ridge = 0 of the file, with which the fit is not penalised and its "
-    "intervals come only where the records' own curvature is clear of the noise: for that fit, set "
-    "ridge = 0 again"
+    "this overrides the ridge = 0 of the file: for a fit that is not penalised, set ridge = 0 "
+    "again, and intervals come later"
 )
 LEGEND = (
-    "Each row has its own design. typical: records after which intervals appear, if features are "
+    "Each row has its own design. typical: records from which on intervals stay, if features are "
     "independent and their values spread over the whole range (around `typical`, where it is "
-    "given). sure: records after which they appear for all slopes that do not go with the "
-    "intercept (-: not within these records). +- typical, +- at most: half the interval of a "
-    "penalised slope at the end, in these two cases (-: unknown, or wider than the response's "
-    "range). finds: the smallest slope, before the ridge shrinks it, that "
+    "given); first: after which half of such studies have had one. sure: records after which a "
+    "ridge alone is enough for all slopes that do not go with the intercept (-: not within these "
+    "records, or no ridge). +- typical: half the interval of a slope at the end (-: wider than the "
+    "response's range). finds: the smallest slope, before a ridge shrinks it, that "
     f"{POWER:.0%} of such studies tell from zero. Values that use only a part of "
     "their range need more records: `veilstream study check STUDY --sample FILE` compares old "
     "records with the ranges."
@@ -74,10 +81,10 @@ def design(
 
     No data are read: the public ranges, bounds and budget alone determine when intervals appear and
     how long they are. "typical" is for independent features with values that spread over the whole
-    range (around `typical`, where it is given). "sure" holds for other records, too: there the
-    ridge alone is enough for slopes. The intercept has no ridge, so it may need more records. So
-    may slopes that go with it: those of a feature that stays far from its typical value, or of a
-    level that most records have.
+    range (around `typical`, where it is given). "sure" holds for other records, too: there a ridge
+    alone is enough for slopes. The intercept has no ridge, so it may need more records. So may
+    slopes that go with it: those of a feature that stays far from its typical value, or of a level
+    that most records have.
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")
@@ -162,6 +169,8 @@ def _show(found: Plan, given: Mapping[str, object]) -> None:
         click.echo(said)
     if said := classes(found.chosen.outlook, study):
         click.echo(said)
+    if said := with_ridge(own.outlook):
+        click.echo(said)
     if own.outlook.why:
         click.echo(own.outlook.why)
     come = False
@@ -204,10 +213,10 @@ def _cells(row: Row, records: int, most: float) -> tuple[str, ...]:
     return (
         f"{row.epsilon:g}",
         *(_value(changes.get(key, "-")) for key in ("window.records", "estimator.ridge")),
+        "-" if outlook.first is None else f"{outlook.first:,}",
         f"{outlook.usual:,}",
         "-" if late else f"{outlook.latest:,}",
         two_digits(outlook.usual_half, most),
-        two_digits(outlook.longest, most),
         two_digits(row.effect),
     )
 

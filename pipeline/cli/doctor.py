@@ -16,10 +16,10 @@ from infra.addresses import connected
 from infra.rights import ROLES, Role
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.doctor.coverage import Coverage, StreamResult, result_of, sum_up
-from pipeline.doctor.population import Population, Target, target_of
 from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.doctor.verdict import Verdict, judge, limits
 from pipeline.errors import ConfigError
+from pipeline.estimators.population import Population, Target, target_of
 from pipeline.library.plan_words import exact
 from pipeline.methods import method_of, task_of
 from pipeline.methods.facts import Sizes
@@ -102,8 +102,8 @@ def coverage(
     target = target_of(population, seed)
     # the formulas are asked for the study as it stands, not for its simulation
     real = task_of(asked)
-    sizes = method_of(asked).sizes(real, records)
-    outlook = method_of(asked).outlook(real, records)
+    sizes = method_of(asked).sizes(real, records, clients)
+    outlook = method_of(asked).outlook(real, records, clients)
 
     def judged(results: list[StreamResult]) -> tuple[Coverage, Verdict]:
         found = sum_up(task, results, target.coefficients)

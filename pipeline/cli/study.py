@@ -58,6 +58,9 @@ PLAIN = {
     "l1_bound": "largest sum of absolute values of a record",
     "largest_weight": "largest weight of a class; all noise grows in proportion",
     "come": "they come",
+    "half": "half their length",
+    "ridge": "without a ridge",
+    "middle_sd": "standard deviation, in each number on the diagonal of its middle",
     "exact": "at best",
     "exact_is_half_a_unit_after": "records until an exact one is half a unit to either side",
     "ready_at_the_latest": "records until estimates are ready, at the latest",
@@ -67,7 +70,7 @@ PLAIN = {
     "and": "supposed",
 }
 #: Numbers that another line says in words; `--json` has them alone, too.
-SAID = {"latest", "usual", "share_of_positive"}
+SAID = {"first", "latest", "usual", "share_of_positive"}
 
 
 @click.group(cls=Group)
@@ -128,6 +131,8 @@ def monitoring(what: str, study: Path | None) -> None:
 
 @study.command()
 @STUDY
+@RECORDS
+@CLIENTS
 @AS_JSON
 @click.option(
     "--sample",
@@ -137,16 +142,18 @@ def monitoring(what: str, study: Path | None) -> None:
     ),
 )
 @FORMAT
-def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
-    """Check STUDY and print what it means: features, guarantee, noise, topics."""
+def check(
+    study: Path, records: int, clients: int, as_json: bool, sample: str | None, form: str
+) -> None:
+    """Check STUDY and print what it means: features, guarantee, noise, intervals, topics."""
     task = task_of(study)
     for warning in warnings_of(task):
         say(f"WARNING: {warning}")
     with while_computing(Work("what a study means", task.size).said):
-        facts = facts_of(task)
+        facts = facts_of(task, records, clients)
     if sample is not None:
         say(f"WARNING: --sample: {NOT_PRIVATE}")
-        found = of_sample(task, sample, form)
+        found = of_sample(task, sample, form, clients=clients)
         if warning := _unusable(found):
             say(f"WARNING: --sample: {warning}")
         facts["sample_not_private"] = found

@@ -1,19 +1,22 @@
-"""One simulated stream: rounds of clients at the newest model, folded, and the last estimate.
+"""One simulated stream: windows at the newest model, folded, and the last estimate.
 
-In a round every client releases one window at the same model, so models are late as in a live
-stream whose clients all move at once; a new model follows when `publish.releases` have come.
+Where windows grow or noise remembers, clients differ in how fast their records come, and the worker
+gives a model when one is due. Else every client releases one window in a round, all at the same
+model, as in a live stream whose clients move at once.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from pipeline.doctor.population import Population
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.population import Population
 from pipeline.methods import method_of, task_of
 from pipeline.offline import OfflineRun
 from pipeline.privacy.simulation import SeededStream
@@ -81,8 +84,13 @@ def simulated(study: Study) -> Task:
 def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:
     """Return the last estimate of stream `number`; NumericError if no finite estimate exists."""
     task, windows = population.task, size.windows(population.task)
+    if task.chained:
+        releases = Releases(population, size.clients, seed, number)
+        for _ in releases.models(size.records):
+            pass
+        return releases.estimate()
     rng = np.random.default_rng([seed, number])
-    run = method_of(task.study).simulation(task, rng) or _Releases(task, seed, number)
+    run = method_of(task.study).simulation(task, rng) or _Rounds(task, seed, number)
     waiting = 0
     for first in range(0, windows, size.clients):
         clients = min(size.clients, windows - first)
@@ -94,8 +102,61 @@ def stream(population: Population, size: Size, seed: int, number: int) -> Estima
     return run.estimate()
 
 
-class _Releases:
-    """Releases of whole windows, written and folded as in a live stream."""
+#: How far the pace of a client is from the mean, as a share, at most.
+PACE = 0.3
+
+
+class Releases:
+    """Releases of clients that take turns as their windows are full.
+
+    run: The study's state.
+    """
+
+    def __init__(self, population: Population, clients: int, seed: int, number: int) -> None:
+        self._population, task = population, population.task
+        self._rng, self._seed, self._number = np.random.default_rng([seed, number]), seed, number
+        self.run = OfflineRun(task)
+        self._names = list(method_of(task.study).clients(task.study)[:clients])
+        self._names = self._names or [f"c{i}" for i in range(clients)]
+        paces = 1 + PACE * np.linspace(-1, 1, len(self._names) + 2)[1:-1]
+        #: Share of all records that each client has.
+        self._shares = paces / paces.sum()
+
+    def models(self, records: int) -> Iterator[int]:
+        """Release so many records of all clients; yield how many have come where a model is due.
+
+        Those of open windows count, too. The model is made once the caller goes on.
+        """
+        task, run = self._population.task, self.run
+        turns = [(0.0, client, 0) for client in range(len(self._names))]
+        heapq.heapify(turns)
+        while turns:
+            at, client, size = heapq.heappop(turns)
+            if at > records:
+                return
+            name = self._names[client]
+            if size:
+                self._release(name, size)
+                if run.wait() is not None:
+                    yield round(at)
+                    run.move()
+            size = run.room(name) or task.slots
+            heapq.heappush(turns, (at + size / self._shares[client], client, size))
+
+    def _release(self, name: str, size: int) -> None:
+        run, noise = self.run, None
+        if self._population.task.study.privacy.mechanism == "insecure-simulation":
+            noise = SeededStream(self._seed, f"{self._number}/{name}", run.releases)
+        rows = Arrays(*self._population.draw(self._rng, size))
+        run.fold(name, run.release(name, rows, run.model, noise))
+
+    def estimate(self) -> Estimate:
+        """Return the estimate of the sums so far."""
+        return estimate_of(self._population.task, self.run.partitions)
+
+
+class _Rounds:
+    """Rounds of releases of single windows, written and folded as in a live stream."""
 
     def __init__(self, task: Task, seed: int, number: int) -> None:
         self._task, self._run = task, OfflineRun(task)

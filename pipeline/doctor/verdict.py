@@ -95,13 +95,13 @@ def limits(outlook: Outlook, records: int) -> str:
             "Intervals of features that are correlated, or that use only a part of their range, "
             "appear later and are longer"
         )
-    if outlook.classes is not None and outlook.latest == outlook.classes:
+    if outlook.classes is not None and outlook.usual == outlook.classes:
         return (
             "one class is so rare that its noised count stands out of the noise only after "
             f"{outlook.classes:,} records"
         )
     least = (
-        "the ridge alone is never enough"
+        "no ridge is enough by itself"
         if outlook.latest is None
         else f"the ridge alone is enough after {outlook.latest:,} records"
     )

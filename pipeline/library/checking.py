@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.library.lengths import expected
-from pipeline.library.plan_words import classes, exact, far_off, when
+from pipeline.library.plan_words import classes, exact, far_off, half, when, with_ridge
+from pipeline.library.planning import CLIENTS, RECORDS
 from pipeline.losses import MEANINGS
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
@@ -20,13 +21,17 @@ from pipeline.study.steps import described
 MANY_LEVELS = 30
 
 
-def check_study(study: StudySource) -> dict[str, object]:
+def check_study(
+    study: StudySource, *, records: int = RECORDS, clients: int = CLIENTS
+) -> dict[str, object]:
     """Return what `veilstream study check --json` prints, with its `warnings` as a list.
 
     Parameters
     ----------
     study
         A study, the path of a study file, or its text (a string with a line break).
+    records, clients
+        How many records of all clients, and how many clients, you expect.
 
     Raises
     ------
@@ -34,7 +39,7 @@ def check_study(study: StudySource) -> dict[str, object]:
         If the study says something that is not allowed, or its noise cannot be scaled.
     """
     task = task_of(read_study(study))
-    return {**facts_of(task), "warnings": warnings_of(task)}
+    return {**facts_of(task, records, clients), "warnings": warnings_of(task)}
 
 
 def warnings_of(task: Task) -> list[str]:
@@ -50,8 +55,10 @@ def warnings_of(task: Task) -> list[str]:
     return [warning for warning in found if warning]
 
 
-def facts_of(task: Task) -> dict[str, object]:
+def facts_of(task: Task, records: int = RECORDS, clients: int = CLIENTS) -> dict[str, object]:
     """Return what a study means, by name, in numbers and words.
+
+    records, clients: As `check_study` takes them.
 
     Raises ConfigError, PrivacyError if its noise cannot be scaled with these parameters.
     """
@@ -69,14 +76,17 @@ def facts_of(task: Task) -> dict[str, object]:
     if task.encoding.columns:
         facts["norm"] = expected(task)
     method = method_of(task.study)
-    facts.update(method.facts(task))
-    outlook = method.outlook(task, task.slots)
+    facts.update(method.facts(task, clients))
+    outlook = method.outlook(task, records, clients)
     facts["intervals"] = {
         "come": when(outlook, task.study),
+        **({"half": said} if (said := half(outlook, task.study, records, clients)) else {}),
+        **({"ridge": said} if (said := with_ridge(outlook)) else {}),
         **({"exact": said} if (said := exact(outlook, task.study)) else {}),
         **({"classes": said} if (said := classes(outlook, task.study)) else {}),
         **({"but": outlook.why} if outlook.why else {}),
         **({"advice": said} if (said := far_off(outlook, task.study)) else {}),
+        "first": outlook.first,
         "latest": outlook.latest,
         "usual": outlook.usual,
     }

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import DataError
+from pipeline.library.planning import CLIENTS
 from pipeline.library.sample_values import RECORDS, read_sample
 from pipeline.library.sampled import classes_of, order_of
 from pipeline.methods import method_of
@@ -57,12 +58,16 @@ def expected(task: Task) -> dict[str, object]:
     return found
 
 
-def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
+def of_sample(
+    task: Task, path: str, form: str = "csv", *, clients: int = CLIENTS
+) -> dict[str, object]:
     """Return the same of the records of a file, and features that use a sliver of their range.
 
     The file needs the features alone, or the response where there are none. If it has responses,
     a record counts as usable only where its response can be read, and how frequent classes are is
     said, too, and what goes with the order of the records. None of it is private.
+    clients: How many are expected.
+
     Raises DataError if the file cannot be read, lacks a column, or has no record that can be used.
     """
     features = Features.of(task.study)
@@ -84,7 +89,7 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
         "share_shortened": _beyond(lengths, task.kept_norm),
         "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
-        **classes_of(task, responses),
+        **classes_of(task, responses, clients),
         **order_of(task, columns, responses),
         **({} if offline_method(task.study) else method_of(task.study).of_features(task, columns)),
     }

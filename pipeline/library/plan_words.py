@@ -1,8 +1,9 @@
 """What a plan says in words: when intervals come, whether records are enough, what would do.
 
-Two sizes stand in a plan. The one is *sure*, as the ridge alone is enough for it: it holds for all
-slopes that do not go with the intercept, which has no ridge. The other is *typical*: of independent
-features whose values spread over the whole range, about the typical value where it is given.
+Sizes in a plan are *typical*: of independent features whose values spread over the whole range,
+about the typical value where it is given. Where a study has a ridge, another one is *sure*, as the
+ridge alone is enough for it: it holds for all slopes that do not go with the intercept, which has
+no ridge.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ BLIND, BLIND_OF_RANGE = 1.0, 0.2
 LITTLE, NEARLY_ALL = 0.1, 0.95
 #: A size that a ridge makes sure of is of no use from so many typical ones on.
 FAR = 10
+#: So many coefficients that come late are named.
+NAMED = 5
 #: No plan looks further ahead than for so many records.
 NEVER = 10**12
 #: What the unit of a slope is, by loss; of numbers it is that of the response.
@@ -45,6 +48,12 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
         return "not with these settings" if outlook.why else f"not within {NEVER:,} records"
     if study is not None and not (study.noised and study.data.features):
         return f"after about {outlook.usual:,} records"
+    if outlook.first is not None:
+        return _at_first(outlook, outlook.first)
+    return _after(outlook)
+
+
+def _after(outlook: Outlook) -> str:
     latest, usual, intercept = outlook.latest, outlook.usual, outlook.intercept
     if latest is not None and latest <= usual:
         own = "perhaps later" if intercept is None else f"after about {intercept:,}, {IF}"
@@ -62,12 +71,54 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
     return f"{typical}, {IF}. Whatever features are like, slopes have one after {latest:,}. {BUT}"
 
 
+def _at_first(outlook: Outlook, first: int) -> str:
+    """Say the same where it is known when intervals come at first, and when to stay."""
+    said = f"after about {_about(first)} records"
+    if outlook.usual > first:
+        said = (
+            f"at first {said}, and from about {_about(outlook.usual)} on to stay: before, a later "
+            "estimate may have none again"
+        )
+    said = f"{said} ({IF})"
+    if outlook.late and outlook.whole is not None:
+        names = ", ".join(outlook.late[:NAMED]) + (", ..." if len(outlook.late) > NAMED else "")
+        said += f"; for {names} after about {_about(outlook.whole)}"
+    if outlook.latest is None:
+        return (
+            f"{said}. Nothing bounds it: coefficients of which the records never say enough stay "
+            "without an interval, and all others have theirs"
+        )
+    return f"{said}. The ridge alone is enough for slopes after {_about(outlook.latest)}. {BUT}"
+
+
+def half(outlook: Outlook, study: Study, records: int, clients: int) -> str:
+    """Say how long intervals are, and of what; empty where no formula knows it."""
+    if outlook.usual_half is None or not study.data.features:
+        return ""
+    kept = "" if outlook.kept is None else f", of which the ridge keeps about {outlook.kept:.0%}"
+    return (
+        f"+-{outlook.usual_half:.2g} for a slope at {counted_of(records, clients)}, {SPREAD}: of "
+        f"{f'penalised slopes{kept}' if study.estimator.ridge else 'real slopes'}"
+    )
+
+
+def with_ridge(outlook: Outlook) -> str:
+    """Say what a ridge would give where there is none; empty where no formula knows it."""
+    if outlook.ridge is None or outlook.kept_by_ridge is None:
+        return ""
+    return (
+        f"intervals are of real coefficients. estimator.ridge = {outlook.ridge:g} would be enough "
+        "for those of slopes at this size whatever features are like; they would then be of "
+        f"penalised slopes, of which it keeps about {outlook.kept_by_ridge:.0%}"
+    )
+
+
 def far_off(outlook: Outlook, study: Study) -> str:
     """Say what to do where the ridge of a study is so small that it makes sure of next to nothing.
 
     Returns: Empty where there is nothing to do.
     """
-    if outlook.latest is None or outlook.latest <= FAR * outlook.usual:
+    if outlook.latest is None or outlook.latest <= FAR * outlook.usual or outlook.first:
         return ""
     return (
         f"estimator.ridge = {study.estimator.ridge:g} is so small for these releases that it makes "
@@ -112,7 +163,7 @@ def classes(outlook: Outlook, study: Study) -> str:
     return (
         f"assumed: {share:.3g} of the records have the rarer class ({whence}). No interval comes "
         "before both noised class counts stand out of their noise, here after about "
-        f"{_about(after)} records; with half that share it takes four times as many"
+        f"{_about(after)} records; a rarer class does so later"
     )
 
 
@@ -147,8 +198,14 @@ def verdict(found: Plan) -> str:
         ways.append("fewer features")
     best_of_all = outlook.exact
     even = "" if best_of_all is None else f", where even an exact one is +-{best_of_all.half:.2g}"
+    at_first = outlook.first is not None and outlook.first <= found.records
+    few = (
+        "are enough for first intervals, and too few for intervals that stay,"
+        if at_first
+        else "are too few for intervals"
+    )
     return (
-        f"{size} are too few for intervals at epsilon {found.own.epsilon:g}{even}; enough would be "
+        f"{size} {few} at epsilon {found.own.epsilon:g}{even}; enough would be "
         f"{' or '.join(ways or ['larger clients'])}"
     )
 

@@ -19,6 +19,8 @@ from pipeline.methods.facts import Design, Outlook
 from pipeline.study import Study, require_live, with_keys
 from pipeline.study.load import study_of
 
+#: The size that is planned where nobody says one: records of all clients, and clients.
+RECORDS, CLIENTS = 100_000, 10
 #: Budgets that stand beside the study's own.
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 #: Share of the studies that are to tell a coefficient from zero.
@@ -142,7 +144,7 @@ def _row(study: Study, epsilon: float, records: int, clients: int) -> Row:
     method = method_of(given)
     design = method.design(given, records, clients)
     proposed = with_keys(given, design.changes, name="the design")
-    outlook = method.outlook(task_of(proposed), records)
+    outlook = method.outlook(task_of(proposed), records, clients)
     level = study.estimator.level
     times = 1 + float(ndtri(POWER)) / float(ndtri((1 + level) / 2))
     half, kept = outlook.usual_half, outlook.kept

@@ -29,9 +29,10 @@ NAMED = 5
 WRONG = 1.5
 
 
-def classes_of(task: Task, responses: Vector) -> dict[str, object]:
+def classes_of(task: Task, responses: Vector, clients: int) -> dict[str, object]:
     """Return how frequent the positive class is, and what that means for intervals.
 
+    clients: How many are expected.
     responses: Encoded; NaN where a record has none. Empty for responses without classes.
     """
     known = responses[np.isfinite(responses)]
@@ -55,18 +56,18 @@ def classes_of(task: Task, responses: Vector) -> dict[str, object]:
         )
     elif abs(float(logit(share) - logit(supposed))) > math.log(WRONG):
         found["classes"] = (
-            f"data.response.typical {said}, so plans count with {supposed:g}{_later(task, share)}. "
-            "Choose a guess by what is public, and run `veilstream study design` with it"
+            f"data.response.typical {said}, so plans count with {supposed:g}"
+            f"{_later(task, share, clients)}. Choose a guess by what is public, and run `veilstream study design` with it"
         )
     return found
 
 
-def _later(task: Task, share: float) -> str:
+def _later(task: Task, share: float, clients: int) -> str:
     """Say when both counts stand out with this share of the positive class."""
     if offline_method(task.study) is not None:
         return ""
     study = with_keys(task.study, {"data.response.typical": share}, name="the sample")
-    outlook = method_of(study).outlook(task_of(study), task.slots)
+    outlook = method_of(study).outlook(task_of(study), task.slots, clients)
     if outlook.classes is None:
         return ""
     return (

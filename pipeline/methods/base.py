@@ -194,8 +194,11 @@ class Method(ABC, Generic[T]):
         """Return the worker's part."""
 
     @abstractmethod
-    def facts(self, task: T) -> Mapping[str, object]:
-        """Return what `study check` prints of a study besides what all methods have."""
+    def facts(self, task: T, clients: int) -> Mapping[str, object]:
+        """Return what `study check` prints of a study besides what all methods have.
+
+        clients: How many are expected, where a study names none.
+        """
 
     def warnings(self, task: T) -> Sequence[str]:
         """Return what the operator should know before such a study runs, in words."""
@@ -217,12 +220,12 @@ class Method(ABC, Generic[T]):
         return {}
 
     @abstractmethod
-    def sizes(self, task: T, records: int) -> Sizes:
-        """Return what formulas say of a study at so many records."""
+    def sizes(self, task: T, records: int, clients: int) -> Sizes:
+        """Return what formulas say of a study at so many records of so many clients."""
 
     @abstractmethod
-    def outlook(self, task: T, records: int) -> Outlook:
-        """Return when intervals come, and how long they are at so many records."""
+    def outlook(self, task: T, records: int, clients: int) -> Outlook:
+        """Return when intervals come, and how long they are at so many records of all clients."""
 
     def of_features(self, task: T, features: Matrix) -> Mapping[str, object]:
         """Return what old records say of a study's intervals, by name; none by default.

@@ -218,9 +218,9 @@ def it_says_what_it_is(case: Case) -> None:
     task = case.task
     method = method_of(case.study)
     assert method.title
-    assert json.dumps(dict(method.facts(task)))
+    assert json.dumps(dict(method.facts(task, 4)))
     assert all(isinstance(words, str) for words in method.warnings(task))
-    assert method.sizes(task, 10_000).records_for_intervals > 0
+    assert method.sizes(task, 10_000, 4).records_for_intervals > 0
     assert case.study.estimator.loss in method.losses
 
 

@@ -78,26 +78,30 @@ class Outlook:
     latest: Record slots after which the ridge alone is enough for intervals of slopes; None: no
         number of them is. What has no ridge, the intercept, and slopes that go with it may need
         more.
-    usual: The same for independent features that are as their ranges and typical values say.
+    usual: The same for independent features that are as their ranges and typical values say; where
+        `first` is known, from which on four of five such studies have them.
+    first: After which half of such studies have had one at all; None where no formula knows it.
+    whole, late: From which on every coefficient has one, and the names of those that have none at
+        `first`.
     intercept: Record slots after which the intercept has an interval, too, for such features; None:
         it needs no more than slopes do, or no number of records is known to be enough.
     narrow: Where `latest` is None: record slots before which there are hardly any if features use a
         part of their ranges alone; None: no formula knows it.
-    longest, usual_half: Half the length of a slope's interval at the size that was asked for, in
-        the unit in which estimates print it: at most, and for such features. None where nothing
-        bounds it.
+    usual_half: Half the length of a slope's interval at the size that was asked for, for such
+        features, in the unit in which estimates print it. None where no formula knows it.
     why: What it hangs on, in words; empty if there is nothing to say.
     exact: Of a method whose noise is that of single records; None for others.
     classes: Record slots after which the noised counts of both classes stand out of their noise, if
         classes are as frequent as the study guesses; `latest`, `usual` and `intercept` are no less.
         None: nothing waits for that.
     kept: Share that the ridge leaves of a slope, for such features: the median over slopes, in [0,
-        1]. None: no formula knows it.
+        1]. None: there is no ridge, or no formula knows it.
+    ridge, kept_by_ridge: Where there is none, the least ridge that alone is enough at the size that
+        was asked for, and the share that it would leave of a slope.
     """
 
     latest: int | None
     usual: int
-    longest: float | None
     usual_half: float | None
     why: str = ""
     intercept: int | None = None
@@ -105,6 +109,11 @@ class Outlook:
     classes: int | None = None
     narrow: int | None = None
     kept: float | None = None
+    first: int | None = None
+    whole: int | None = None
+    late: tuple[str, ...] = ()
+    ridge: float | None = None
+    kept_by_ridge: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

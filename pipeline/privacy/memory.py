@@ -16,10 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
-from pipeline.types import Integers
+from pipeline.types import Integers, Vector
 
 #: c_j in units of 2^-11, exact; the first is c_0 = 1.
 BITS = 11
@@ -35,6 +36,8 @@ NORM = math.sqrt(SQUARED_NORM)
 LARGEST = 1.5
 #: Fixed-point bits of variances, in units of the variance of z / 2^22.
 FIXED = 60
+#: Sums of so many weights are as near to their limit as floats tell.
+SETTLED = 512
 #: Doublings of a stream that are told apart: all later models are of the last one.
 EPOCHS = 26
 
@@ -149,13 +152,26 @@ def additions(number: int, starts: Sequence[int], epoch: int) -> list[int]:
     return found
 
 
+@cache
+def _sums_of_weights() -> Vector:
+    """Return w_0 + ... + w_j for j below `SETTLED`, where they no longer change."""
+    found: Vector = np.cumsum([weight(place) for place in range(SETTLED)])
+    return found
+
+
 def variance_between(first: int, last: int) -> float:
     """Return the variance of the noise in a chain's releases `first` to `last` together.
 
-    In units of the noise of one release that remembers nothing: V of the derivation.
+    In units of the noise of one release that remembers nothing: V of the derivation. A draw enters
+    the sum with as many weights as there are releases behind it, less those before the first.
     """
-    total = sum(added(number, first) for number in range(first, last + 1))
-    return float(total / 2**FIXED * SQUARED_NORM)
+    sums, count, before = _sums_of_weights(), last - first + 1, min(first - 1, SETTLED)
+    if count < 1:
+        return 0.0
+    own = sums[:count]
+    later = sums[np.minimum(np.arange(before) + count, SETTLED - 1)] - sums[:before]
+    total = float(own @ own + later @ later) + max(count - SETTLED, 0) * float(sums[-1]) ** 2
+    return total * SQUARED_NORM
 
 
 @dataclass(frozen=True, slots=True)

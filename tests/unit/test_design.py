@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from scipy.special import expit
 
 from pipeline.cli.design import design
-from pipeline.doctor.population import default_truth
+from pipeline.estimators.population import default_truth
 from pipeline.doctor.streams import _Releases, simulated
 from pipeline.errors import ConfigError
 from pipeline.library.checking import check_study

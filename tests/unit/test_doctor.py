@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.doctor.coverage import StreamResult, result_of, sum_up
-from pipeline.doctor.population import Population, default_truth, target_of
+from pipeline.estimators.population import Population, default_truth, target_of
 from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.doctor.verdict import LARGEST_ERROR, judge, limits
 from pipeline.errors import ConfigError

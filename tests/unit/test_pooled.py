@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.backtest import backtest
-from pipeline.doctor.population import Population, target_of
+from pipeline.estimators.population import Population, target_of
 from pipeline.doctor.streams import simulated
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.objective import Rows

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.doctor.population import Population
+from pipeline.estimators.population import Population
 from pipeline.doctor.streams import _Releases, simulated
 from pipeline.errors import ConfigError
 from pipeline.library.checking import check_study

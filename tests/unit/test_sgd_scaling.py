@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from benchmarks.sgd_designs import Row, design_of
 from benchmarks.sgd_intervals import summed
 from benchmarks.sgd_streams import Streams
-from pipeline.doctor.population import Population
+from pipeline.estimators.population import Population
 from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.linalg import pack_upper
 from pipeline.methods import task_of

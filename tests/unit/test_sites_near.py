@@ -14,7 +14,7 @@ import pytest
 from scipy.special import expit
 
 from benchmarks.sites_coverage import RESULTS, Cell, row_of, stream, table
-from pipeline.doctor.population import Population
+from pipeline.estimators.population import Population
 from pipeline.doctor.streams import Size, simulated
 from pipeline.doctor.streams import stream as simulated_stream
 from pipeline.library.planning import plan

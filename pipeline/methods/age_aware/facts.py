@@ -17,8 +17,9 @@ from pipeline.words import counted
 FOR_EVER = 10_000
 
 
-def facts(task: AgedTask) -> dict[str, object]:
-    """As `Method.facts`."""
+def facts(task: AgedTask, clients: int) -> dict[str, object]:
+    """As `Method.facts`: its study names the clients."""
+    del clients
     plan, spec = task.plan, task.plan.spec
     loss, alone = loss_of(task), loss_without_data(task)
     return {
@@ -145,16 +146,14 @@ def rounds_that_fit(task: AgedTask) -> int | None:
     return low
 
 
-def sizes(task: AgedTask, records: int) -> Sizes:
+def sizes(task: AgedTask, records: int, clients: int) -> Sizes:
     """As `Method.sizes`: one round of all clients."""
-    del records
+    del records, clients
     return Sizes(len(task.plan.names) * task.slots)
 
 
-def outlook(task: AgedTask, records: int) -> Outlook:
+def outlook(task: AgedTask, records: int, clients: int) -> Outlook:
     """As `Method.outlook`."""
-    needed = sizes(task, records).records_for_intervals
+    needed = sizes(task, records, clients).records_for_intervals
     reach = float(ndtri((1 + task.study.estimator.level) / 2))
-    return Outlook(
-        latest=needed, usual=needed, longest=None, usual_half=reach * math.sqrt(loss_of(task))
-    )
+    return Outlook(latest=needed, usual=needed, usual_half=reach * math.sqrt(loss_of(task)))

@@ -36,8 +36,9 @@ from pipeline.types import Matrix
 LARGEST_CLOUD = 1.0
 
 
-def sizes(task: GradientTask, records: int) -> Sizes:
-    """As `Method.sizes`."""
+def sizes(task: GradientTask, records: int, clients: int) -> Sizes:
+    """As `Method.sizes`, whatever the number of clients."""
+    del clients
     least = records_needed(task)
     rule, curvature, scaling = rule_of(task), mean_curvature(task), scaling_of(task)
     trace = task.size if scaling is None else float(np.trace(scaling.first()))
@@ -98,8 +99,9 @@ def warnings(task: GradientTask) -> tuple[str, ...]:
     return (said,)
 
 
-def facts(task: GradientTask) -> dict[str, object]:
+def facts(task: GradientTask, clients: int) -> dict[str, object]:
     """As `Method.facts`: the steps, and when intervals can be hoped for."""
+    del clients
     rule = rule_of(task)
     each = "in each partition, " if task.partition_strategy == "pooled" else ""
     return {
@@ -158,13 +160,13 @@ LEAST = 20
 WORTH = 0.05
 
 
-def outlook(task: GradientTask, records: int) -> Outlook:
-    """As `Method.outlook`."""
+def outlook(task: GradientTask, records: int, clients: int) -> Outlook:
+    """As `Method.outlook`, whatever the number of clients."""
+    del clients
     error = slope_error(task, records)
     return Outlook(
         latest=None,
         usual=records_needed(task),
-        longest=None,
         usual_half=float(ndtri((1 + task.study.estimator.level) / 2)) * error,
         why=_narrower(task),
         exact=exact(task, records),

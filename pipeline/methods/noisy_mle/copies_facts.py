@@ -116,7 +116,6 @@ def outlook(task: CopiesTask, records: int) -> Outlook:
     return Outlook(
         latest=None,
         usual=_until(task, float(np.linalg.eigvalsh(information)[0])),
-        longest=None,
         usual_half=float(np.median(half)),
         why="intervals wait until the scatters show what records add to the sites' ridge",
     )

@@ -189,7 +189,6 @@ def outlook(task: SiteTask, records: int) -> Outlook:
     return Outlook(
         latest=latest,
         usual=usual if latest is None else min(usual, latest),
-        longest=None,
         usual_half=reach * math.sqrt(float(np.median(half))),
         why=_why(task),
         narrow=narrow,

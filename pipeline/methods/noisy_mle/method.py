@@ -77,8 +77,9 @@ class NoisyMle(Method[AnyTask]):
         """As `Method.server`."""
         return SiteServer(task)
 
-    def facts(self, task: AnyTask) -> dict[str, object]:
-        """As `Method.facts`."""
+    def facts(self, task: AnyTask, clients: int) -> dict[str, object]:
+        """As `Method.facts`: its study names the clients."""
+        del clients
         if isinstance(task, CopiesTask):
             return copies_facts.facts(task)
         return facts.facts(task)
@@ -89,14 +90,16 @@ class NoisyMle(Method[AnyTask]):
             return copies_facts.warnings(task)
         return facts.warnings(task)
 
-    def sizes(self, task: AnyTask, records: int) -> Sizes:
+    def sizes(self, task: AnyTask, records: int, clients: int) -> Sizes:
         """As `Method.sizes`."""
+        del clients
         if isinstance(task, CopiesTask):
             return copies_facts.sizes(task, records)
         return facts.sizes(task, records)
 
-    def outlook(self, task: AnyTask, records: int) -> Outlook:
+    def outlook(self, task: AnyTask, records: int, clients: int) -> Outlook:
         """As `Method.outlook`."""
+        del clients
         if isinstance(task, CopiesTask):
             return copies_facts.outlook(task, records)
         return facts.outlook(task, records)

@@ -1,15 +1,15 @@
 """When intervals of a renewable study come, how long they are, and what to set before it runs.
 
-From public numbers alone: the noise of its releases, its ridge, and bounds of its records. The
-bounds hold for any records, but for slopes that go with the intercept, which has no ridge; beside
-them stands a reference, independent features that are as their ranges and typical values say.
+From public numbers alone: a stream of the public population is followed by formulas (`expected`).
 Derived in docs/methods/planning.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -17,232 +17,222 @@ from scipy.special import ndtri
 from pipeline.estimators.estimate import median_kept
 from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook
-from pipeline.methods.renewable.bread import bread_of
-from pipeline.methods.renewable.classes import (
-    MOST_COUNTS,
-    share_for,
-    slots_until,
-)
+from pipeline.methods.renewable.expected import MOST_RECORDS, Windows, expect, noise_size
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
-from pipeline.methods.renewable.precision import RECENT, Noise, noise_of, releases_needed
+from pipeline.methods.renewable.reference import reference_of
+from pipeline.methods.renewable.solution import KNOWN
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import Study, with_keys
-from pipeline.study.reference import evenness, kept_moments, rarer_share, typical_norm_bound
-from pipeline.types import Matrix
+from pipeline.study.reference import rarer_share, typical_norm_bound
+from pipeline.types import Vector
 
-#: At the reference, losses bend at least this share of what is guessed for the start: simulations
-#: had .55 to .9 for gdwd and logistic, .5 for counts. One of constant curvature bends as guessed.
-BEND = 0.55
-#: Residuals' standard deviation where a study says nothing of it, in encoded units, and the usual
-#: ratio of a residual bound to it.
-RESIDUAL, HUBER = 0.1, 1.345
-#: A design has certain intervals from this share of the expected records on, if it can.
-BEGIN = (0.5, 0.75, 1.0)
-#: Releases for each coefficient that a design has when it expects intervals: more than these need,
-#: so that several models have been heard of by then.
-RELEASES = 10
-#: The same where a class is so rare that its count is hidden otherwise.
-FEWER_RELEASES = 6
-#: Windows that a client should have, so that it hears of several models.
-WINDOWS = 10
-#: Shares of the squared budget: 70 to 30 for gradient and curvature; counts have more where a class
-#: is rare.
-SPLIT = {"gradient": 0.665, "curvature": 0.285, "counts": 0.05}
+#: A plan has a class count so many standard deviations of its noise above 0: 98 of 100 streams are
+#: then past what intervals need.
+COUNTS_PLANNED = 5.0
+#: No study is told to give its class counts more of its budget.
+MOST_COUNTS = 0.3
+#: First windows that a design chooses from, beginning at one of them.
+SIZES, MIDDLE = (100, 250, 500, 1000, 2000), 1
+#: A share of the gradient that is tried beside the usual one, where slope and curvature are largest
+#: together, and by how much it must shorten intervals.
+GRADIENT, GAIN = 0.8, 0.95
+#: Windows of a client from which on noise that remembers costs less than it gains.
+WORTH = 4
 #: A larger ridge leaves little of the coefficients.
 LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
-#: No plan looks further ahead.
-MOST_SLOTS = 1e12
+#: Coefficients that have intervals after so many times the first ones come late.
+LATE = 1.5
+#: The size for which a ridge is enough where a study of gdwd says neither: windows, and clients.
+USUAL_WINDOWS, USUAL_CLIENTS = 160, 8
 
 
-def outlook(task: RenewableTask, records: int) -> Outlook:
+def outlook(task: RenewableTask, records: int, clients: int) -> Outlook:
     """As `Method.outlook`."""
-    half, kept = usual_half(task, records), median_kept(reference_bread(task), task.penalty)
-    if not task.study.noised:
-        needed = RECORDS_PER_COEFFICIENT * task.size
-        return Outlook(needed, needed, None, half, kept=kept)
     ridge, counted = task.study.estimator.ridge, counted_slots(task.study, records)
-    noise, releases = noise_of(task), max(counted / task.slots, 1.0)
-    latest = longest = None
-    if ridge:
-        latest = math.ceil(noise.releases_until(ridge)) * task.slots
-        most = _deviation_bound(task) / ridge / math.sqrt(counted)
-        longest = _reach(task) * math.hypot(
-            noise.slope_error(releases, ridge, task.norm_bound), most
-        )
-    curvature = _bend(task) * kept_moments(task.encoding, task.norm_bound)
-    usual = _known_after(task, curvature, noise, slice(1, None)) or int(MOST_SLOTS)
-    intercept = _known_after(task, curvature, noise, slice(0, 1))
+    reference = reference_of(task)
+    penalised = reference.curvature + np.diag(task.penalty)
+    kept = median_kept(penalised, task.penalty) if ridge else None
+    if not task.study.noised:
+        inverse = np.linalg.pinv(penalised, hermitian=True)
+        half = _half(task, np.diag(inverse @ reference.middle @ inverse) / counted)
+        needed = RECORDS_PER_COEFFICIENT * task.size
+        return Outlook(needed, needed, half, kept=kept)
+    most = min(counted_slots(task.study, MOST_RECORDS), MOST_RECORDS)
+    found = expect(task, counted, clients, most)
     # without both classes there are no intervals at all
-    classes = slots_until(task, rarer_share(task.study))
-    least = classes or 0
+    classes = records_until(task, rarer_share(task.study), clients)
+    first, lasting, whole = (
+        int(MOST_RECORDS) if after is None else max(math.ceil(after), classes or 0)
+        for after in (found.first, found.lasting, found.whole)
+    )
+    names = np.array(task.study.coefficient_names)[found.late]
+    sure = _up(KNOWN * noise_size(task, counted, clients))
+    held = np.append(0.0, np.full(task.size - 1, sure))
     return Outlook(
-        latest=None if latest is None else max(latest, least),
-        usual=max(usual if latest is None else min(usual, latest), least),
-        longest=longest,
-        usual_half=half,
-        why=""
-        if ridge
-        else (
-            "estimator.ridge is 0, so intervals wait until the records' own curvature is clear "
-            "of the noise; nothing bounds how long that takes"
-        ),
-        intercept=None if intercept is None else max(intercept, least),
+        latest=max(_known_by_ridge(task, clients, ridge), classes or 0) if ridge else None,
+        usual=lasting,
+        usual_half=_half(task, found.variances),
         classes=classes,
         kept=kept,
+        first=first,
+        whole=whole,
+        late=tuple(names.tolist()) if whole > LATE * first else (),
+        ridge=None if ridge or task.size == 1 else sure,
+        kept_by_ridge=median_kept(reference.curvature + np.diag(held), held),
     )
 
 
-def usual_half(task: RenewableTask, records: float) -> float:
-    """Return half the length of a slope's interval at the reference, in the unit of estimates."""
-    counted = counted_slots(task.study, records)
-    inverse = np.linalg.pinv(reference_bread(task), hermitian=True)
-    products = kept_moments(task.encoding, task.norm_bound)
-    meat = _slope_deviation(task) ** 2 / counted * products
-    variances = np.diag(inverse @ meat @ inverse)[1:]
-    if task.study.noised:
-        releases = max(counted / task.slots, 1.0)
-        own = noise_of(task).of_gradient(RECENT * releases)
-        variances = variances + own**2 * (inverse @ inverse).diagonal()[1:]
-    return _reach(task) * math.sqrt(float(np.median(variances)))
+def _half(task: RenewableTask, variances: Vector) -> float:
+    """Return half the length of a slope's interval, in the unit of estimates."""
+    reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
+    own = variances[1:] if len(variances) > 1 else variances
+    return reach * math.sqrt(float(np.median(own)))
 
 
-def _reach(task: RenewableTask) -> float:
-    """Return the normal quantile of the study's level, in the unit of estimates."""
-    return float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
+def _known_by_ridge(task: RenewableTask, clients: int, ridge: float) -> int:
+    """Return after how many records the ridge alone makes slopes known, to 1 %."""
+    return _least(
+        lambda records: KNOWN * noise_size(task, records, clients) <= ridge,
+        Windows(task, clients).begun + task.slots,
+    )
 
 
-def reference_bread(task: RenewableTask) -> Matrix:
-    """Return what the mean curvature of a record and the ridge are at the reference, (d, d)."""
-    return _bend(task) * kept_moments(task.encoding, task.norm_bound) + np.diag(task.penalty)
+def records_until(task: RenewableTask, share: float, clients: int) -> int | None:
+    """Return after how many records a class of this share stands out of its noise, to 1 %.
+
+    None: the study's releases hold no class counts.
+    """
+    if task.update_channels.counts is None or not task.classes:
+        return None
+
+    def stands_out(records: float) -> bool:
+        return share * records >= COUNTS_PLANNED * _noise_of_counts(task, records, clients)
+
+    return _least(stands_out, Windows(task, clients).begun)
+
+
+def _least(is_enough: Callable[[float], bool], begin: float) -> int:
+    """Return the least number of records from `begin` on that is enough, to 1 %."""
+    few = enough = float(begin)
+    while not is_enough(enough):
+        few, enough = enough, 2 * enough
+        if enough > MOST_RECORDS:
+            return int(MOST_RECORDS)
+    while enough > 1.01 * few:
+        middle = math.sqrt(few * enough)
+        few, enough = (few, middle) if is_enough(middle) else (middle, enough)
+    return math.ceil(enough)
+
+
+def _noise_of_counts(task: RenewableTask, records: float, clients: int) -> float:
+    windows, channel = Windows(task, clients), task.update_channels.counts
+    later = windows.noise(0.0, windows.released(records)) if records > windows.begun else 0.0
+    deviation = 0.0 if channel is None else channel.standard_deviation
+    return deviation * math.sqrt(windows.begun / task.slots + later)
+
+
+def default_ridge(task: RenewableTask) -> float:
+    """Return the ridge of a study of gdwd that says none: what its intervals need at a usual size.
+
+    From the study file alone, so that clients and workers have the same.
+    """
+    return _needed_ridge(task, USUAL_WINDOWS * task.slots, USUAL_CLIENTS)
+
+
+def _needed_ridge(task: RenewableTask, records: float, clients: int) -> float:
+    """Return the least ridge that makes slopes known after so many records, whatever features are."""
+    size = noise_size(task, records, clients)
+    return min(max(_up(KNOWN * size), LEAST_RIDGE), LARGEST_RIDGE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Keys that a design may set, the study with them, and what is expected of it."""
+
+    changes: dict[str, Any]
+    task: RenewableTask
+    outlook: Outlook
+
+    @property
+    def worth(self) -> tuple[float, float]:
+        """How soon intervals stay, and how long they are: less is better."""
+        half = self.outlook.usual_half
+        return self.outlook.usual, math.inf if half is None else half
 
 
 def design(study: Study, records: int, clients: int) -> Design:
     """As `Method.design`."""
-    task = RenewableTask(study)
     if not study.noised:
         return Design({}, {})
-    changes: dict[str, object] = {"privacy.split": dict(SPLIT), "estimator.norm_bound": "typical"}
-    reasons = {
-        "privacy.split": (
-            "shares of the budget: that of the curvature decides when intervals appear, that of "
-            "the gradient how long they are"
-        ),
-        "estimator.norm_bound": (
-            f"{typical_norm_bound(task.encoding):g} instead of {task.longest:.3g}, the longest "
-            "that the ranges allow: 99 % of records that are distributed as declared are "
-            "shorter, and all noise grows with it"
-        ),
-    }
-    for begin, releases in (*((share, RELEASES) for share in BEGIN), (1.0, FEWER_RELEASES)):
-        needed = math.ceil(releases * task.size / RECENT)
-        most = min(begin * records / needed, records / (WINDOWS * clients), 100_000)
-        changes["window.records"] = window = int(_down(max(1.0, most)))
-        changes["privacy.split"] = dict(SPLIT)
-        found = RenewableTask(with_keys(study, changes, name="the design"))
-        counts = share_for(found, begin * records)
-        if counts > SPLIT["counts"]:
-            changes["privacy.split"] = _split(min(_up(counts), MOST_COUNTS))
-            found = RenewableTask(with_keys(study, changes, name="the design"))
-        certain = noise_of(found).certain_ridge(begin * records / window)
-        # fewer releases are for classes that are too rare otherwise
-        if counts <= MOST_COUNTS and (certain <= LARGEST_RIDGE or begin == BEGIN[-1]):
-            break
-    if counts > SPLIT["counts"]:
-        after = slots_until(found, rarer_share(study)) or 0
-        reasons["privacy.split"] += (
-            f". The counts have more than usual, so that a class with {rarer_share(study):.3g} of "
-            "the records stands out of their noise "
-            + ("in time" if after <= records else f"after about {after:,} records, not in time")
-        )
+
+    def tried(before: Mapping[str, Any], **more: Any) -> _Tried:
+        changes = {**before, **{key.replace("__", "."): value for key, value in more.items()}}
+        task = RenewableTask(with_keys(study, changes, name="the design"))
+        if study.estimator.loss == "gdwd":
+            # it follows from the others
+            changes["estimator.ridge"] = _needed_ridge(task, records, clients)
+            task = RenewableTask(with_keys(study, changes, name="the design"))
+        return _Tried(changes, task, outlook(task, records, clients))
+
+    task, reasons = RenewableTask(study), dict[str, str]()
+    typical = {"estimator.norm_bound": "typical"}
+    reasons["estimator.norm_bound"] = (
+        f"{typical_norm_bound(task.encoding):g} instead of {task.longest:.3g}, the longest "
+        "that the ranges allow: 99 % of records that are distributed as declared are "
+        "shorter, and all noise grows with it"
+    )
     reasons["window.records"] = (
-        f"the largest window that still gives {needed:,} releases ({releases} recent ones for "
-        f"each coefficient) within {begin:.0%} of the records, and {WINDOWS} releases of each "
-        "client: the noise of a release does not depend on its size"
+        "slots of the first windows, with which intervals come soonest. Windows grow by a tenth "
+        "of what their client has released, as the noise of a release does not depend on its size"
     )
-    changes["estimator.ridge"] = min(max(_up(certain), LEAST_RIDGE), LARGEST_RIDGE)
-    reasons["estimator.ridge"] = (
-        f"the smallest ridge that is enough for intervals of slopes from {begin:.0%} of the "
-        "records on; these intervals are for the penalised coefficients"
-        if certain <= LARGEST_RIDGE
-        else (
-            f"{_up(certain):g} would be enough at all records, but leaves little of each "
-            "coefficient; with a smaller ridge, intervals need features that vary"
+    best, at = tried(typical, window__records=SIZES[MIDDLE]), MIDDLE
+    for step in (1, -1):
+        # the other way only where this one is worse at once
+        while at * step >= MIDDLE * step and 0 <= at + step < len(SIZES):
+            found = tried(typical, window__records=SIZES[at + step])
+            if found.worth >= best.worth:
+                break
+            best, at = found, at + step
+    windows = Windows(best.task, clients)
+    if best.task.remembers and windows.number(windows.released(records)) < WORTH:
+        best = tried(best.changes, privacy__noise_memory=0)
+        reasons["privacy.noise_memory"] = (
+            f"a client has fewer than {WORTH} windows, and noise that remembers pays only from "
+            "there on"
         )
-    )
-    return Design(changes, reasons)
+    if (counts := _counts_needed(best.task, records / 2, clients)) > best.task.split.counts:
+        given = min(_up(counts), MOST_COUNTS)
+        best = tried(best.changes, privacy__split={"counts": given})
+        reasons["privacy.split"] = (
+            f"counts have more than usual, so that a class with {rarer_share(study):.3g} of the "
+            f"records stands out of their noise{'' if counts <= MOST_COUNTS else ', not in time'}"
+        )
+    elif len(best.task.secant.joint_bounds()[0]) == 1 and best.task.split.middle is not None:
+        # slope and curvature are largest together, so that one has what the other has not
+        found = tried(best.changes, privacy__split={"gradient": GRADIENT})
+        gained = (found.outlook.usual_half or 0.0) / (best.outlook.usual_half or math.inf)
+        if gained < GAIN and found.outlook.usual <= records / 2:
+            best = found
+            reasons["privacy.split"] = f"intervals are {1 - gained:.0%} shorter at this size"
+    if "estimator.ridge" in best.changes:
+        reasons["estimator.ridge"] = (
+            "gdwd needs one: the smallest that makes slopes known beside the noise at this size; "
+            "its intervals are of penalised coefficients"
+        )
+    return Design(best.changes, reasons)
 
 
-def _known_after(task: RenewableTask, curvature: Matrix, noise: Noise, which: slice) -> int | None:
-    """Return after how many record slots some coefficients have intervals, to 5 %.
-
-    By the rule of `bread_of` itself, for this mean curvature without its noise. None: after no
-    number that a plan looks at.
-    """
-
-    def is_hidden(releases: float) -> bool:
-        bread = bread_of(curvature, RECENT * releases, task.penalty, noise, noisy=False)
-        return bool(bread.unknown[which].any())
-
-    enough = releases_needed(task.size) / RECENT
-    if not is_hidden(enough):
-        return math.ceil(enough) * task.slots
-    while is_hidden(enough := 2 * enough):
-        if enough * task.slots > MOST_SLOTS:
-            return None
-    too_few = enough / 2
-    while enough > 1.05 * too_few:
-        middle = math.sqrt(too_few * enough)
-        too_few, enough = (middle, enough) if is_hidden(middle) else (too_few, middle)
-    return math.ceil(enough) * task.slots
-
-
-def _bend(task: RenewableTask) -> float:
-    """Return the guess of a record's mean curvature at the reference."""
-    bend = BEND if task.loss.remainder else 1.0
-    if task.classes and task.largest_weight == 1:
-        # of logistic regression: the mean of p (1 - p) is at most that of the mean; others flatten
-        # about as much
-        bend = min(bend, evenness(task.study))
-    return bend * task.loss.start_curvature
-
-
-def _slope_deviation(task: RenewableTask) -> float:
-    """Return the guess of the root mean square of a record's slope."""
-    estimator, unit = task.study.estimator, task.response_scale[1]
-    if task.classes:
-        return task.loss.start_slope_bound
-    if task.loss.responses == "count":
-        return math.sqrt(BEND * task.loss.start_curvature)
-    if estimator.noise_scale is not None:
-        return estimator.noise_scale / unit
-    return RESIDUAL if estimator.residual_bound is None else estimator.residual_bound / unit / HUBER
-
-
-def _deviation_bound(task: RenewableTask) -> float:
-    """Return a bound of the standard deviation of a record's score in any direction.
-
-    Class weights n / (2 n_class), the largest of them L, have a mean square of at most (L + 1) / 2.
-    Features are within the norm bound, and so is the mean that the intercept takes off them.
-    """
-    weighted = task.loss.slope_bound * math.sqrt((task.largest_weight + 1) / 2)
-    return weighted * 2 * math.sqrt(task.norm_bound**2 - 1)
-
-
-def _split(counts: float) -> dict[str, float]:
-    """Return shares of the budget of which counts have so much, 70 to 30 for the others."""
-    gradient = round(0.7 * (1 - counts), 4)
-    return {"gradient": gradient, "curvature": round(1 - counts - gradient, 4), "counts": counts}
-
-
-def _down(number: float) -> float:
-    return _digits(number, math.floor)
+def _counts_needed(task: RenewableTask, records: float, clients: int) -> float:
+    """Return the share of the budget with which both counts stand out after so many records."""
+    if not task.classes or task.update_channels.counts is None:
+        return 0.0
+    noise = COUNTS_PLANNED * _noise_of_counts(task, max(records, task.slots), clients)
+    lacking = noise / (rarer_share(task.study) * max(records, task.slots))
+    # shares are of the squared budget where the noise is Gaussian, of epsilon where it is Laplace
+    return task.split.counts * lacking ** (2 if task.budget.mechanism.order == 2 else 1)
 
 
 def _up(number: float) -> float:
-    return _digits(number, math.ceil)
-
-
-def _digits(number: float, towards: Callable[[float], int]) -> float:
-    """Return a number with two digits, rounded up or down."""
+    """Return a number with two digits, rounded up."""
     step = 10.0 ** (math.floor(math.log10(number)) - 1)
-    return float(f"{towards(number / step) * step:.3g}")
+    return float(f"{math.ceil(number / step - 1e-9) * step:.3g}")

@@ -9,28 +9,28 @@ from pipeline.methods.facts import Missed, Sizes, least_epsilon
 from pipeline.methods.renewable.design import outlook
 from pipeline.methods.renewable.influence import influence
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
-from pipeline.methods.renewable.precision import releases_needed
+from pipeline.methods.renewable.readiness import releases_needed
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import Study
 
 
-def sizes(task: RenewableTask, records: int) -> Sizes:
+def sizes(task: RenewableTask, records: int, clients: int) -> Sizes:
     """As `Method.sizes`."""
 
     def needed(study: Study) -> int:
-        return outlook(RenewableTask(study), records).usual
+        return outlook(RenewableTask(study), records, clients).usual
 
-    least = outlook(task, records).usual
+    least = needed(task.study)
     return Sizes(least, least_epsilon(task.study, records, needed) if least > records else None)
 
 
 def better(task: RenewableTask, missed: Missed) -> tuple[str, ...]:
     """As `Method.better`."""
     del task, missed
-    return ("more records, and larger windows (window.records)",)
+    return ("more records",)
 
 
-def facts(task: RenewableTask) -> dict[str, object]:
+def facts(task: RenewableTask, clients: int) -> dict[str, object]:
     """As `Method.facts`: noise, and when intervals can come."""
     found: dict[str, object] = {}
     if task.study.noised and task.update_channels.curvature is not None:
@@ -44,7 +44,7 @@ def facts(task: RenewableTask) -> dict[str, object]:
             "l1_bound": task.bounds.l1,
             **({"largest_weight": task.largest_weight} if task.classes else _slopes(task)),
         }
-    found["influence"] = influence(task)
+    found["influence"] = influence(task, clients)
     if task.study.estimator.forgetting is not None:
         found["forgetting"] = _forgetting(task)
     return found
@@ -61,7 +61,7 @@ def _forgetting(task: RenewableTask) -> dict[str, object]:
         return {**found, "effective_records_at_most": f"those of {most:.4g} seconds"}
     needed = RECORDS_PER_COEFFICIENT * task.size
     if task.study.noised:
-        needed = releases_needed(task.size) * task.slots
+        needed = releases_needed(task) * task.slots
     found["effective_records_at_most"] = most
     if most < needed:
         found["advice"] = (

@@ -13,7 +13,6 @@ from pipeline.methods.renewable import design as plans
 from pipeline.methods.renewable import facts as known
 from pipeline.methods.renewable import spec
 from pipeline.methods.renewable.open_server import OpenServer
-from pipeline.methods.renewable.precision import noise_of
 from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.methods.renewable.replacing import ReplacingServer
 from pipeline.methods.renewable.task import RenewableTask
@@ -70,15 +69,14 @@ class Renewable(Method[RenewableTask]):
         """
         if "ridge" in given or not study.noised:
             return study
-        if study.estimator.loss != "gdwd":
-            estimator = msgspec.structs.replace(study.estimator, ridge=0.0)
-            return msgspec.structs.replace(study, estimator=estimator)
-        try:
-            ridge = max(study.estimator.ridge, noise_of(self.task(study)).ample_ridge())
-        except PrivacyError:
-            # a budget that cannot be kept is refused where a task is made
-            return study
-        estimator = msgspec.structs.replace(study.estimator, ridge=min(ridge, 1.0))
+        ridge = 0.0
+        if study.estimator.loss == "gdwd":
+            try:
+                ridge = plans.default_ridge(self.task(study))
+            except PrivacyError:
+                # a budget that cannot be kept is refused where a task is made
+                return study
+        estimator = msgspec.structs.replace(study.estimator, ridge=ridge)
         return msgspec.structs.replace(study, estimator=estimator)
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:

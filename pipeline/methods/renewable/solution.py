@@ -131,18 +131,9 @@ class Bread:
         return found
 
     def hides(self, coefficients: Vector) -> Vector:
-        """Return the variance that unknown directions may hide of each coefficient, shape (d,).
-
-        In a direction of which nothing is known, coefficients may be as large as in the others; in
-        one that is known in part, they are drawn to 0 by a share that is known.
-        """
+        """Return the variance that unknown directions may hide of each coefficient, shape (d,)."""
         own = self.vectors.T @ coefficients
-        sure = self.weak < KNOWN_BY_HALF
-        usual = float(np.mean(own[sure] ** 2)) if sure.any() else 1.0
-        share = self.drawn / np.maximum(np.maximum(self.values, 0.0) + self.drawn, 1e-12)
-        lost = share / np.maximum(1 - share, 0.1) * own
-        partly = np.where(share < PARTLY, lost**2, 0.0)
-        hidden: Vector = self.vectors**2 @ np.maximum(self.weak**2 * usual, partly)
+        hidden: Vector = self.vectors**2 @ hides(self.values, self.noise, own)
         return hidden
 
 
@@ -212,9 +203,7 @@ def bread_of(curvature: Matrix, penalty: Vector, size: float) -> Bread:
     size: s, > 0.
     """
     values, vectors = np.linalg.eigh(curvature + np.diag(penalty))
-    weak = np.clip(1 - values / (KNOWN * size), 0.0, 1.0)
-    drawn = size * weak
-    raised = np.maximum(np.maximum(values, 0.0) + drawn, FLOOR * size)
+    weak, drawn, raised = raise_to_noise(values, size)
     return Bread(
         values=values,
         vectors=vectors,
@@ -224,6 +213,33 @@ def bread_of(curvature: Matrix, penalty: Vector, size: float) -> Bread:
         inverse=(vectors / raised) @ vectors.T,
         noise=size,
     )
+
+
+def raise_to_noise(values: Vector, size: float) -> tuple[Vector, Vector, Vector]:
+    """Return w, r and m of the module's text for eigenvalues of curvature and ridge, (d,) each.
+
+    size: s, > 0.
+    """
+    weak = np.clip(1 - values / (KNOWN * size), 0.0, 1.0)
+    drawn = size * weak
+    return weak, drawn, np.maximum(np.maximum(values, 0.0) + drawn, FLOOR * size)
+
+
+def hides(values: Vector, size: float, own: Vector) -> Vector:
+    """Return the variance that each direction may hide, shape (d,).
+
+    Where nothing is known of it, coefficients may be as large as in the others; in one that is
+    known in part, they are drawn to 0 by a share that is known.
+
+    values, size: As `raise_to_noise` takes them.
+    own: Coefficients along the directions, shape (d,).
+    """
+    weak, drawn, _ = raise_to_noise(values, size)
+    sure = weak < KNOWN_BY_HALF
+    usual = float(np.mean(own[sure] ** 2)) if sure.any() else 1.0
+    share = drawn / np.maximum(np.maximum(values, 0.0) + drawn, 1e-12)
+    lost = share / np.maximum(1 - share, 0.1) * own
+    return np.maximum(weak**2 * usual, np.where(share < PARTLY, lost**2, 0.0))
 
 
 def solve(task: RenewableTask, parts: Weighed, missing: int = 0) -> Solution:
@@ -389,10 +405,10 @@ def _bent(
     crossed = np.outer(to, mean)
     distances = sums.spread_of_points / sums.slots - crossed - crossed.T + np.outer(to, to)
     distance = max(float(np.sum(distances * curvature)), 0.0) / _weight(curvature)
-    return SECOND_ORDER * _rate(task, curvature, coefficients) * distance
+    return SECOND_ORDER * rate_of_bend(task, curvature, coefficients) * distance
 
 
-def _rate(task: RenewableTask, curvature: Matrix, coefficients: Vector) -> float:
+def rate_of_bend(task: RenewableTask, curvature: Matrix, coefficients: Vector) -> float:
     """Return how fast the curvature changes where the records lie, as a share of itself.
 
     For logistic regression it is tanh(u / 2), whose root mean square is taken over records weighed

@@ -21,7 +21,7 @@ from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import study_rows, target
 from pipeline.release.task import Task
-from pipeline.study.reference import draw, law_of, moments, sample
+from pipeline.study.reference import SEED, draw, law_of, moments, sample
 from pipeline.types import Matrix, Vector
 
 #: Standard deviation of the linear predictor by kind of response, in encoded units.
@@ -153,7 +153,7 @@ def target_of(population: Population, seed: int = 0) -> Target:
     for number in range(2):
         sobol = qmc.Sobol(size, rng=np.random.default_rng([seed, number]))
         points = np.clip(sobol.random_base2(bits), 2.0**-40, 1 - 2.0**-40)
-        found.append(_minimiser(population, points))
+        found.append(minimiser_of(population, *rows_of(population, points)))
     one, other = found
     return Target((one + other) / 2, float(np.abs(one - other).max()))
 
@@ -187,21 +187,39 @@ def _log_odds(task: Task, slopes: Vector, share: float) -> float:
     return float(found)
 
 
-def _minimiser(population: Population, points: Matrix) -> Vector:
+def rows_of(population: Population, points: Matrix) -> tuple[Rows, Vector]:
+    """Return rows as clients see them, and the share of the population that each stands for, (n,).
+
+    points: As `Population.sample` takes them.
+    """
     task = population.task
     features, responses, mass = population.sample(points)
     weights = (1.0, 1.0)
     if task.classes:
         up = float(mass[responses > 0].sum())
         weights = class_weights(1 - up, up, task.largest_weight)
-    rows = study_rows(task, features, responses, weights)
+    return study_rows(task, features, responses, weights), mass
+
+
+def minimiser_of(population: Population, rows: Rows, mass: Vector) -> Vector:
+    """Return what minimises the mean loss of such rows, shape (d,); NumericError as `target_of`."""
     # the mean over rows of n times their mass is the mean over the population
     weight = mass * len(mass) * (1.0 if rows.weights is None else rows.weights)
     every = Rows(rows.design, rows.responses, weight)
     try:
-        return target(task, lambda: [every], start=population.truth).coefficients
+        return target(population.task, lambda: [every], start=population.truth).coefficients
     except NumericError as error:
         raise NumericError(
             "the population has no best coefficients that could be found: give a --truth with "
             "smaller slopes"
         ) from error
+
+
+def even_points(size: int, count: int) -> Matrix:
+    """Return points in (0, 1) whose columns are each spread evenly, shape (count, size).
+
+    A Latin hypercube, always the same: raw words of the generator order a grid.
+    """
+    words = np.random.PCG64(SEED).random_raw(count * size).reshape(count, size)
+    ranks: Matrix = (np.argsort(np.argsort(words, axis=0), axis=0) + 0.5) / count
+    return ranks

@@ -1,0 +1,411 @@
+"""What a stream of a study is expected to give, before there are data: from public numbers alone.
+
+The stream is followed from model to model, each by its mean and its variance about what it aims at,
+along the eigenvectors of the population's curvature: a step of Newton's method from the mean of the
+models before it, by the rules of `solution`, with the chance of the records and the noise of the
+releases that it rests on. Two models go together by the releases that both rest on. So the distance
+of the models from an estimate is known on average, and with it how far linearised scores bend.
+Derived in docs/methods/planning.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from pipeline.losses import Regression
+from pipeline.methods.renewable.readiness import releases_needed
+from pipeline.methods.renewable.reference import reference_of
+from pipeline.methods.renewable.solution import (
+    CAUTION,
+    HIDE,
+    LONGEST_STEP,
+    SECOND_ORDER,
+    hides,
+    noise_of,
+    raise_to_noise,
+    rate_of_bend,
+)
+from pipeline.methods.renewable.task import RenewableTask
+from pipeline.privacy import memory
+from pipeline.types import Vector
+
+#: A plan takes a model each time that slots have grown by this share, one window at least.
+PART = 0.05
+#: No plan looks further ahead.
+MOST_RECORDS = 1e12
+#: Below this mean square distance of predictors a score is as good as linear.
+NEAR = 0.01
+#: How far the logarithm of the bend varies from stream to stream, over sqrt(2 / directions).
+SCATTER = 0.68
+#: Estimates whose records differ by this share are as good as independent.
+APART = 0.1
+#: Shares of all streams: of those that have had intervals at first, and of those that have them to
+#: stay, which a plan looks for until so many times the records.
+HALF, LASTING, AHEAD = 0.5, 0.8, 2.0
+#: Nodes of the quadrature over the chance of a model.
+NODES, WEIGHTS = (np.array(part) for part in hermegauss(5))
+
+
+class Windows:
+    """The windows of all clients, who are alike.
+
+    clients: C, how many there are; >= 1.
+
+    begun: Slots that are released at the public start.
+    """
+
+    def __init__(self, task: RenewableTask, clients: int) -> None:
+        self._growth, self._clients, self._remembers = task.growth, clients, task.remembers
+        releases = task.study.stream.publish.releases
+        self.begun = task.slots * min(releases, (task.most_at_start or releases) * clients)
+        ends, size = [0], 0
+        while size < self._growth.largest:
+            size = self._growth.next_window(ends[-1])
+            ends.append(ends[-1] + size)
+        self._ends = np.array(ends, dtype=np.float64)
+
+    def next_window(self, slots: float) -> int:
+        """Return the slots of a client's next window, where all together have released so many.
+
+        slots: Here and below those behind the public start.
+        """
+        return self._growth.next_window(int(slots / self._clients))
+
+    def come(self, slots: float) -> float:
+        """Return how many records have come by then. Open windows are half full."""
+        return self.begun + slots + self._clients * self.next_window(slots) / 2
+
+    def released(self, records: float) -> float:
+        """Return how many slots are released where so many records have come: a window at least."""
+        slots = float(max(records - self.begun, 0.0))
+        # an open window is a part of what its client has released, so that this settles
+        for _ in range(4):
+            later = records - self.begun - self._clients * self.next_window(slots) / 2
+            slots = max(later, float(self._growth.records))
+        return slots
+
+    def number(self, slots: float) -> float:
+        """Return how many windows each client has released by then, with a part of the open one."""
+        own = slots / self._clients
+        beyond = max(own - self._ends[-1], 0.0) / self._growth.largest
+        return float(np.interp(own, self._ends, np.arange(len(self._ends)))) + beyond
+
+    def releases(self, since: float, slots: float) -> float:
+        """Return how many releases there are between two numbers of slots."""
+        return self._clients * (self.number(slots) - self.number(since))
+
+    def noise(self, since: float, slots: float) -> float:
+        """Return V, the variance of their noise in units of one release that remembers nothing.
+
+        Clients are spread evenly over their windows.
+        """
+        if not self._remembers:
+            return self.releases(since, slots)
+        one, other = self.number(since), self.number(slots)
+        first, last = math.floor(one), math.floor(other)
+        found = 0.0
+        for u, share in ((first, first + 1 - one), (first + 1, one - first)):
+            for t, part in ((last, last + 1 - other), (last + 1, other - last)):
+                if share and part:
+                    found += share * part * memory.variance_between(u + 1, t)
+        return self._clients * found
+
+
+def noise_size(task: RenewableTask, records: float, clients: int) -> float:
+    """Return s, the spectral size of the curvature's noise in an estimate of so many records."""
+    windows = Windows(task, clients)
+    slots = windows.released(records)
+    return noise_of(task).of_curvature(max(windows.noise(0.0, slots), 1.0), slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a stream; numbers of records are None beyond `MOST_RECORDS`.
+
+    first: After how many half of all streams have had an estimate with an interval for every second
+        slope. Such intervals may be gone again in the next one.
+    lasting: From how many on four of five streams have them.
+    whole: From how many on every coefficient has one.
+    late: Which coefficients have none at `first`, shape (d,).
+    variances: Of the coefficients at the size that was asked for, shape (d,).
+    """
+
+    first: float | None
+    lasting: float | None
+    whole: float | None
+    late: NDArray[np.bool_]
+    variances: Vector
+
+
+def expect(
+    task: RenewableTask, records: float, clients: int, most: float = MOST_RECORDS
+) -> Expected:
+    """Return what is expected of a noised stream of so many records.
+
+    most: On how many an estimate rests at most.
+    """
+    first: float | None = None
+    lasting: float | None = None
+    whole: float | None = None
+    late, without, before = np.zeros(task.size, dtype=bool), 1.0, 0.0
+    variances = late.astype(np.float64)
+    for number, stage in enumerate(stages(task, clients)):
+        now = stage.records
+        if now <= records or not number:
+            # the first of all stages stands for what is smaller
+            variances = stage.variances
+        found = bool(first and whole and lasting) and now > AHEAD * (lasting or now)
+        if now > most or (now > records and found):
+            break
+        if stage.ready:
+            apart = math.log(now / before) / APART if before else 1.0
+            without *= (1 - min(stage.ready, 0.9999)) ** apart
+            before = now
+        if first is None and without <= HALF:
+            first, late = now, stage.unknown
+        lasting = None if stage.ready < LASTING else lasting or now
+        whole = None if stage.unknown.any() else whole or now
+    return Expected(first, lasting, whole, late, variances)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is expected of an estimate.
+
+    records: How many have come, with those in open windows.
+    variances: Of the coefficients, with what unknown directions hide, shape (d,).
+    unknown: Which of them have no interval for that, shape (d,).
+    ready: Chance that the estimate is ready, in [0, 1].
+    """
+
+    records: float
+    variances: Vector
+    unknown: NDArray[np.bool_]
+    ready: float
+
+
+def stages(task: RenewableTask, clients: int) -> Iterator[Stage]:
+    """Yield what is expected of the estimate at each model of a noised stream, without end."""
+    return _Course(task, clients).run()
+
+
+class _Estimate(NamedTuple):
+    """An estimate from the releases at some newest models, along the eigenvectors.
+
+    since: Slots behind the public start from which on they count.
+    mean, spread: Of its deviation from the target, shape (d,) each.
+    values, size: Eigenvalues of curvature and ridge, shape (d,), and s.
+    bent, error: As in `Solution`.
+    """
+
+    since: float
+    mean: Vector
+    spread: Vector
+    values: Vector
+    size: float
+    bent: float
+    error: float
+
+
+class _Models:
+    """The models so far, as deviations from the target along the eigenvectors.
+
+    means, scores: Of k models, and what a record's score and the ridge are expected to be there,
+        shape (k, d) each.
+    bends: Curvature of a record there over that at the target, shape (k,).
+    deviations: Root mean square of predictors by their chance, shape (k,).
+    since, until: Slots behind the public start that they rest on, shape (k,); none of the first.
+    """
+
+    def __init__(self) -> None:
+        self._vectors, self._numbers = list[tuple[Vector, Vector]](), list[tuple[float, ...]]()
+
+    def add(self, mean: Vector, score: Vector, *numbers: float) -> None:
+        """Add a model, with its bend, deviation, since and until."""
+        self._vectors.append((mean, score))
+        self._numbers.append(numbers)
+        self.means, self.scores = np.array(self._vectors).swapaxes(0, 1)
+        self.bends, self.deviations, self.since, self.until = np.array(self._numbers).T
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def covariances(self, own: float, since: float, until: float) -> Vector:
+        """Return their covariances with another estimate, as mean squares of predictors, (k,).
+
+        own: Its deviation; since, until: what it rests on.
+        """
+        shared = np.minimum(self.until, until) - np.maximum(self.since, since)
+        lengths = np.maximum((self.until - self.since) * (until - since), 1e-9)
+        found: Vector = own * self.deviations * np.maximum(shared, 0.0) / np.sqrt(lengths)
+        return found
+
+
+class _Course:
+    """Follows a stream. Vectors are along the eigenvectors of curvature and ridge."""
+
+    def __init__(self, task: RenewableTask, clients: int) -> None:
+        self._task, self._noise, self._windows = task, noise_of(task), Windows(task, clients)
+        self._ref = ref = reference_of(task)
+        turn, self._loadings = ref.vectors, ref.vectors**2
+        self._design, self._at = ref.design @ turn, ref.design @ ref.target
+        self._target = turn.T @ ref.target
+        self._middle = np.diag(turn.T @ ref.middle @ turn)
+        self._curvature = np.maximum(np.diag(turn.T @ ref.curvature @ turn), 0.0)
+        #: Weighs variances to the mean square of predictors, records by their curvature.
+        self._weights = self._curvature / max(float(ref.curvature[0, 0]), 1e-9)
+        self._rate = rate_of_bend(task, ref.curvature, ref.target)
+        self._squares = self._design.T**2 @ ref.mass
+        nothing = np.zeros(task.size)
+        self._score, self._bend = self._of_records(nothing, nothing)
+        self._longest = LONGEST_STEP / task.norm_bound
+        self._models = _Models()
+        #: Slots of the releases at each model.
+        self._folded = list[float]()
+        #: Models that are the first of their epoch: where their releases begin, and what all models
+        #: since then have in common.
+        self._starts, self._common = dict[int, float](), dict[int, float]()
+
+    def run(self) -> Iterator[Stage]:
+        """As `stages`."""
+        slots, epoch, begun, models = 0.0, -1, self._windows.begun, self._models
+        self._add(*self._first(), -1.0, -1.0)
+        while True:
+            newest = memory.epoch_of(int(begun + slots), self._task.slots)
+            if newest > epoch:
+                epoch, self._starts[len(models) - 1] = newest, slots
+                self._common[len(models) - 1] = 0.0
+            amount = max(PART * (begun + slots), self._windows.next_window(slots))
+            slots += amount
+            self._fold(amount)
+            best = self._best(slots)
+            yield self._stage(best, slots)
+            self._add(best.mean, best.spread, best.since, slots)
+
+    def _fold(self, amount: float) -> None:
+        """Take the releases at the newest model."""
+        models = self._models
+        own, since, until = models.deviations[-1], models.since[-1], models.until[-1]
+        both = np.array(self._folded) * models.covariances(own, since, until)[:-1]
+        for first in self._common:
+            self._common[first] += amount * (2 * float(both[first:].sum()) + amount * own**2)
+        self._folded.append(amount)
+
+    def _best(self, slots: float) -> _Estimate:
+        """Return the estimate from as many of the newest epochs as make the error smaller."""
+        newest, *older = sorted(self._common, reverse=True)
+        best = self._estimate(newest, slots)
+        for first in older:
+            found = self._estimate(first, slots)
+            if found.error > best.error:
+                break
+            best = found
+        return best
+
+    def _estimate(self, first: int, slots: float) -> _Estimate:
+        """Return the estimate from the releases at the models from `first` on."""
+        models, since = self._models, self._starts[first]
+        count = slots - since
+        share = np.array(self._folded[first:]) / count
+        means, deviations = models.means[first:], models.deviations[first:]
+        mean, bend = share @ means, float(share @ models.bends[first:])
+        noise = self._windows.noise(since, slots)
+        size = self._noise.of_curvature(noise, count)
+        values = self._ref.values + (bend - 1) * self._curvature
+        _, drawn, raised = raise_to_noise(values, size)
+        way = (share @ models.scores[first:] + drawn * (self._target + mean)) / raised
+        meat = bend * self._middle / count + self._noise.of_gradient(noise, count) ** 2
+        spread = meat / raised**2
+        # mean squares of predictors by chance: of the estimate, of the mean model, of the way
+        own, common = float(spread @ self._weights), self._common[first] / count**2
+        both = share @ models.covariances(math.sqrt(own), since, slots)[first:]
+        apart, by_chance = max(common - 2 * float(both) + own, 0.0), spread / own
+        length = math.sqrt(float(way @ way + apart * by_chance.sum()))
+        cut = min(1.0, self._longest / length) if length else 1.0
+        way, apart = cut * way, cut**2 * apart
+        squares = way**2 + apart * by_chance
+        turned = size**2 / (2 * len(way)) * (squares.sum() + squares)
+        spread = cut**2 * (spread + turned / raised**2) + (1 - cut) ** 2 * common * by_chance
+        scatter = share @ (deviations**2 + means**2 @ self._weights) - mean**2 @ self._weights
+        scatter = max(float(scatter) - common, 0.0)
+        # to one more step beyond, but for a loss whose curvature jumps
+        times = 1 if self._task.loss.name == "gdwd" else 4
+        distance = scatter + times * (float(way**2 @ self._weights) + apart)
+        bent = SECOND_ORDER * self._rate * distance
+        error = float(spread @ self._weights) + CAUTION**2 * bent**2
+        return _Estimate(since, mean - way, spread, values, size, bent, error)
+
+    def _stage(self, found: _Estimate, slots: float) -> Stage:
+        spread = found.spread
+        # noise drives eigenvalues that are alike apart, by about its size
+        lowered = found.values - found.size * math.sqrt(1 - 1 / len(spread))
+        own = np.sqrt((self._target + found.mean) ** 2 + spread)
+        hidden = self._loadings @ hides(lowered, found.size, own)
+        rough = self._loadings @ spread
+        unknown, variances = hidden > HIDE * rough, rough + hidden
+        ready, chance = 1.0, spread * self._weights
+        few = self._windows.releases(found.since, slots) < releases_needed(self._task) - 0.5
+        if few or np.count_nonzero(unknown[1:]) > len(unknown) // 2:
+            ready = 0.0
+        elif found.bent > 0:
+            # as many independent squares as directions carry the variance
+            scatter = SCATTER * math.sqrt(2 * float(chance @ chance)) / float(chance.sum())
+            near = math.log(math.sqrt(float(variances.min())) / found.bent) + scatter**2 / 2
+            ready = float(ndtr(near / scatter))
+        return Stage(self._windows.come(slots), variances, unknown, ready)
+
+    def _add(self, mean: Vector, spread: Vector, since: float, until: float) -> None:
+        """Add a model by its mean and its variance, shape (d,) each."""
+        score, bend = self._ref.values * mean, 1.0
+        if float((mean**2 + spread) @ self._weights) > NEAR:
+            found, curvature = self._of_records(mean, spread)
+            penalty, turn = self._task.penalty, self._ref.vectors
+            score = found - self._score + turn.T @ (penalty * (turn @ mean))
+            bend = curvature / max(self._bend, 1e-9)
+        deviation = math.sqrt(float(spread @ self._weights))
+        self._models.add(mean, score, bend, deviation, since, until)
+
+    def _of_records(self, mean: Vector, spread: Vector) -> tuple[Vector, float]:
+        """Return the expected score and curvature of a record at a model, shape (d,)."""
+        ref, task, middle = self._ref, self._task, self._at + self._design @ mean
+        points = middle[:, None] + math.sqrt(float(self._squares @ spread)) * NODES
+        responses, share = np.repeat(ref.responses, len(NODES)), ref.mass * ref.weights
+        slopes, bends = (
+            share * (of(points.ravel(), responses).reshape(points.shape) @ WEIGHTS) / WEIGHTS.sum()
+            for of in (task.loss.slope, task.secant.of)
+        )
+        return self._design.T @ slopes, float(bends.sum())
+
+    def _first(self) -> tuple[Vector, Vector]:
+        """Return the mean deviation of the first model and its variance, shape (d,) each.
+
+        As `private_estimate` makes it of the releases at the public start.
+        """
+        task, ref, turn, slots = self._task, self._ref, self._ref.vectors, self._windows.begun
+        deviation = task.initial_channels.gradient.standard_deviation
+        deviation /= math.sqrt(slots * task.slots)
+        point, variance = np.zeros(task.size), np.zeros(task.size)
+        if isinstance(task.loss, Regression):
+            slopes = task.loss.start_slope(ref.responses)
+            middle = float(ref.mass @ slopes)
+            spread = math.hypot(deviation, math.sqrt(float(ref.mass @ slopes**2) / slots))
+            ends = [task.loss.intercept_of(middle + sign * spread, spread) for sign in (-1, 1)]
+            point[0], variance[0] = sum(ends) / 2, ((ends[1] - ends[0]) / 2) ** 2
+        else:
+            slopes = ref.weights * task.loss.slope(np.zeros(len(ref.mass)), ref.responses)
+            held = task.loss.start_curvature * task.norm_bound**2 / task.size + task.penalty
+            point = -(ref.design.T @ (ref.mass * slopes)) / held
+            squares = ref.design.T**2 @ (ref.mass * slopes**2)
+            variance = (squares / slots + 2 * deviation**2) / held**2
+            length = math.sqrt(float(point @ point + variance.sum()))
+            cut = min(1.0, self._longest / length)
+            point, variance = cut * point, cut**2 * variance
+        return turn.T @ (point - ref.target), turn.T**2 @ variance
