@@ -4,8 +4,8 @@
 [--records N] [--ridge R] [--former]`. Records of a design, dealt to clients, go through the
 product's own steps: windows that grow, one release each, the fold, the estimate, and a model when
 slots have grown by 4 % and 8 releases or 5 % have come. Noise is the simulation's, of the same law.
-Prints, at some sizes, which share of the streams is ready, how many coefficients have intervals, how
-often these hold the coefficients of the population (with a ridge the penalised ones), the least of
+Prints, at some sizes, which share of the streams is ready, how many coefficients have intervals,
+how often these hold the coefficients of the population (with a ridge the penalised ones), the least of
 one coefficient, and the length over that of all records without privacy. `--former`: windows of 250
 records, independent noise, and a budget that is split as if a record used up each part.
 """

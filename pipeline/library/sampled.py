@@ -57,7 +57,8 @@ def classes_of(task: Task, responses: Vector, clients: int) -> dict[str, object]
     elif abs(float(logit(share) - logit(supposed))) > math.log(WRONG):
         found["classes"] = (
             f"data.response.typical {said}, so plans count with {supposed:g}"
-            f"{_later(task, share, clients)}. Choose a guess by what is public, and run `veilstream study design` with it"
+            f"{_later(task, share, clients)}. Choose a guess by what is public, and run "
+            "`veilstream study design` with it"
         )
     return found
 

@@ -171,7 +171,7 @@ def variance_between(first: int, last: int) -> float:
     own = sums[:count]
     later = sums[np.minimum(np.arange(before) + count, SETTLED - 1)] - sums[:before]
     total = float(own @ own + later @ later) + max(count - SETTLED, 0) * float(sums[-1]) ** 2
-    return total * SQUARED_NORM
+    return float(total * SQUARED_NORM)
 
 
 @dataclass(frozen=True, slots=True)

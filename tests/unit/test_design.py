@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from scipy.special import expit
 
 from pipeline.cli.design import design
-from pipeline.estimators.population import default_truth
 from pipeline.doctor.streams import _Releases, simulated
 from pipeline.errors import ConfigError
+from pipeline.estimators.population import default_truth
 from pipeline.library.checking import check_study
 from pipeline.library.plan_words import BLIND, LITTLE, NEARLY_ALL, lacking, verdict, when
 from pipeline.library.planning import plan, proposed

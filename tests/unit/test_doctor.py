@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pipeline.doctor.coverage import StreamResult, result_of, sum_up
-from pipeline.estimators.population import Population, default_truth, target_of
 from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.doctor.verdict import LARGEST_ERROR, judge, limits
 from pipeline.errors import ConfigError
+from pipeline.estimators.population import Population, default_truth, target_of
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.facts import Exact, Outlook, Sizes

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from pipeline.backtest import backtest
-from pipeline.estimators.population import Population, target_of
 from pipeline.doctor.streams import simulated
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import TOLERANCE, pooled_fit, study_rows, target
+from pipeline.estimators.population import Population, target_of
 from pipeline.losses import GeneralisedDWD, Linear, Logistic
 from pipeline.records.encode import stack
 from pipeline.study import parse_study, read_study, with_keys

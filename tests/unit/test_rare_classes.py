@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pipeline.methods.renewable.classes import MOST_COUNTS
 
-from pipeline.estimators.population import Population
 from pipeline.doctor.streams import _Releases, simulated
 from pipeline.errors import ConfigError
+from pipeline.estimators.population import Population
 from pipeline.library.checking import check_study
 from pipeline.library.lengths import of_sample
 from pipeline.library.plan_words import classes
 from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
-from pipeline.methods.renewable.classes import MOST_COUNTS
 from pipeline.methods.renewable.design import SPLIT
 from pipeline.study import Study, parse_study, with_keys
 from tests.builders import study_text

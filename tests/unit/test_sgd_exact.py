@@ -12,8 +12,8 @@ from scipy.stats import norm
 
 from benchmarks.limit_law import standard_errors
 from benchmarks.sgd_designs import Row
-from pipeline.estimators.population import Population, target_of
 from pipeline.doctor.streams import simulated
+from pipeline.estimators.population import Population, target_of
 from pipeline.library.checking import check_study
 from pipeline.library.lengths import of_sample
 from pipeline.library.plan_words import verdict

@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose
 from benchmarks.sgd_designs import Row, design_of
 from benchmarks.sgd_intervals import summed
 from benchmarks.sgd_streams import Streams
-from pipeline.estimators.population import Population
 from pipeline.doctor.streams import Size, simulated, stream
+from pipeline.estimators.population import Population
 from pipeline.linalg import pack_upper
 from pipeline.methods import task_of
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn, moved, width_errors

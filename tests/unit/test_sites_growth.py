@@ -7,8 +7,8 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
-
 from pipeline.doctor.population import Population
+
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task

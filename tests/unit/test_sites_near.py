@@ -14,9 +14,9 @@ import pytest
 from scipy.special import expit
 
 from benchmarks.sites_coverage import RESULTS, Cell, row_of, stream, table
-from pipeline.estimators.population import Population
 from pipeline.doctor.streams import Size, simulated
 from pipeline.doctor.streams import stream as simulated_stream
+from pipeline.estimators.population import Population
 from pipeline.library.planning import plan
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task

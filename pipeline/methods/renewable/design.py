@@ -140,7 +140,7 @@ def default_ridge(task: RenewableTask) -> float:
 
 
 def _needed_ridge(task: RenewableTask, records: float, clients: int) -> float:
-    """Return the least ridge that makes slopes known after so many records, whatever features are."""
+    """Return the least ridge that makes slopes of any features known after so many records."""
     size = noise_size(task, records, clients)
     return min(max(_up(KNOWN * size), LEAST_RIDGE), LARGEST_RIDGE)
 

@@ -90,7 +90,7 @@ class Windows:
         for _ in range(4):
             later = records - self.begun - self._clients * self.next_window(slots) / 2
             slots = max(later, float(self._growth.records))
-        return slots
+        return float(slots)
 
     def number(self, slots: float) -> float:
         """Return how many windows each client has released by then, with a part of the open one."""
