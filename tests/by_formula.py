@@ -2,120 +2,191 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import numpy as np
 
 from pipeline.linalg import unpack_upper
-from pipeline.methods.renewable.private_state import PrivateBatch, epochs_by_version
-from pipeline.release.task import Task
+from pipeline.methods.renewable.private_state import PrivateBatch
+from pipeline.methods.renewable.task import RenewableTask
 
 #: Releases of one bucket with their weight, and what is computed of them.
 Weighed = list[tuple[float, PrivateBatch]]
-Found = dict[str, np.ndarray]
+Found = dict[str, Any]
+#: c_j as fractions, not as the program has them.
+C = np.array([1, 1 / 2, 3 / 8, 5 / 16, 35 / 128, 63 / 256, 231 / 1024, 429 / 2048])
 
 
-def by_formula(task: Task, batches: Weighed) -> Found:
-    """The estimate from as many of the newest epochs as make the error smaller.
+def covariance_of_chain(count: int) -> np.ndarray:
+    """Covariances of nu_1 to nu_count where the scale of z is |c|: one release alone has |c|^2."""
+    toeplitz = sum(c * np.eye(count, k=-j) for j, c in enumerate(C))
+    inverse = np.linalg.inv(toeplitz)
+    return (C @ C) * inverse @ inverse.T
 
-    Where the whole of one more makes it larger, a half, a quarter or an eighth of its weight may
-    not.
-    """
-    epochs = set(np.concatenate([epochs_by_version(b.versions) for _, b in batches]).tolist())
-    three = over_last(task, batches, min(3, len(epochs)))
-    spread, best, least = three["meat"] / three["squares"], three, math.inf
-    for number in range(1, len(epochs) + 1):
-        whole = over_last(task, batches, number)
-        if error(whole, spread) < least:
-            best, least = whole, error(whole, spread)
-            continue
-        for share in (0.5, 0.25, 0.125):
-            part = over_last(task, batches, number, share)
-            if error(part, spread) < least:
-                best, least = part, error(part, spread)
-        break
+
+def by_formula(task: RenewableTask, batches: Weighed, missing: int = 0) -> Found:
+    """The estimate from as many of the newest epochs as make the error smaller."""
+    epochs = sorted(set(np.concatenate([b.epochs for _, b in batches]).tolist()), reverse=True)
+    best: Found = {}
+    for oldest in epochs:
+        found = since(task, batches, oldest, missing)
+        better = not best or (
+            found["error"] <= best["error"] and (best["moving"] or not found["moving"])
+        )
+        if not better:
+            break
+        best = found
     return best
 
 
-def error(one: Found, spread: np.ndarray) -> float:
-    """The mean square of predictors by chance, and four times that of what is left out."""
-    meat, curvature = one["squares"] * spread + one["turned"], one["curvature"]
-    chance = np.trace(one["inverse"] @ meat @ one["inverse"] @ curvature) / curvature[0, 0]
-    return float(chance + 4 * (one["bent"] + one["mixed"]) ** 2)
-
-
-def over_last(task: Task, batches: Weighed, number: int, share: float = 1.0) -> Found:
-    """The weighed estimate over some last epochs, the oldest of them with a share of its weight."""
-    d, n = task.size, task.slots
-    part = task.update_channels.curvature
-    assert part is not None
-    w = np.concatenate([np.full(len(b.versions), weight) for weight, b in batches])
-    versions = np.concatenate([b.versions for _, b in batches])
-    packed = np.concatenate([b.curvature for _, b in batches]) * part.unit
-    epochs = epochs_by_version(versions)
-    last = sorted(set(epochs.tolist()))[-number:]
-    w = np.where(epochs == last[0], share * w, w)
-    chosen = np.isin(epochs, last)
-    w = w[chosen]
-    total = unpack_upper(w @ packed[chosen], d) / (w.sum() * n)
-    s = math.sqrt(d * np.sum(w**2)) * part.standard_deviation / (w.sum() * n)
-    g = np.concatenate([b.gradient for _, b in batches])[chosen] * (
-        task.update_channels.gradient.unit
-    )
-    t = np.concatenate([b.expansion for _, b in batches])[chosen] / 4096
+def since(task: RenewableTask, batches: Weighed, oldest: int, missing: int = 0) -> Found:
+    """The estimate from the releases of some newest epochs, by formulas of the method's page."""
+    d = task.size
+    w = np.concatenate([np.full(len(b.epochs), weight) for weight, b in batches])
+    parts = {
+        name: np.concatenate([getattr(b, name) for _, b in batches])
+        for name in (
+            "epochs", "gradient", "expansion", "curvature", "middle", "blocks", "numbers", "groups"
+        )
+    }  # fmt: skip
+    keep = parts["epochs"] >= oldest
+    w, parts = w[keep], {name: part[keep] for name, part in parts.items()}
+    channels = task.update_channels
+    n = parts["blocks"] * float(task.slots)
+    g = parts["gradient"] * channels.gradient.unit
+    t = parts["expansion"] / 4096
+    assert channels.curvature is not None
+    h = np.array([unpack_upper(row, d) for row in parts["curvature"] * channels.curvature.unit])
+    total = float(w @ n)
+    # each group is a client with a chain of its own, or noise is independent
+    apart = w**2
+    noise = float(apart.sum())
+    if task.remembers:
+        noise = 0.0
+        for group in np.unique(parts["groups"]):
+            own = np.sort(parts["numbers"][parts["groups"] == group]) - 1
+            covariance = covariance_of_chain(int(own.max()) + 1)
+            noise += covariance[np.ix_(own, own)].sum()
+        covariance = covariance_of_chain(int(parts["numbers"].max()))
+        apart = np.diag(covariance)[parts["numbers"] - 1]
+        noise += missing * 2 * np.diag(covariance_of_chain(256))[-1]
+    sigma_g, sigma_h = channels.gradient.standard_deviation, channels.curvature.standard_deviation
+    s = sigma_h * np.sqrt(d * noise) / total
+    mean = (w * n) @ t / total
+    curved = np.einsum("i,ijk->jk", w, h) / total
     penalty = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (d - 1))
-    mean, score = w @ t / w.sum(), w @ g / (w.sum() * n)
-    values, vectors = np.linalg.eigh(total)
-    curvature = (vectors * np.maximum(shrunk(values, s), 0)) @ vectors.T
-    values, vectors = np.linalg.eigh(curvature + penalty)
-    bread = (vectors * np.maximum(values, s / 2)) @ vectors.T
-    # the curvature that a score follows is halfway between that of its release and the mean one
-    own, off = np.array([unpack_upper(row, d) / n for row in packed[chosen]]), t - mean
-    product = np.array([h @ o for h, o in zip(own, off, strict=True)])
-    unlike = product.T @ w / w.sum() / 2
+    values, vectors = np.linalg.eigh(curved + penalty)
+    weak = np.minimum(np.maximum(1 - values / (1.75 * s), 0), 1)
+    ridge = s * weak
+    bread = np.maximum(np.maximum(values, 0) + ridge, s / 2)
+    inverse = np.linalg.inv(vectors @ np.diag(bread) @ vectors.T)
+    own_values, own_vectors = np.linalg.eigh(curved)
+    curvature = (own_vectors * np.maximum(own_values, 0)) @ own_vectors.T
+    score = w @ g / total + penalty @ mean
+    whole = sum(
+        v * (v @ score + r * (v @ mean)) / m
+        for v, r, m in zip(vectors.T, ridge, bread, strict=True)
+    )
+    step = whole * min(1, 2 / (task.norm_bound * np.linalg.norm(whole)))
+    theta = mean - step
+    turned = s**2 / (2 * d) * (step @ step * np.eye(d) + np.outer(step, step))
+    known = sigma_g**2 * noise / total**2 * np.eye(d) + turned
+    share = ridge / np.maximum(np.maximum(values, 0) + ridge, 1e-12)
+    scale = (
+        1.0 if task.loss.name in ("logistic", "poisson") else spread_of(task, parts, w, curvature)
+    )
+    hidden = np.zeros(d)
+    usual = np.mean(
+        [(v @ theta) ** 2 for v, x in zip(vectors.T, weak, strict=True) if x < 0.5] or [1]
+    )
+    for v, x, f in zip(vectors.T, weak, share, strict=True):
+        drawn = (f / max(1 - f, 0.1) * (v @ theta)) ** 2 if f < 0.7 else 0.0
+        hidden += v**2 * max(x**2 * usual, drawn)
+    rough = np.diag(inverse @ (known + scale * curvature / total) @ inverse)
+    to = theta if task.loss.name == "gdwd" else theta - step
+    distance = np.einsum("i,ij,jk,ik->", w * n, t - to, curvature, t - to) / total / curvature[0, 0]
+    bent = 0.5 * rate(task, curvature, theta) * distance
+    found = {
+        "theta": theta, "hidden": hidden, "unknown": hidden > 0.5 * rough, "bent": bent,
+        "moving": bool(np.any((whole**2 > 25 * rough) & (hidden <= 0.5 * rough))),
+        "error": np.trace(inverse @ (scale * curvature / total + known) @ inverse @ curvature)
+        / curvature[0, 0] + 4 * bent**2,
+        "privacy": inverse @ known @ inverse + np.diag(hidden),
+        "records": np.array(total**2 / (w**2 @ n)), "noise": noise,
+    }  # fmt: skip
+    y = g - n[:, None] * (t @ curvature)
+    between, lost, by_noise = spread_between(w, n, y, parts["groups"], apart, noise, sigma_g)
+    if channels.middle is None:
+        positive = np.linalg.eigh(between)
+        meat = (positive[1] * np.maximum(positive[0], 0)) @ positive[1].T / total
+        found["effect"] = None
+    else:
+        b = np.array([unpack_upper(row, d) for row in parts["middle"] * channels.middle.unit])
+        pulled = penalty @ theta
+        middle = np.einsum("i,ijk->jk", w, b) / total - np.outer(pulled, pulled)
+        found["effect"] = effect = design_effect(
+            inverse, between, middle, scale * curvature, total, lost, by_noise
+        )
+        meat = effect * middle / total
+    found["covariance"] = inverse @ (meat + known) @ inverse + np.diag(hidden)
+    return found
 
-    def noisy(spread: np.ndarray) -> np.ndarray:
-        """The variance of E x: the noise E has s^2 / d on its diagonal, and half of it beside."""
-        return s**2 / d / 2 * (np.trace(spread) * np.eye(d) + spread)
 
-    # of what half of C moves, the share that is not noise is taken off
-    chance = noisy((off.T * w**2) @ off / np.sum(w**2) / 4)
-    shift = np.linalg.solve(bread, unlike)
-    by_chance = np.linalg.solve(bread, np.linalg.solve(bread, chance).T)
-    moved = shift @ curvature @ shift
-    beyond = max(moved - np.trace(by_chance @ curvature), 0.0)
-    known = beyond / moved
-    step = np.linalg.solve(bread, score + penalty @ mean - known * unlike)
-    turned = (noisy(np.outer(step, step)) + known * chance) * (w.sum() * n) ** 2
-    residual = g - n * (score - curvature @ mean + t @ curvature)
-    count = w.sum() ** 2 / np.sum(w**2)
-    meat = (residual.T * w**2) @ residual * count / max(count - 4, 1)
-    inverse = np.linalg.inv(w.sum() * n * bread)
-    deviation = task.update_channels.gradient.standard_deviation
-    return {
-        "theta": mean - step,
-        "covariance": inverse @ (meat + turned) @ inverse,
-        "privacy": inverse @ (np.sum(w**2) * deviation**2 * np.eye(d) + turned) @ inverse,
-        "meat": meat,
-        "squares": np.sum(w**2),
-        "turned": turned,
-        "inverse": inverse,
-        "curvature": curvature,
-        "mixed": np.sqrt(beyond / curvature[0, 0]),
-        "bent": step @ curvature @ step / curvature[0, 0] / 2,
-        "records": np.array(n * count),
-    }
+def spread_of(task: RenewableTask, parts: Found, w: np.ndarray, curvature: np.ndarray) -> float:
+    """What the middle is about, as a multiple of the curvature, where it is released."""
+    middle = task.update_channels.middle
+    if middle is None:
+        return 1.0
+    total = w @ parts["blocks"] * task.slots
+    found = w @ parts["middle"][:, 0] * middle.unit / total / curvature[0, 0]
+    most = (task.largest_weight * task.loss.slope_bound) ** 2 / curvature[0, 0]
+    return float(min(max(found, 1e-3 * most), most))
 
 
-def shrunk(values: np.ndarray, size: float) -> np.ndarray:
-    """Eigenvalues less s^2 times the real part of their own resolvent's trace, and in order.
+def spread_between(
+    w: np.ndarray, n: np.ndarray, y: np.ndarray, groups: np.ndarray, apart: np.ndarray,
+    noise: float, sigma: float,
+) -> tuple[np.ndarray, float, float]:  # fmt: skip
+    """The middle of one record by the differences between releases; what means take; the noise."""
+    d, total = y.shape[1], w @ n
+    count = w.sum() ** 2 / (w**2).sum()
+    if count < 3 * (d + len(np.unique(groups))):
+        groups = np.zeros_like(groups)
+    spread, lost, per_mean = np.zeros((d, d)), 0.0, []
+    for group in np.unique(groups):
+        own = groups == group
+        m = w[own] @ y[own] / (w[own] @ n[own])
+        r = y[own] - n[own][:, None] * m
+        spread += (r.T * w[own] ** 2) @ r
+        lost += (w[own] ** 2 @ n[own] ** 2) / (w[own] @ n[own]) / total
+        per_mean.append((w[own] ** 2 @ n[own] ** 2) / (w[own] @ n[own]) ** 2)
+    all_noise = sigma**2 * apart.sum()
+    taken = all_noise - sigma**2 * noise * np.mean(per_mean)
+    return (spread - taken * np.eye(d)) / (1 - lost) / total, lost, all_noise
 
-    The nearest values in ascending order are the largest of the least means of runs that hold each.
-    """
-    d = len(values)
-    resolvent = 1 / (values[:, None] - values - 1j * size / math.sqrt(d))
-    moved = values - size**2 * resolvent.mean(axis=1).real
-    return np.array([
-        max(min(moved[a : b + 1].mean() for b in range(i, d)) for a in range(i + 1))
-        for i in range(d)
-    ])  # fmt: skip
+
+def design_effect(
+    inverse: np.ndarray, between: np.ndarray, middle: np.ndarray, usual: np.ndarray, total: float,
+    lost: float, noise: float,
+) -> float:  # fmt: skip
+    """How many times the releases differ as the middle says; 1 where that may be chance."""
+
+    def form(meat: np.ndarray) -> np.ndarray:
+        return np.diag(inverse @ meat @ inverse)
+
+    base = np.maximum(form(middle / total), 0.3 * form(usual / total))
+    chance = (base + form(noise / total**2 * np.eye(len(base)))) * np.sqrt(2 / max(1 / lost - 1, 1))
+    weight = (base / chance) ** 2
+    ratio = weight @ (form(between / total) / base) / weight.sum()
+    return float(ratio) if ratio > 1 + 2 / np.sqrt(weight.sum()) else 1.0
+
+
+def rate(task: RenewableTask, curvature: np.ndarray, theta: np.ndarray) -> float:
+    """How fast the curvature changes where records lie, by a sum over a fine grid of predictors."""
+    if task.loss.name != "logistic":
+        return {"linear": 0.0}.get(task.loss.name, 1.0)
+    middle = curvature[0] @ theta / curvature[0, 0]
+    width = np.sqrt(max(theta @ curvature @ theta / curvature[0, 0] - middle**2, 0))
+    z = np.linspace(-8, 8, 20001)
+    density = np.exp(-(z**2) / 2)
+    return float(np.sqrt(density @ np.tanh((middle + width * z) / 2) ** 2 / density.sum()))

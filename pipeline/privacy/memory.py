@@ -174,7 +174,7 @@ def variance_between(first: int, last: int) -> float:
     return float(total * SQUARED_NORM)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chain:
     """Where a client's noise stands: what its next release is made with.
 

@@ -11,7 +11,7 @@ from pipeline.losses.secant import Secant
 from pipeline.methods.renewable import again, client
 from pipeline.methods.renewable.client import FURTHEST
 from pipeline.methods.renewable.spec import reexpands, remembers, secant_of, split_of
-from pipeline.privacy import memory, sensitivity
+from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import Neighbours, Order, spent_by_records
 from pipeline.records.blocks import MOST_RECORDS
@@ -84,8 +84,7 @@ class RenewableTask(Task):
         return Budget(
             self.study,
             level,
-            # each number meets a record in the draws of so many releases
-            touched=touched * (memory.TOUCHED if self.remembers else 1),
+            touched=touched,
             counted="class counts" if self.classes else counted,
         )
 
