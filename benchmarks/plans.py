@@ -81,6 +81,7 @@ DESIGNS = {
     "many": Planned("logistic", 7, 1, 64, 200_000),
     "numbers": Planned("linear", 10, 4, 32, 100_000),
     "counts": Planned("poisson", 7, 1, 8, 200_000),
+    "gdwd": Planned("gdwd", 5, 1, 8, 100_000),
 }
 
 

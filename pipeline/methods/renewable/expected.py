@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import chdtr, chdtrc, ndtr
 
 from pipeline.losses import Regression
 from pipeline.methods.renewable.readiness import releases_needed
@@ -44,7 +44,9 @@ MOST_RECORDS = 1e12
 #: Below this mean square distance of predictors a score is as good as linear.
 NEAR = 0.01
 #: How far the logarithm of the bend varies from stream to stream, over sqrt(2 / directions).
-SCATTER = 0.68
+SCATTER = 0.62
+#: By how much of its size noise lowers most of the eigenvalues that are alike.
+USUALLY = 0.6
 #: Estimates whose records differ by this share are as good as independent.
 APART = 0.1
 #: Shares of all streams: of those that have had intervals at first, and of those that have them to
@@ -96,7 +98,8 @@ class Windows:
         """Return how many windows each client has released by then, with a part of the open one."""
         own = slots / self._clients
         beyond = max(own - self._ends[-1], 0.0) / self._growth.largest
-        return float(np.interp(own, self._ends, np.arange(len(self._ends)))) + beyond
+        within = np.interp(own, self._ends, np.arange(len(self._ends)))
+        return float(within + beyond)
 
     def releases(self, since: float, slots: float) -> float:
         """Return how many releases there are between two numbers of slots."""
@@ -328,8 +331,7 @@ class _Course:
         own, common = float(spread @ self._weights), self._common[first] / count**2
         both = share @ models.covariances(math.sqrt(own), since, slots)[first:]
         apart, by_chance = max(common - 2 * float(both) + own, 0.0), spread / own
-        length = math.sqrt(float(way @ way + apart * by_chance.sum()))
-        cut = min(1.0, self._longest / length) if length else 1.0
+        cut = _cut(float(way @ way + apart * by_chance.sum()), self._longest, len(way))
         way, apart = cut * way, cut**2 * apart
         squares = way**2 + apart * by_chance
         turned = size**2 / (2 * len(way)) * (squares.sum() + squares)
@@ -345,15 +347,17 @@ class _Course:
 
     def _stage(self, found: _Estimate, slots: float) -> Stage:
         spread = found.spread
-        # noise drives eigenvalues that are alike apart, by about its size
-        lowered = found.values - found.size * math.sqrt(1 - 1 / len(spread))
         own = np.sqrt((self._target + found.mean) ** 2 + spread)
-        hidden = self._loadings @ hides(lowered, found.size, own)
-        rough = self._loadings @ spread
-        unknown, variances = hidden > HIDE * rough, rough + hidden
+        rough, apart = self._loadings @ spread, found.size * math.sqrt(1 - 1 / len(spread))
+        # noise drives eigenvalues that are alike apart, the least one by about its size
+        hidden, usual = (
+            self._loadings @ hides(found.values - part * apart, found.size, own)
+            for part in (1.0, USUALLY)
+        )
+        unknown, variances = hidden > HIDE * rough, rough + usual
         ready, chance = 1.0, spread * self._weights
         few = self._windows.releases(found.since, slots) < releases_needed(self._task) - 0.5
-        if few or np.count_nonzero(unknown[1:]) > len(unknown) // 2:
+        if few or np.count_nonzero(usual[1:] > HIDE * rough[1:]) > len(rough) // 2:
             ready = 0.0
         elif found.bent > 0:
             # as many independent squares as directions carry the variance
@@ -405,7 +409,15 @@ class _Course:
             point = -(ref.design.T @ (ref.mass * slopes)) / held
             squares = ref.design.T**2 @ (ref.mass * slopes**2)
             variance = (squares / slots + 2 * deviation**2) / held**2
-            length = math.sqrt(float(point @ point + variance.sum()))
-            cut = min(1.0, self._longest / length)
+            cut = _cut(float(point @ point + variance.sum()), self._longest, len(point))
             point, variance = cut * point, cut**2 * variance
         return turn.T @ (point - ref.target), turn.T**2 @ variance
+
+
+def _cut(square: float, longest: float, size: int) -> float:
+    """Return which part is left of steps that are no longer than `longest`, in (0, 1].
+
+    square: Their mean square length before, that of a chi-squared variable of so many degrees.
+    """
+    most = size * longest**2 / max(square, 1e-300)
+    return math.sqrt(float(chdtr(size + 2, most) + most / size * chdtrc(size, most)))
