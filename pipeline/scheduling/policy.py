@@ -111,7 +111,7 @@ class WhenFull:
     seconds: How old an open window may become; None: as old as it takes to fill it.
     most_in_flight: How many windows of a client the newest model may lack, with the one that
         begins; 0: any number, of all clients, too.
-    at_start: The same before the first model, where other clients do not count.
+    at_start: The same before the first model, where other clients do not count; 0: any number.
     """
 
     seconds: float | None = None
@@ -130,10 +130,10 @@ class WhenFull:
         return Send() if now - window.opened >= self.seconds else Wait()
 
     def _is_ahead(self, slots: int, directive: Directive) -> bool:
+        if not directive.version:
+            return 0 < self.at_start <= directive.in_flight
         if not self.most_in_flight:
             return False
-        if not directive.version:
-            return directive.in_flight >= self.at_start
         others = max(TOGETHER, directive.seen // (PART * slots))
         return directive.in_flight >= self.most_in_flight or directive.behind > others
 

@@ -29,6 +29,7 @@ from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer, estimate_of
 from pipeline.release.model import round_model
 from pipeline.release.query import MatrixPart, Query, VectorPart
+from pipeline.scheduling.policy import Directive, OpenWindow, Wait
 from pipeline.study import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sites import SPREAD, TRUTH, study_text, task_of, window
@@ -227,6 +228,18 @@ def test_growth_is_a_part_of_what_releases_of_sums_mean_and_none_of_copies() -> 
     assert not copies[0].growth.divisor
     with pytest.raises(ConfigError, match=r"window\.growth"):
         parse_study(text(method='release = "copies"', window="growth = 0.1", epsilon=4.0))
+
+
+def test_sums_at_zero_wait_for_the_first_model_where_it_lets_windows_grow() -> None:
+    def waits(line: str, version: int, method: str = "") -> bool:
+        policy = task_of(text("linear", method, window=line)).policy
+        told = policy.decide(OpenWindow(0, 20), Directive(version, 99), 0.0)
+        return bool(isinstance(told, Wait) and told.reason)
+
+    assert (waits("", 0), waits("", 1)) == (True, False)
+    assert (waits("growth = 0", 0), waits("growth = 0", 1)) == (False, False)
+    score = 'release = "score"'
+    assert (waits("", 0, score), waits("", 1, score)) == (True, True)
 
 
 def counted(task: SiteTask, slots: int) -> tuple[int, int]:

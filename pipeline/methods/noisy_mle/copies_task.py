@@ -60,6 +60,11 @@ class CopiesTask(WeighedTask):
         """As `Task.most_in_flight`: linear fits wait for no model."""
         return super().most_in_flight if self.moving else 0
 
+    @property
+    def most_at_start(self) -> int:
+        """As `Task.most_at_start`: linear fits wait for no model."""
+        return super().most_at_start if self.moving else 0
+
     @cached_property
     def deviation(self) -> float:
         """Public deviation of a linear model's residuals, encoded; 1 for classes."""

@@ -61,6 +61,12 @@ class SiteTask(WeighedTask):
         """As `Task.most_in_flight`: sums at 0 wait for no model."""
         return 0 if self.release == "sufficient" else super().most_in_flight
 
+    @property
+    def most_at_start(self) -> int:
+        """As `Task.most_at_start`: sums at 0 wait where windows grow, which the first begins."""
+        waits = self.release == "score" or self.growth.divisor
+        return super().most_at_start if waits else 0
+
     @cached_property
     def bounds(self) -> Bounds:
         """As `Task.bounds`: a long row is weighed as a whole, intercept included.
