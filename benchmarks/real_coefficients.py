@@ -5,22 +5,25 @@
 product's own steps: windows that grow, one release each, the fold, the estimate, and a model when
 slots have grown by 4 % and 8 releases or 5 % have come. Noise is the simulation's, of the same law.
 Prints, at some sizes, which share of the streams is ready, how many coefficients have intervals,
-how often these hold the coefficients of the population (with a ridge the penalised ones), the least of
-one coefficient, and the length over that of all records without privacy. `--former`: windows of 250
-records, independent noise, and a budget that is split as if a record used up each part.
+how often these hold the coefficients of the population (with a ridge the penalised ones), the least
+of one coefficient, and the length over that of all records without privacy. `--former`: windows of
+250 records, independent noise, and a budget that is split as if a record used up each part.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
 from scipy.signal import lfilter
 from scipy.special import expit, ndtr, ndtri
+from scipy.stats import poisson
 
 from pipeline.methods import task_of
 from pipeline.methods.renewable.task import RenewableTask
@@ -36,6 +39,9 @@ DESIGNS = (
     "differ", "gdwd", "gdwd-even", "gdwd-levels",
 )  # fmt: skip
 SLOPES = [0.8, -0.6, 0.4, 0.0, 0.9, -0.3, 0.5]
+#: The largest count; a number's deviation from its mean; records that stand for a population.
+COUNTS, DEVIATION, DRAWN = 4, 0.2, 100_000
+NODES, WEIGHTS = hermegauss(21)
 SIZES = (10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000)
 REACH = float(ndtri(0.975))
 
@@ -51,6 +57,13 @@ class Plan:
     ridge: float | None = None
     former: bool = False
 
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of records at which is looked."""
+        if self.design == "turns":
+            return [self.records // self.clients * (k + 1) for k in range(self.clients)]
+        return [size for size in SIZES if size <= self.records]
+
 
 class Population:
     """Records of one design."""
@@ -59,9 +72,14 @@ class Population:
         self.plan, name = plan, plan.design
         self.rho = {"close": 0.8, "closer": 0.95}.get(name, 0.0)
         count = {"wide": 20, "gdwd": 8, "gdwd-even": 8, "gdwd-levels": 8}.get(name, 7)
-        times = {"strong": 3.0, "linear": 0.1, "poisson": 0.5}.get(name, 1.0)
-        intercept = {"few": -3.2, "gdwd": -2.0, "gdwd-even": 0.0, "linear": 0.0}.get(name, -0.5)
-        self.beta = np.append(intercept, times * np.resize(SLOPES, count))
+        times = {"strong": 3.0, "linear": 0.1, "poisson": 0.4}.get(name, 1.0)
+        slopes = times * np.resize(SLOPES, count)
+        # counts have means up to the largest that the study allows
+        intercepts = {
+            "few": -3.2, "gdwd": -2.0, "gdwd-even": 0.0, "linear": 0.0,
+            "poisson": np.log(COUNTS) - np.abs(slopes).sum(),
+        }  # fmt: skip
+        self.beta = np.append(intercepts.get(name, -0.5), slopes)
         self.correlation = np.linalg.cholesky(
             0.5 ** np.abs(np.subtract.outer(range(count), range(count)))
         )
@@ -92,17 +110,36 @@ class Population:
             return np.column_stack([drawn, rng.random(count) < 0.002, drawn[:, 0]])
         return drawn
 
+    def at(self, features: Matrix, site: int) -> Vector:
+        """Return the predictors of records of one client, shape (n,)."""
+        beta = self.beta + (self.apart[site] if self.plan.design == "differ" else 0.0)
+        found: Vector = beta[0] + features @ beta[1:]
+        return found
+
     def records(self, rng: np.random.Generator, count: int, site: int = 0) -> Arrays:
         """Return records of one client."""
         features = self.features(rng, count, site)
-        beta = self.beta + (self.apart[site] if self.plan.design == "differ" else 0.0)
-        at = beta[0] + features @ beta[1:]
+        at = self.at(features, site)
         if self.plan.design == "linear":
-            return Arrays(features, np.clip(at + 0.2 * rng.standard_normal(count), -1, 1))
+            return Arrays(features, np.clip(at + DEVIATION * rng.standard_normal(count), -1, 1))
         if self.plan.design == "poisson":
-            return Arrays(features, np.minimum(rng.poisson(np.exp(at)), 4).astype(float))
+            return Arrays(features, np.minimum(rng.poisson(np.exp(at)), COUNTS).astype(float))
         chance = ndtr(self.series(rng, (count, 1))[:, 0]) if self.rho else rng.random(count)
         return Arrays(features, np.where(chance < expit(at), 1.0, -1.0))
+
+    def outcomes(self, at: Vector) -> Iterator[tuple[Vector, Vector]]:
+        """Yield responses of records with these predictors, and how probable each is, (n,) each."""
+        if self.plan.design == "linear":
+            for node, weight in zip(NODES, WEIGHTS / WEIGHTS.sum(), strict=True):
+                yield np.clip(at + DEVIATION * node, -1, 1), np.full(len(at), weight)
+        elif self.plan.design == "poisson":
+            for count in range(COUNTS):
+                yield np.full(len(at), float(count)), np.asarray(poisson.pmf(count, np.exp(at)))
+            most = np.asarray(poisson.sf(COUNTS - 1, np.exp(at)))
+            yield np.full(len(at), float(COUNTS)), most
+        else:
+            yield np.ones(len(at)), expit(at)
+            yield -np.ones(len(at)), expit(-at)
 
     @property
     def study(self) -> str:
@@ -112,7 +149,7 @@ class Population:
         loss = loss if loss in ("linear", "poisson", "gdwd") else "logistic"
         response = {
             "linear": '{ name = "y", kind = "number", min = -1, max = 1 }',
-            "poisson": '{ name = "y", kind = "count", max = 4 }',
+            "poisson": f'{{ name = "y", kind = "count", max = {COUNTS} }}',
         }.get(loss, '{ name = "y", positive = "1", negative = "0" }')
         features = "".join(f"x{i} = {{ min = -1, max = 1 }}\n" for i in range(len(self.beta) - 1))
         former = plan.former
@@ -130,33 +167,68 @@ class Population:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Truth:
+    """What all records together would give.
+
+    coefficients, deviation: Where each site has as many, and the deviation of one record, (d,).
+    scores, curvatures: Mean of a record of each site there, and the curvature, (k, d), (k, d, d).
+    """
+
+    coefficients: Vector
+    deviation: Vector
+    scores: Matrix
+    curvatures: Matrix
+
+    def of(self, slots: Vector) -> Vector:
+        """Return the coefficients where each site has so many records, shape (d,)."""
+        shares = slots[: len(self.scores)] / max(slots[: len(self.scores)].sum(), 1)
+        curvature = np.tensordot(shares, self.curvatures, 1)
+        found: Vector = self.coefficients - np.linalg.pinv(curvature, rcond=1e-9) @ (
+            shares @ self.scores
+        )
+        return found
+
+
 @lru_cache(maxsize=4)
-def truth(plan: Plan) -> tuple[Vector, Vector]:
-    """Return what all records together would give, and its deviation of one record, (d,) each."""
+def truth(plan: Plan) -> Truth:
+    """Return what the records of a population give.
+
+    Responses enter by their probabilities, so that hardly any chance is left.
+    """
     population = Population(plan)
     task, rng = task_of(parse_study(population.study)), np.random.default_rng(11)
     assert isinstance(task, RenewableTask)
-    parts = [population.records(rng, 100_000, site % plan.clients) for site in range(24)]
-    if plan.design == "turns":
-        parts = [population.records(rng, 100_000, site) for site in (0, 1, 2) * 8]
+    sites = plan.clients if plan.design in ("differ", "turns") else 1
     theta, loss = population.beta.copy(), task.loss
     size, penalty = len(theta), np.diag(task.penalty)
-    for _ in range(10):
-        score, curvature, middle, count = penalty @ theta, penalty.copy(), np.zeros((size, size)), 0
-        for part in parts:
-            rows = np.column_stack([np.ones(len(part.responses)), part.features])
-            rows[:, 1:] = clipped_to_norm(part.features, task)
+    draws = []
+    for _ in range(4):
+        features = population.features(rng, DRAWN)
+        for site in range(sites):
+            if plan.design == "turns":
+                features = population.features(rng, DRAWN, site)
+            rows = np.column_stack([np.ones(DRAWN), clipped_to_norm(features, task)])
+            draws.append((site, rows, list(population.outcomes(population.at(features, site)))))
+    for _ in range(8):
+        scores = np.tile(penalty @ theta, (sites, 1))
+        curvatures, middle = np.tile(penalty, (sites, 1, 1)), np.zeros((size, size))
+        for site, rows, outcomes in draws:
             at = rows @ theta
-            slopes = loss.slope(at, part.responses)
-            count += len(rows)
-            score = score + rows.T @ slopes / (len(parts) * len(rows))
-            bent = loss.curvature(at, part.responses)[:, None]
-            curvature += (rows * bent).T @ rows / (len(parts) * len(rows))
-            middle += (rows * slopes[:, None] ** 2).T @ rows / (len(parts) * len(rows))
-        inverse = np.linalg.pinv(curvature, rcond=1e-9)
-        theta = theta - inverse @ score
-    pulled = penalty @ theta
-    return theta, np.sqrt(np.diag(inverse @ (middle - np.outer(pulled, pulled)) @ inverse))
+            slopes, squares, bends = np.zeros((3, len(rows)))
+            for response, chance in outcomes:
+                slope = loss.slope(at, response)
+                slopes += chance * slope
+                squares += chance * slope**2
+                bends += chance * loss.curvature(at, response)
+            scores[site] += rows.T @ slopes / (4 * DRAWN)
+            curvatures[site] += (rows.T * bends) @ rows / (4 * DRAWN)
+            middle += (rows.T * squares) @ rows / (len(draws) * DRAWN)
+        before, inverse = theta, np.linalg.pinv(curvatures.mean(axis=0), rcond=1e-9)
+        theta = theta - inverse @ scores.mean(axis=0)
+    pulled = penalty @ before
+    deviation = np.sqrt(np.diag(inverse @ (middle - np.outer(pulled, pulled)) @ inverse))
+    return Truth(before, deviation, scores, curvatures)
 
 
 @dataclass(frozen=True)
@@ -172,20 +244,17 @@ class Seen:
 def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
     """Return when the first interval came, and what was estimated at each size."""
     population, rng = Population(plan), np.random.default_rng([seed, plan.clients])
-    task, target = task_of(parse_study(population.study)), truth(plan)[0]
-    # where clients differ, what is estimated depends on how many records each has
-    least = 1.0 if plan.design == "differ" else 0.7
-    part = rng.uniform(least, 2 - least, plan.clients)
+    task, true = task_of(parse_study(population.study)), truth(plan)
+    in_row = plan.design == "turns"
+    part = np.ones(plan.clients) if in_row else rng.uniform(0.7, 1.3, plan.clients)
     part /= part.sum()
     data = [population.records(rng, int(plan.records * q), k) for k, q in enumerate(part)]
-    run, at = OfflineRun(task), [0] * plan.clients
-    sizes = [n for n in SIZES if n <= plan.records]
-    if plan.design == "turns":
-        sizes = [plan.records // 3 * k for k in (1, 2, 3)]
+    run, at, sizes = OfflineRun(task), [0] * plan.clients, plan.sizes
+    # where clients differ, what is estimated depends on how many records of each count
+    counted = np.zeros(plan.clients)
     found: list[Seen | None] = []
     first, seen, slots, came = None, None, 0, 0
     waiting: list[tuple[str, bytes]] = []
-    in_row = plan.design == "turns"
 
     def next_end(client: int) -> float:
         """Return when the next window of a client is full, in records of all."""
@@ -210,6 +279,7 @@ def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
         waiting.append((name, run.release(name, rows, run.model, noise)))
         at[client] += size
         came += size
+        counted[client] += size if run.model.version else 0
         start = min(8, 4 * plan.clients)
         enough = (
             len(waiting) >= start
@@ -221,9 +291,10 @@ def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
             slots, came, waiting = slots + came, 0, []
             estimate = run.publish()
             errors = estimate.standard_errors()
-            own = np.full(len(target), np.nan) if errors is None else errors[0]
+            own = np.full(task.size, np.nan) if errors is None else errors[0]
             effect = float(estimate.details.get("design_effect", np.nan))
-            seen = Seen(errors is not None, (estimate.coefficients - target) / own, own, effect)
+            off = (estimate.coefficients - true.of(counted)) / own
+            seen = Seen(errors is not None, off, own, effect)
             if first is None and seen.ready:
                 first = ends[client]
     return first, found
@@ -234,7 +305,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("design", choices=DESIGNS)
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--clients", type=int, help="by default 8, and 3 that take turns")
     parser.add_argument("--streams", type=int, default=60)
     parser.add_argument("--records", type=float, default=3e5)
     parser.add_argument("--ridge", type=float)
@@ -242,8 +313,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     plan = Plan(
-        options.design, options.epsilon, options.clients, int(options.records), options.ridge,
-        options.former,
+        options.design, options.epsilon,
+        options.clients or (3 if options.design == "turns" else 8), int(options.records),
+        options.ridge, options.former,
     )  # fmt: skip
     truth(plan)
     with ProcessPoolExecutor(options.processes) as pool:
@@ -259,11 +331,8 @@ def report(plan: Plan, runs: list[tuple[float | None, list[Seen | None]]]) -> No
         f"{plan}\nfirst interval at {np.median(firsts) if firsts else np.nan:,.0f} records (median "
         f"of {len(firsts)} of {len(runs)} streams)"
     )
-    deviation = truth(plan)[1]
-    sizes = [n for n in SIZES if n <= plan.records]
-    if plan.design == "turns":
-        sizes = [plan.records // 3 * k for k in (1, 2, 3)]
-    for place, size in enumerate(sizes):
+    deviation = truth(plan).deviation
+    for place, size in enumerate(plan.sizes):
         seen = [run[place] for _, run in runs if place < len(run)]
         ready = [one for one in seen if one is not None and one.ready]
         if not ready:
