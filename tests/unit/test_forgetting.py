@@ -24,7 +24,7 @@ from pipeline.estimators.forgetting import (
 from pipeline.learning import StreamClassifier
 from pipeline.library.table import information_line, line
 from pipeline.linalg import pack_upper
-from pipeline.methods.renewable import open_estimate, private_estimate, solution
+from pipeline.methods.renewable import open_estimate, solution
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.private_estimate import estimate_private
@@ -80,10 +80,9 @@ def test_a_bucket_of_seconds_is_that_of_the_record_in_the_log(
 @pytest.fixture(autouse=True)
 def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases here are made by a linear score: no distance is too far for it."""
-    for module in (private_estimate, open_estimate):
-        monkeypatch.setattr(module, "is_far", lambda *_: False)
-    for limit in ("MOVING", "SHORT"):
-        monkeypatch.setattr(solution, limit, math.inf)
+    monkeypatch.setattr(open_estimate, "is_far", lambda *_: False)
+    monkeypatch.setattr(solution, "SECOND_ORDER", 0.0)
+    monkeypatch.setattr(solution, "MOVING", math.inf)
 
 
 def test_without_forgetting_there_is_one_bucket_of_weight_one() -> None:
@@ -119,11 +118,14 @@ def test_the_effective_number_is_the_number_where_all_weigh_the_same() -> None:
 # --- formulas, release by release ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("top", [30, 70, 130])
-def test_the_private_estimate_weighs_means_by_w_and_variances_by_its_square(top: int) -> None:
-    task = task_of(p=3, epsilon=8.0, records=200)
-    versions = [v for v in range(1, top) for _ in range(4)]
-    parts = np.array_split(versions, 5)
+@pytest.mark.parametrize("top", [2, 3, 4])
+def test_the_private_estimate_weighs_means_by_w_and_variances_by_its_square(
+    top: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solution, "SECOND_ORDER", 0.5)
+    task = task_of(p=3, epsilon=8.0, records=200, ridge=0.003, noise_memory=0)
+    epochs = [e for e in range(top) for _ in range(40)]
+    parts = np.array_split(epochs, 5)
     batches = [
         (0.7**age, batch_of(task, top + age, part.tolist(), start=2))
         for age, part in enumerate(reversed(parts))
@@ -176,7 +178,7 @@ def test_the_open_estimate_is_the_zero_of_the_weighted_scores_with_its_sandwich(
 @pytest.mark.parametrize("private", [True, False])
 def test_equal_weights_give_the_bits_of_the_plain_sums(private: bool) -> None:
     """One bucket, or a half-life so long that all is in one: the same estimate."""
-    plain = task_of(p=2, records=30, private=private)
+    plain = task_of(p=2, records=30, private=private, noise_memory=0)
     long = task_of(p=2, records=30, private=private, forgetting='half_life = 1e15, of = "records"')
     estimates = [estimate_of(p, [folded(p, sample_log(p, releases=40))]) for p in (plain, long)]
     assert estimates[0].coefficients.tobytes() == estimates[1].coefficients.tobytes()
@@ -186,8 +188,9 @@ def test_equal_weights_give_the_bits_of_the_plain_sums(private: bool) -> None:
 def test_effective_records_are_those_of_the_used_epochs_without_forgetting() -> None:
     task = task_of(p=2, records=30)
     state = PrivateState(Shape.of(task))
-    state.fold(batch_of(task, 0, [4, 5, 7] * 9, start=3))
-    assert estimate_private(task, state).effective_records == 27 * 30
+    batch = batch_of(task, 0, [2] * 27, start=3)
+    state.fold(batch)
+    assert estimate_private(task, state).effective_records == batch.slots - 3 * 30
     only = PrivateState(Shape.of(task))
     only.fold(batch_of(task, 0, [], start=3))
     assert estimate_private(task, only).effective_records == 3 * 30

@@ -90,6 +90,9 @@ def _later(
     unknown = known_curvature(task, found, slots)
     conditions = [*_conditions(task, parts, found), unknown]
     lacking = [one.reason for one in conditions if not one.holds and one is not unknown]
+    if found.unknown.all() and conditions[0].holds and conditions[1].holds:
+        # then that is why models are far, and the estimate moves
+        lacking = [unknown.reason]
     status: Status = "ready"
     reason, covariance, privacy, kept = unknown.reason, None, None, None
     if lacking or found.unknown.all() or found.covariance is None:
