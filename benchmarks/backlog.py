@@ -102,16 +102,18 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=250)
     parser.add_argument("--growth", help="of windows; default: the study's default")
     parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=1, help="of each case, on other records")
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as name, LocalRuntime(Path(name)) as addresses:
         for case in options.cases:
-            folder = Path(name) / case
-            folder.mkdir()
-            settings = Settings(addresses.kafka, addresses.redis, folder=str(folder))
-            found = run(case, folder, settings, options)
-            results.append(asdict(found))
-            print(told(found), flush=True)
+            for number in range(options.rounds):
+                folder = Path(name) / f"{case}{number}"
+                folder.mkdir()
+                settings = Settings(addresses.kafka, addresses.redis, folder=str(folder))
+                found = run(case, number, folder, settings, options)
+                results.append(asdict(found))
+                print(told(found), flush=True)
     said = {name: given for name, given in vars(options).items() if name != "cases"}
     RESULTS.write_text(json.dumps({"options": said, "cases": results}, indent=1) + "\n")
 
@@ -129,12 +131,14 @@ def told(found: Found) -> str:
     )
 
 
-def run(case: str, folder: Path, settings: Settings, options: argparse.Namespace) -> Found:
-    """Run a case with a worker of its own."""
+def run(
+    case: str, number: int, folder: Path, settings: Settings, options: argparse.Namespace
+) -> Found:
+    """Run a round of a case with a worker of its own."""
     study = folder / "study.toml"
     study.write_text(
         STUDY.format(
-            name=f"backlog-{case}",
+            name=f"backlog-{case}{number}",
             features="\n".join(f"x{at} = {{ min = -1, max = 1 }}" for at in range(SIZE)),
             window=options.window,
             growth="" if options.growth is None else f"growth = {options.growth}",
@@ -142,7 +146,8 @@ def run(case: str, folder: Path, settings: Settings, options: argparse.Namespace
         )
     )
     count = options.records or (1_000_000 if case == "a" else 60_000)
-    sources = [source(case, folder, settings, count, n) for n in range(3 if case in "bd" else 1)]
+    names = [f"{case}{number}-{client}" for client in range(3 if case in "bd" else 1)]
+    sources = {name: source(case, name, folder, settings, count) for name in names}
     environment = {
         **os.environ,
         "VEILSTREAM_KAFKA": settings.kafka,
@@ -150,17 +155,16 @@ def run(case: str, folder: Path, settings: Settings, options: argparse.Namespace
         "VEILSTREAM_FOLDER": str(folder),
     }
     with worker(study, environment):
-        groups = [sources] if case == "b" else [[one] for one in sources]
-        begun, marks, number = time.time(), list[dict[str, float]](), 0
+        groups = [names] if case == "b" else [[name] for name in names]
+        begun, marks = time.time(), list[dict[str, float]]()
         for group in groups:
             clients = []
-            for one in group:
-                words = ["client", str(study), f"{case}-{number}", one]
+            for name in group:
+                words = ["client", str(study), name, sources[name]]
                 command = [sys.executable, "-m", "benchmarks.backlog", *words]
                 clients.append(
                     subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
                 )
-                number += 1
             for process in clients:
                 said, _ = process.communicate()
                 if process.returncode:
@@ -171,36 +175,36 @@ def run(case: str, folder: Path, settings: Settings, options: argparse.Namespace
     return judged(case, study, settings, marks[0]["read"] - begun, ended - begun)
 
 
-def source(case: str, folder: Path, settings: Settings, count: int, number: int) -> str:
-    """Make a source of records and return its name."""
+def source(case: str, name: str, folder: Path, settings: Settings, count: int) -> str:
+    """Make the source of a client's records and return where it is."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    rng = np.random.default_rng([20, number])
+    rng = np.random.default_rng(list(name.encode()))
     features = rng.uniform(-1, 1, (count, SIZE))
     responses = rng.random(count) < 1 / (1 + np.exp(0.5 - features @ SLOPES))
     columns = {f"x{at}": features[:, at] for at in range(SIZE)}
     table = pa.table({**columns, "y": responses.astype(int).astype(str)})
     if case == "c":
-        return filled(settings, table)
-    path = folder / f"{case}-{number}.parquet"
+        return filled(settings, name, table)
+    path = folder / f"{name}.parquet"
     pq.write_table(table, path)
     return str(path)
 
 
-def filled(settings: Settings, table: Any) -> str:
+def filled(settings: Settings, topic: str, table: Any) -> str:
     """Write records to a topic of one partition and return its name as a source."""
     from kafka import KafkaProducer  # noqa: PLC0415
     from kafka.admin import KafkaAdminClient, NewTopic  # noqa: PLC0415
 
     admin = KafkaAdminClient(bootstrap_servers=settings.kafka)
-    admin.create_topics([NewTopic("backlog-records", 1, 1)])
+    admin.create_topics([NewTopic(topic, 1, 1)])
     admin.close()
     producer = KafkaProducer(bootstrap_servers=settings.kafka, linger_ms=20, batch_size=1 << 18)
     for record in table.to_pylist():
-        producer.send("backlog-records", json.dumps(record).encode())
+        producer.send(topic, json.dumps(record).encode())
     producer.close()
-    return "kafka://backlog-records"
+    return f"kafka://{topic}"
 
 
 def client(study: str, name: str, place: str) -> None:

@@ -99,8 +99,9 @@ class ReleasePolicy(Protocol):
         """
 
 
-#: A window begins where the newest model lacks no more than so many releases of all clients, or
-#: one part in so many of the slots that it has seen: a point far from the estimate says less.
+#: A window begins where the newest model lacks no more than so many releases of all clients, or as
+#: many as hold one part in so many of the slots that it has seen: far from the estimate they say
+#: less.
 TOGETHER, PART = 8, 10
 
 
@@ -134,8 +135,8 @@ class WhenFull:
             return 0 < self.at_start <= directive.in_flight
         if not self.most_in_flight:
             return False
-        others = max(TOGETHER, directive.seen // (PART * slots))
-        return directive.in_flight >= self.most_in_flight or directive.behind > others
+        most = max(TOGETHER, self.most_in_flight, directive.seen // (PART * slots))
+        return directive.in_flight >= self.most_in_flight or directive.behind > most
 
 
 def ready(

@@ -38,7 +38,7 @@ from tests.stage import OPEN, study_text, write_csv
 SOURCE, SLOTS = "csv:data.csv", 20
 EMPTY, FULL = OpenWindow(0, 3), OpenWindow(3, 3, opened=10.0)
 PART = OpenWindow(1, 3, opened=10.0)
-START = Directive(0, 0)
+START, AHEAD = Directive(0, 0), Wait("a newer model")
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,24 @@ START = Directive(0, 0)
         (WhenFull(2.0), PART, START, 12.0, Send()),
         (WhenFull(), replace(PART, ended=True), START, 10.0, Send()),
         (WhenFull(), replace(EMPTY, ended=True), START, 10.0, Wait()),
-        (WhenFull(None, 2), FULL, Directive(5, 1), 10.0, Send()),
-        (WhenFull(None, 2), FULL, Directive(5, 2), 10.0, Wait("a newer model")),
-        # too far ahead holds back whatever there is, old or last
-        (WhenFull(1.0, 2), replace(PART, ended=True), Directive(5, 3), 99.0, Wait("a newer model")),
+        # what has begun leaves, however far ahead of the models it is by then
+        (WhenFull(None, 2), FULL, Directive(5, 7), 10.0, Send()),
+        (WhenFull(1.0, 2), replace(PART, ended=True), Directive(5, 7), 10.0, Send()),
+        (WhenFull(None, 2), EMPTY, Directive(5, 1), 10.0, Wait()),
+        (WhenFull(None, 2), EMPTY, Directive(5, 2), 10.0, AHEAD),
+        (WhenFull(None, 0), EMPTY, Directive(5, 99, 99), 10.0, Wait()),
+        # before the first model a client may have a number of its own, and others do not count
+        (WhenFull(None, 2, 4), EMPTY, Directive(0, 3, 99), 10.0, Wait()),
+        (WhenFull(None, 2, 4), EMPTY, Directive(0, 4), 10.0, AHEAD),
+        # of all clients in its partition: 8 windows, or a tenth of what models have seen of it
+        (WhenFull(None, 2), EMPTY, Directive(5, 1, 8, 30), 10.0, Wait()),
+        (WhenFull(None, 2), EMPTY, Directive(5, 1, 9, 30), 10.0, AHEAD),
+        (WhenFull(None, 2), EMPTY, Directive(5, 1, 9, 270), 10.0, Wait()),
+        (WhenFull(None, 2), EMPTY, Directive(5, 1, 10, 270), 10.0, AHEAD),
+        (WhenFull(None, 2), replace(EMPTY, size=9), Directive(5, 1, 10, 300), 10.0, AHEAD),
     ],
 )
-def test_a_window_leaves_when_it_is_full_old_or_last_and_not_too_far_ahead(
+def test_a_window_begins_when_models_kept_up_and_leaves_when_it_is_full_old_or_last(
     policy: ReleasePolicy, window: OpenWindow, directive: Directive, now: float, decision: Decision
 ) -> None:
     assert policy.decide(window, directive, now) == decision
@@ -69,16 +80,22 @@ def test_a_window_leaves_when_it_is_full_old_or_last_and_not_too_far_ahead(
     [
         (WhenFull(), 7, 64, (64, "")),
         (WhenFull(1.0), 7, 0, (0, "")),
-        (WhenFull(None, 10), 0, 64, (10, "a newer model")),
-        (WhenFull(None, 10), 7, 64, (3, "a newer model")),
-        (WhenFull(None, 10), 7, 2, (2, "")),
-        (WhenFull(None, 10), 10, 64, (0, "a newer model")),
+        # the first of them is on its way already
+        (WhenFull(None, 8), 0, 64, (8, "a newer model")),
+        (WhenFull(None, 8), 6, 64, (2, "a newer model")),
+        (WhenFull(None, 8), 6, 2, (2, "")),
+        (WhenFull(None, 8), 9, 64, (1, "a newer model")),
     ],
 )
 def test_how_many_windows_may_be_filled_is_what_the_policy_would_let_go(
     policy: ReleasePolicy, in_flight: int, most: int, found: tuple[int, str]
 ) -> None:
-    assert ready(policy, PART, Directive(5, in_flight), 11.0, most) == found
+    assert ready(policy, PART, Directive(5, in_flight, in_flight), 11.0, most) == found
+
+
+def test_a_window_that_may_not_begin_is_not_filled() -> None:
+    assert ready(WhenFull(None, 2), EMPTY, Directive(5, 1), 11.0, 64) == (1, "a newer model")
+    assert ready(WhenFull(None, 2), EMPTY, Directive(5, 2), 11.0, 64) == (0, "a newer model")
 
 
 # --- a method with a rule of its own ------------------------------------------------------------
@@ -112,6 +129,14 @@ class Ends:
     def pump(self) -> None: ...
 
     def drain(self) -> None: ...
+
+    read_to: ClassVar[int] = 0
+
+    def unseen(self, offset: int | None) -> tuple[int, int]:
+        return 0, 0
+
+    def wait(self, seconds: float) -> bool:
+        return False
 
     def poll(self, seconds: float = 0.0) -> Model:
         return self.newest
@@ -177,7 +202,11 @@ def test_a_method_may_drop_windows_and_wait_for_a_model_of_its_own(
         assert one.client.progress.waiting_for == "the next model"
     # two more windows were dropped, and the next one waits in the source
     assert position(one) == (1, SLOTS)
+    # a newer model that had not seen it is none to go on at
     one.ends.newest = replace(one.ends.newest, version=1)
+    one.client.turn()
+    assert position(one) == (1, SLOTS)
+    one.store.sent("one", [0], (0, 0))
     one.client.turn()
     assert position(one) == (2, 2 * SLOTS)
 
