@@ -7,7 +7,7 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
-from pipeline.doctor.population import Population
+from pipeline.estimators.population import Population
 
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods import method_of, server_of
@@ -273,7 +273,7 @@ def test_windows_of_a_plan_end_where_releases_get_another_age() -> None:
     # two eighths of a half-life are 200 slots of each
     assert max(size for size, _ in stages(task)) == 200
     outlook = method_of(task.study).outlook
-    late, later = (outlook(task, records).usual_half for records in (10**6, 10**7))
+    late, later = (outlook(task, records, 10).usual_half for records in (10**6, 10**7))
     assert late == pytest.approx(later)
 
 
@@ -309,7 +309,7 @@ def test_plans_say_when_intervals_come_and_how_long_they_are(
         assert ends is not None
         firsts.append(first)
         halves.append(float(np.median((ends[1] - ends[0])[1:] / 2)))
-    outlook = method_of(task.study).outlook(task, slots)
+    outlook = method_of(task.study).outlook(task, slots, SITES)
     # nine of ten, to a quarter
     assert 0.75 < outlook.usual / float(np.quantile(firsts, 0.9)) < 1.25
     assert 0.75 < outlook.usual_half / float(np.mean(halves)) < 1.25

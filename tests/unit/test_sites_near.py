@@ -194,12 +194,12 @@ def test_sites_that_stop_hold_the_others_up_for_two_models_and_not_for_all() -> 
 
 
 def test_a_quarter_of_the_sites_make_no_others_silent() -> None:
-    def needed(epochs: list[int]) -> int:
+    def needed(epochs: list[int], second: int = 3) -> int:
         state = SiteState(Shape(2, 0), 1)
         ids = np.array([[k, 0] for k in range(len(epochs))], dtype=np.uint64)
-        state.fold(
-            ids, np.array(epochs), np.zeros((len(epochs), state.shape.width), dtype=np.int64)
-        )
+        rows = np.zeros((len(epochs), state.shape.width), dtype=np.int64)
+        for before in (second, 99):
+            state.fold(ids, np.minimum(epochs, before), rows)
         return needed_sites([(1.0, state)], list(state.sites))
 
     # half of the sites at the newest model leave nobody alone, whatever version they give
@@ -211,6 +211,10 @@ def test_a_quarter_of_the_sites_make_no_others_silent() -> None:
     # epochs are half a doubling each
     assert needed([5] * 3 + [6] * 7) == 8
     assert needed([5] * 3 + [7] * 7) == 6
+    # the second model, of any epoch, is one behind the first, and two behind the start
+    assert needed([1] * 3 + [10] * 7, 10) == 8
+    assert needed([0] * 3 + [10] * 7, 10) == 6
+    assert needed([1] * 3 + [11] * 7, 10) == 6
     assert needed([0]) == 1
 
 
@@ -236,16 +240,16 @@ def test_a_few_sites_that_come_first_at_a_new_model_are_not_a_majority() -> None
 def test_plans_say_when_scores_are_near() -> None:
     text = STEEP.text(1)
     method, windows = method_of(task_of(text).study), 4 * 10 * STEEP.records
-    near = method.outlook(task_of(text), 10**6)
+    near = method.outlook(task_of(text), 10**6, 10)
     # no ridge makes sure of a model that is near
     ridge = text.replace("ridge = 0.0", "ridge = 1.0")
-    assert near.usual == method.outlook(task_of(ridge), 10**6).usual == windows
-    assert near.latest is method.outlook(task_of(ridge), 10**6).latest is None
+    assert near.usual == method.outlook(task_of(ridge), 10**6, 10).usual == windows
+    assert near.latest is method.outlook(task_of(ridge), 10**6, 10).latest is None
     # a model of 12 releases comes with the second window of ten that move together
     slow = text.replace("releases = 6", "releases = 12")
-    assert method.outlook(task_of(slow), 10**6).usual == 7 * 10 * STEEP.records
+    assert method.outlook(task_of(slow), 10**6, 10).usual == 7 * 10 * STEEP.records
     at_zero = Cell("linear", 6000, 6, 8.0).text(1)
-    assert method.outlook(task_of(at_zero), 10**6).usual < windows
+    assert method.outlook(task_of(at_zero), 10**6, 10).usual < windows
 
 
 @pytest.mark.parametrize(

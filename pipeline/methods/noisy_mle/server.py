@@ -14,6 +14,7 @@ from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.rows import Room, Shape
 from pipeline.methods.noisy_mle.state import SiteState, epochs_of
 from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.types import Integers
 
 #: Releases that are added at once, in memory that is kept.
 BLOCK = 1024
@@ -49,10 +50,21 @@ class SiteServer(Server[SiteState]):
             some = rows[first : first + BLOCK]
             blocks = some["records"].astype(np.int64) // self._task.slots
             found = self._shape.rows_of(some["point"], some["sums"], blocks, self._room)
-            epochs = epochs_of(some["version"]) * (
-                self._task.release != "sufficient" and self._task.moving
-            )
-            state.fold(some["client"], epochs, found, self._room)
+            state.fold(some["client"], self._epochs(some), found, self._room)
+
+    def _epochs(self, rows: Rows) -> Integers:
+        """Return the epochs of releases, shape (n,): one for all that are taken at 0.
+
+        Where windows grow, models come with records, and half of these may be behind the last few:
+        epochs are those of the slots that a model had seen, and the first model's one of its own.
+        """
+        task, versions = self._task, rows["version"]
+        if task.release == "sufficient" or not task.moving:
+            return np.zeros(len(rows), dtype=np.int64)
+        if not task.growth.divisor:
+            return epochs_of(versions)
+        seen = np.maximum(rows["model_watermark"] // task.slots, 1)
+        return np.where(versions > 1, 1 + epochs_of(seen), versions)
 
     def estimate(
         self,

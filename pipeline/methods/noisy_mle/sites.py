@@ -21,6 +21,8 @@ STAYING = 0.75
 #: A site has stopped that is so many epochs behind the one that more than half have reached: they
 #: are at a model of twice its number, or the third where it is at the first.
 SILENT = 2
+#: No epoch is later.
+LAST = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +207,11 @@ def needed_sites(parts: Sequence[tuple[float, SiteState]], names: Collection[str
     Three quarters of those that go on, and more than half of all: the first few at a new model are
     no majority alone. Those have stopped that are `SILENT` epochs behind what most have reached.
     """
-    newest = newest_epochs(parts)
-    # versions 1 and 2 are the epochs 1 and 3
-    reached = sorted((newest[name] - (newest[name] > 1) for name in names), reverse=True)
+    newest, held = newest_epochs(parts), [state.epochs[: len(state.sites)] for _, state in parts]
+    # start and first model are behind the second one, whatever its epoch is
+    second = min(int(np.min(epochs, initial=LAST, where=epochs > 1)) for epochs in held)
+    each = (newest[name] + (second - 2) * (newest[name] <= 1) for name in names)
+    reached = sorted(each, reverse=True)
     most = reached[len(reached) // 2]
     going = sum(epoch > most - SILENT for epoch in reached)
     return max(math.ceil(STAYING * going), len(reached) // 2 + 1)

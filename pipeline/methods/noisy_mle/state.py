@@ -1,6 +1,6 @@
 """The state at the worker: integer sums of each site, the same bits in any order of arrival.
 
-A site's sums are kept apart by epoch, two for each doubling of the version, and the public start.
+A site's sums are kept apart by epoch, two for each doubling of models, and the public start.
 Of each site the newest `KEPT` epochs are kept; which those are depends on the epochs that have
 come, not on their order.
 """
@@ -22,14 +22,15 @@ KEPT = 5
 HEAD = "head"
 
 
-def epochs_of(versions: Integers) -> Integers:
-    """Return 0 for the public start, else the epoch that begins at 2^k or 3 * 2^k, shape (n,).
+def epochs_of(numbers: Integers) -> Integers:
+    """Return 0 for 0, else the epoch that begins at 2^k or 3 * 2^k, shape (n,).
 
-    So the versions 1, 2, 3, 4 to 5, 6 to 7, 8 to 11, ...: the first models move the most.
+    numbers: Of models' versions, or windows that they have seen. So the versions 1, 2, 3, 4 to 5, 6
+        to 7, 8 to 11, ...: the first models move the most.
     """
-    part, exponent = np.frexp(versions.astype(np.float64))
+    part, exponent = np.frexp(numbers.astype(np.float64))
     halves = 2 * exponent.astype(np.int64) + (part >= 0.75)
-    return np.where(versions > 0, halves - 1, 0)
+    return np.where(numbers > 0, halves - 1, 0)
 
 
 @dataclass(slots=True)
