@@ -42,8 +42,7 @@ ROUGH = (
 AT_THE_KINK = (
     "every feature has two values, so margins can crowd at the kink of this loss, and these sums "
     "keep curvatures of early models. Intervals may be too short: 95 % intervals have covered 86 "
-    "%. Fit the records again at the end (`veilstream fit`), or begin a new study with "
-    "estimator.method.reexpand = true"
+    "%. Fit the records again at the end (`veilstream fit --without-privacy`)"
 )
 #: Sums of a feature's values and of their squares are alike up to rounding.
 ALIKE = 1e-9
@@ -171,7 +170,7 @@ def _crowded(task: RenewableTask, state: OpenState) -> str:
     """
     jumps = task.study.estimator.loss in JUMPS and task.study.estimator.smoothing is None
     fades = task.study.estimator.forgetting is not None
-    if not jumps or fades or task.reexpands or task.size == 1:
+    if not jumps or fades or task.size == 1:
         return ""
     curvature = unpack_upper(state.part("curvature"), task.size)
     squares, whole, first = np.diag(curvature)[1:], curvature[0, 0], np.abs(curvature[0, 1:])

@@ -23,8 +23,6 @@ class OpenServer(Server[OpenState]):
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._size = task, task.size
         self._columns = task.layout.columns(1)
-        # how the sums are to be taken is another server's to say
-        self._columns.pop("again", None)
 
     def slots(self, rows: Rows) -> int:
         """As `Server.slots`: the records that entered."""
