@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from pipeline.methods.renewable.bread import bread_of
+from pipeline.methods.renewable.precision import Noise
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
-from pipeline.methods.renewable.bread import bread_of
-from pipeline.methods.renewable.precision import Noise
 from pipeline.methods.renewable.readiness import known_curvature
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRun

@@ -12,7 +12,7 @@ from pipeline.methods.base import Method
 from pipeline.methods.renewable import design as plans
 from pipeline.methods.renewable import facts as known
 from pipeline.methods.renewable import spec
-from pipeline.methods.renewable.open_server import OpenServer
+from pipeline.methods.renewable.open import OpenServer
 from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
