@@ -5,7 +5,6 @@ Clients and offline runs share these functions; nothing else turns records into 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pipeline.estimators.forgetting import bucket_of
@@ -20,7 +19,6 @@ from pipeline.release.privatise import disclose, privatise_behind
 from pipeline.release.query import Query
 from pipeline.release.share import most_releases
 from pipeline.release.task import Task
-from pipeline.types import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +170,6 @@ def release_of(
     query = task.query(window if task.keeps_slots else window.sound, model)
     standing = Standing(seq, seq * task.slots)
     return release_behind(task, query, standing, stream, client=client, ledger=ledger)[0]
-
-
-def release_again(
-    task: Task, windows: Iterable[Arrays], point: Vector, model: Model,
-    *, client: str, ledger: str, seq: int,
-) -> bytes:  # fmt: skip
-    """Make a release of all windows so far, which takes the place of those before it."""
-    again = disclose(task, task.query_again(windows, point, model))
-    return seal(task, again, client=client, ledger=ledger, seq=seq)
 
 
 def _stream(task: Task, client: str, seq: int) -> SecureStream:

@@ -17,7 +17,6 @@ from pipeline.releasing import Window as Sums
 from pipeline.releasing import closes_early, is_chained
 from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Send, ready
 from producers.admission import Admission
-from producers.again import Again
 from producers.client_store import ClientStore, Tally
 from producers.event_time import EventTimes
 from producers.intake import GOOD, encoded
@@ -91,7 +90,6 @@ class Client:
             task, source, store, certain=certain, source_name=source_name,
             admission=admission, publish=publish, times=times,
         )  # fmt: skip
-        self._again = Again(task, store, say, clock)
         self._encoder = Encoder(task.study)
         self._rate, self._times, self._clock = rate, times, clock
         self._first, self._test = first or Held(), test
@@ -118,7 +116,6 @@ class Client:
         self._models.poll()
         self._sender.pump()
         now = self._clock()
-        self._send_again()
         windows = self._windows(now)
         if not windows:
             # a model that has seen a release comes after its acknowledgement
@@ -134,32 +131,11 @@ class Client:
         self.progress.releases += self._making.commit()
         return not ended or self._window.room == 0
 
-    def finish(self, stopped: Callable[[], bool] = lambda: True) -> None:
-        """Send sums again until models stand still, if the study does, and wait for Kafka.
-
-        stopped: Whether somebody asks for the end, without any wait for models.
-        """
-        since = self._clock()
-        while self._task.reexpands and self._clock() - since < self._again.patience:
-            if stopped():
-                break
-            self._sender.pump()
-            self._models.poll(TURN_SECONDS)
-            if self._send_again():
-                since = self._clock()
+    def finish(self) -> None:
+        """Say what is left to say, and wait for Kafka."""
         for line in filter(None, (self._jumps.close(), self._clips.close())):
             self._say(line)
         self._sender.drain()
-
-    def _send_again(self) -> bool:
-        """Send the sums of all windows again if it is time to; return whether it was."""
-        model = self._models.newest
-        point = self._again.point(model)
-        if point is None:
-            return False
-        self._making.again(point, model)
-        self.progress.releases += self._making.commit()
-        return True
 
     def _windows(self, now: float) -> int:
         """Return how many windows may be filled now, up to a group; 0 says why in `progress`."""

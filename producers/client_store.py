@@ -16,13 +16,11 @@ import msgspec
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
 from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.privacy.events import Event
-from pipeline.records.encode import Arrays
 from pipeline.release.task import Task
 from pipeline.releasing import Standing, is_chained
 from producers.database import Database
 from producers.following import Following
 from producers.heritage import Heritage
-from producers.kept import Kept
 from producers.ledger import Ledger, Limit
 from producers.source_test import Trials
 from producers.stored import Counts, Outgoing, Stream, Streams, Tally, row_of
@@ -46,7 +44,7 @@ class ClientStore:
         self.heritage = Heritage(self._db)
         self.released_without_privacy = self._budgets.released_without_privacy
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
-        self._streams, self.kept = Streams(self._db), Kept(self._db)
+        self._streams = Streams(self._db)
         self._counts, self.following = Counts(self._db), Following(self._db)
 
     def __enter__(self) -> ClientStore:
@@ -143,19 +141,18 @@ class ClientStore:
         return self.peek(name)
 
     def release(
-        self, task: Task, source: str, group: Sequence[Outgoing], *, position: bytes | None,
+        self, task: Task, source: str, group: Sequence[Outgoing], *, position: bytes,
         tally: Tally, now: float, events: Sequence[Event] | None = None,
         latest: int | None = None, guard: Callable[[], None] = lambda: None,
-        keep: Sequence[Arrays | None] = (), standing: Standing | None = None,
+        standing: Standing | None = None,
     ) -> None:  # fmt: skip
         """Spend, store and move on: one durable transaction, or nothing.
 
         group: Releases with consecutive numbers, from the stream's next one on.
-        position: Where the source continues behind the last of them; None: where it did.
+        position: Where the source continues behind the last of them.
         events: What each of them costs a record; None: each what the study's budget says.
         latest: Event time of the last of them, in milliseconds since 1970, where they have one.
         guard: Asked once the budget allows them; its error leaves everything as it was.
-        keep: The encoded records of each of them, or None, where the study keeps them.
         standing: Where the client stands behind them; None: each has `window.records` slots.
 
         Raises BudgetExceeded if the source has no budget left for this study; nothing is spent and
@@ -179,7 +176,6 @@ class ClientStore:
                     [row_of(study, outgoing) for outgoing in group],
                 )
                 self._streams.wait(study, len(group))
-                self.kept.add(study, list(zip(seqs, keep, strict=bool(keep))))
                 self._streams.stand(study, standing, len(group) * task.slots)
         except BudgetExceeded as error:
             with self._db.transaction():

@@ -15,8 +15,7 @@ from pipeline.records.encode import Arrays
 from pipeline.release.model import Model
 from pipeline.release.query import Query
 from pipeline.release.task import Task
-from pipeline.releasing import Standing, is_chained, release_again, release_behind, release_of
-from pipeline.types import Vector
+from pipeline.releasing import Standing, is_chained, release_behind, release_of
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.event_time import EventTimes
@@ -25,13 +24,12 @@ from producers.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A release that is not stored yet; `position` and `keep` as in `ClientStore.release`."""
+    """A release that is not stored yet; `position` as in `ClientStore.release`."""
 
     outgoing: Outgoing
     tally: Tally
-    position: bytes | None
+    position: bytes
     event: Event
-    keep: Arrays | None
 
 
 class Making:
@@ -69,7 +67,7 @@ class Making:
             self._task, window, model, client=self._store.client, ledger=self._store.ledger,
             seq=self.next_seq,
         )  # fmt: skip
-        self._add(payload, self._closed_at, model, tally, position, window.sound)
+        self._add(payload, self._closed_at, model, tally, position)
 
     def sums(self, query: Query, *, tally: Tally, position: bytes) -> None:
         """Make the release of a window's sums: noise is drawn here, once."""
@@ -77,23 +75,13 @@ class Making:
             self._task, query, self.standing, client=self._store.client,
             ledger=self._store.ledger,
         )  # fmt: skip
-        self._add(payload, self._closed_at, query.model, tally, position, None)
+        self._add(payload, self._closed_at, query.model, tally, position)
         self.standing = behind
 
     @property
     def _closed_at(self) -> int:
         # whole seconds: a window's time need not tell when its last record came
         return int(time.time()) if self._times is None else self._times.at_close() // 1000
-
-    def again(self, point: Vector, model: Model) -> None:
-        """Make a release of the sums of all windows so far, taken at a point."""
-        payload = release_again(
-            self._task, self._store.kept.windows(self._task.study.name), point, model,
-            client=self._store.client, ledger=self._store.ledger, seq=self.next_seq,
-        )  # fmt: skip
-        closed = None if self._times is None else self._times.closed
-        at = int(time.time()) if closed is None else closed // 1000
-        self._add(payload, at, model, Tally(0, {}, 0), None, None)
 
     def commit(self) -> int:
         """Store what was made with its spend, all or nothing, and return how many releases."""
@@ -107,7 +95,7 @@ class Making:
             self._task,
             self._source_name,
             [made.outgoing for made in self._made],
-            position=None if position is None else self._source.anchored(position),
+            position=self._source.anchored(position),
             tally=Tally(
                 sum(tally.records for tally in tallies),
                 rejected,
@@ -117,14 +105,12 @@ class Making:
             events=[made.event for made in self._made],
             latest=None if self._times is None else self._times.closed,
             guard=self._guard,
-            keep=[made.keep for made in self._made] if self._task.reexpands else (),
             standing=self._kept_standing() if self._chained else None,
         )
         if not self._told or self.each_pays:
             self._publish()
             self._told = True
-        if position is not None:
-            self._source.forget(position)
+        self._source.forget(position)
         stored = len(self._made)
         self._made.clear()
         return stored
@@ -142,10 +128,7 @@ class Making:
         """Number of the next release that is made."""
         return self.standing.seq
 
-    def _add(
-        self, payload: bytes, at: int, model: Model, tally: Tally, position: bytes | None,
-        keep: Arrays | None,
-    ) -> None:  # fmt: skip
+    def _add(self, payload: bytes, at: int, model: Model, tally: Tally, position: bytes) -> None:
         study, client, seq = self._task.study.name, self._store.client, self.next_seq
         marks = headers(
             identity=f"{client}/{study}/{seq}",
@@ -156,5 +139,5 @@ class Making:
             time=rfc3339(float(at)),
         )
         outgoing, event = Outgoing(seq, payload, marks), self._task.event(model)
-        self._made.append(Made(outgoing, tally, position, event, keep))
+        self._made.append(Made(outgoing, tally, position, event))
         self.standing = Standing(seq + 1, self.standing.held + self._task.slots)

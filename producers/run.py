@@ -206,7 +206,7 @@ def run_client(
                 task, store, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
             ):
                 _loop(client, sender, stopping, lambda: report(client.progress, source.progress))
-            client.finish(lambda: stopping.asked)
+            client.finish()
         finally:
             sender.close()
         return client.progress

@@ -112,15 +112,6 @@ CREATE TABLE IF NOT EXISTS outbox (
   crc INTEGER NOT NULL,
   PRIMARY KEY (study, seq)
 ) WITHOUT ROWID;
--- Encoded records of released windows, of studies without privacy whose clients send their sums again
--- (estimator.method.reexpand); no records: a release that stands for those before it.
-CREATE TABLE IF NOT EXISTS kept (
-  study TEXT NOT NULL,
-  seq INTEGER NOT NULL,
-  records INTEGER NOT NULL,
-  window BLOB NOT NULL,
-  PRIMARY KEY (study, seq)
-);
 -- Slots whose record could not be used: where and why, never what.
 CREATE TABLE IF NOT EXISTS rejects (
   study TEXT NOT NULL,

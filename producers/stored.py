@@ -103,9 +103,7 @@ class Streams:
                 "would not be of one kind"
             )
 
-    def advance(
-        self, study: str, seqs: Sequence[int], position: bytes | None, tally: Tally
-    ) -> None:
+    def advance(self, study: str, seqs: Sequence[int], position: bytes, tally: Tally) -> None:
         """Take the next releases: their numbers, what they held, and where the source goes on."""
         if owed := self.peek(study).owed:
             raise StateError(
@@ -114,7 +112,7 @@ class Streams:
             )
         self.number(study, seqs)
         self._db.write(
-            "UPDATE streams SET position = coalesce(?, position), records = records + ?, "
+            "UPDATE streams SET position = ?, records = records + ?, "
             "rejected = rejected + ?, clipped = clipped + ? WHERE study = ?",
             position, tally.records, sum(tally.rejected.values()), tally.clipped, study,
         )  # fmt: skip

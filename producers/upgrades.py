@@ -44,6 +44,8 @@ STEPS = {
         "ALTER TABLE streams ADD COLUMN held INTEGER NOT NULL DEFAULT 0",
         """UPDATE streams SET held = next_seq * coalesce(
         (SELECT slots FROM charged WHERE charged.study = streams.study), 0)""",
+        # records of studies without privacy whose clients sent their sums again
+        "DROP TABLE IF EXISTS kept",
     ),
 }
 #: The same for what was inherited, which a file that was never given any may lack.

@@ -16,8 +16,8 @@ import msgspec
 
 from pipeline.errors import LocalStoreError
 
-#: Tables that hold a row for each release, each of `kept` with a checksum, and that with the sum.
-APART = ("ledger", "outbox", "spends", "identity", "kept")
+#: Tables that hold a row for each release, and that with the sum.
+APART = ("ledger", "outbox", "spends", "identity")
 #: What a study costs where that is one row; else the first of its rows, which never change.
 SPENDS = """
     SELECT 'spends', * FROM spends WHERE (study, seq) IN

@@ -64,7 +64,7 @@ class Form:
 
     def __init__(self, task: Task, revision: str) -> None:
         self.layout, self.slots, self.noised = task.layout, task.slots, task.study.noised
-        self.most_records = task.most_records
+        self.most_records = task.growth.largest
         number, point = self.layout.number, self.layout.point.length
         self.chained = bool(task.growth.divisor) or task.remembers
         self.number = CHAIN_FORM if self.chained else FORM

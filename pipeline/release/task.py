@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal, Self
 
@@ -54,8 +53,6 @@ class Task(RecordBounds, ABC):
 
     #: How the states of several partitions go together where they are not simply added up.
     partition_strategy: Literal["pooled", "shared"] | None = None
-    #: Whether clients send the sums of all their windows again at newer models.
-    reexpands = False
     #: Whether slots without a record enter a release as such, and not only its noise.
     keeps_slots = False
     #: Whether records beyond the norm bound weigh less, as `record_weights` says, and are not cut.
@@ -110,30 +107,6 @@ class Task(RecordBounds, ABC):
         Raises PrivacyError if the method has no such studies, as by default.
         """
         raise PrivacyError("privacy.mechanism: this method needs noise")
-
-    def point_again(self, windows: Iterable[Arrays], before: Vector, model: Model) -> Vector | None:
-        """Return where a client that sends its sums again takes them, if the study `reexpands`.
-
-        windows: All that it has released, one at least.
-        before: Where it took them last, or the public start, shape (d,).
-
-        Returns: The model's point or one on the way there, (d,); None where none is to be trusted,
-            or nothing is sent again.
-        """
-        del windows, before, model
-        return None
-
-    def query_again(self, windows: Iterable[Arrays], point: Vector, model: Model) -> OpenQuery:
-        """Return the sums of all windows at a point that `point_again` gave.
-
-        Raises PrivacyError if the study sends no sums again.
-        """
-        raise PrivacyError("estimator.method: clients of this study send each window's sums once")
-
-    @property
-    def most_records(self) -> int:
-        """How many records one release may stand for."""
-        return self.growth.largest
 
     @property
     @abstractmethod

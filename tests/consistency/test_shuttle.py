@@ -11,7 +11,7 @@ from pipeline.cli.shuttle import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
 from pipeline.library.comparing import counts
 from pipeline.methods import task_of
-from pipeline.methods.renewable import open_estimate
+from pipeline.methods.renewable import open as open_side
 from pipeline.records.encode import Encoder, stack
 from pipeline.study import load_study, with_keys, without_privacy
 from producers.sources import open_source
@@ -74,7 +74,7 @@ def test_intervals_without_privacy_wait_because_they_would_miss(
     estimator = task.study.estimator
     pooled = oracle(features, responses, np.array(weights), q=estimator.q, ridge=estimator.ridge)
 
-    monkeypatch.setattr(open_estimate, "is_far", lambda *_: False)
+    monkeypatch.setattr(open_side, "is_far", lambda *_: False)
     message = shuttle.stream(task)
     assert message.status == "ready"
     found = [(c.value, c.standard_error) for c in message.coefficients]

@@ -26,8 +26,6 @@ def text_of(privacy: str, forgetting: bool) -> str:
 @pytest.fixture(
     params=[
         "private",
-        pytest.param("again", marks=pytest.mark.slow),
-        # its sums are those of "again" before anything is sent anew
         pytest.param("open", marks=pytest.mark.slow),
         pytest.param("forgetting", marks=pytest.mark.slow),
     ]
@@ -36,9 +34,7 @@ def stage(
     tmp_path: Path, kafka: str, redis_url: str, request: pytest.FixtureRequest
 ) -> Iterator[Stage]:
     kind: str = request.param
-    text = text_of(OPEN if kind in ("open", "again") else PRIVATE, kind == "forgetting")
-    if kind == "again":
-        text = text.replace('loss = "logistic"', 'loss = "logistic"\nmethod = { reexpand = true }')
+    text = text_of(OPEN if kind == "open" else PRIVATE, kind == "forgetting")
     made = Stage(tmp_path, kafka, redis_url, text)
     try:
         made.ensure_topics()

@@ -48,7 +48,6 @@ TASKS = {
 }
 #: A site's own fit, whose copies leave.
 COPIES = "pipeline/methods/noisy_mle/copies_task.py"
-AGAIN = "pipeline/methods/renewable/task.py"
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.
 CHECKS = "pipeline/methods/checks.py"
 VAULT, SENDER = "producers/client_store.py", "producers/sender.py"
@@ -70,9 +69,6 @@ USERS = {
     # sites and rounds have no release without noise
     "open_query": {RELEASING, CHECKS, *TASKS}
     - {path.replace("client", "task") for path in (SITES, ROUNDS)},
-    # sums that are sent again, without privacy; where they are taken says a pass over the records
-    "query_again": {RELEASING, AGAIN},
-    "point_again": {"producers/again.py", AGAIN},
     "query_of": set(),
     "open_query_of": set(),
     "summarise": {WINDOW},
@@ -87,7 +83,6 @@ USERS = {
     # the beginning of a release, and a release without numbers to judge others by
     "common_bytes": {RELEASE, FORM},
     "blank": {FORM, "pipeline/messages/incoming.py"},
-    "release_again": {MAKING},
     "release_of": {MAKING, "pipeline/offline.py"},
     "_SEAL": set(),
     "KafkaProducer": {SENDER, CLOSING},

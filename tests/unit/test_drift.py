@@ -99,7 +99,7 @@ def test_open_intervals_of_a_steady_stream_with_forgetting_cover(
     task = task_of(p=3, private=False, records=200, forgetting='half_life = 2400, of = "records"')
     partitions = finals(task, 300, 24, 4)
     check_coverage(coverage(task, partitions), 0.01)
-    unsquared("open_estimate", "_weighed", monkeypatch)
+    unsquared("open", "_weighed", monkeypatch)
     with pytest.raises(AssertionError, match="coverage"):
         check_coverage(coverage(task, partitions), 0.01)
 

@@ -24,9 +24,9 @@ from pipeline.estimators.forgetting import (
 from pipeline.learning import StreamClassifier
 from pipeline.library.table import information_line, line
 from pipeline.linalg import pack_upper
-from pipeline.methods.renewable import open_estimate, solution
-from pipeline.methods.renewable.open_estimate import estimate_open
-from pipeline.methods.renewable.open_state import OpenRow, OpenState
+from pipeline.methods.renewable import open as open_side
+from pipeline.methods.renewable import solution
+from pipeline.methods.renewable.open import OpenRow, OpenState, estimate_open
 from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.private_state import (
     PrivateState,
@@ -80,7 +80,7 @@ def test_a_bucket_of_seconds_is_that_of_the_record_in_the_log(
 @pytest.fixture(autouse=True)
 def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases here are made by a linear score: no distance is too far for it."""
-    monkeypatch.setattr(open_estimate, "is_far", lambda *_: False)
+    monkeypatch.setattr(open_side, "is_far", lambda *_: False)
     monkeypatch.setattr(solution, "SECOND_ORDER", 0.0)
     monkeypatch.setattr(solution, "MOVING", math.inf)
 

@@ -18,7 +18,8 @@ from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.spends import read_spends
 from pipeline.messages.topics import Topics, retention_ms
-from pipeline.methods.renewable import open_estimate, private_estimate, solution
+from pipeline.methods.renewable import open as open_side
+from pipeline.methods.renewable import private_estimate, solution
 from pipeline.reducer import combine, estimate_of
 from pipeline.release.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, round_model, start_model
 from pipeline.replay.comparing import difference
@@ -128,7 +129,7 @@ def test_an_estimate_is_plain_json_and_comes_back(
 ) -> None:
     # the models of this log are drawn at random, far from any estimate; a logistic curvature is
     # still something there
-    for module in (private_estimate, open_estimate):
+    for module in (private_estimate, open_side):
         monkeypatch.setattr(module, "is_far", lambda *_: False)
     for limit in ("MOVING", "SHORT"):
         monkeypatch.setattr(solution, limit, math.inf)

@@ -51,7 +51,6 @@ STUDIES: dict[str, dict[str, Callable[[], str]]] = {
         ),
         "poisson": lambda: small(loss="poisson", most=9.0),
         "open": lambda: small(private=False),
-        "open-again": lambda: small(private=False, method="reexpand = true"),
     },
     "ldp-sgd": {
         "logistic": lambda: sgd.study_text(loss="logistic"),

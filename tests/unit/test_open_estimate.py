@@ -7,9 +7,8 @@ from numpy.testing import assert_allclose
 from pipeline.errors import NumericError, StateError
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.linalg import floor_eigenvalues, pack_upper, sandwich, solve_positive
-from pipeline.methods.renewable import open_estimate
-from pipeline.methods.renewable.open_estimate import estimate_open
-from pipeline.methods.renewable.open_state import OpenRow, OpenState
+from pipeline.methods.renewable import open as open_side
+from pipeline.methods.renewable.open import OpenRow, OpenState, estimate_open
 from pipeline.methods.renewable.summarise import local_fit, summarise
 from pipeline.release.task import Task
 from tests.builders import oracle, simulate, task_of
@@ -20,7 +19,7 @@ RIDGE = 0.01
 @pytest.fixture(autouse=True)
 def no_distance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points here are drawn at random, for the formulas alone: none is too far."""
-    monkeypatch.setattr(open_estimate, "is_far", lambda *_: False)
+    monkeypatch.setattr(open_side, "is_far", lambda *_: False)
 
 
 def row_of(
@@ -288,4 +287,4 @@ def test_two_values_of_every_feature_are_a_warning_where_curvature_jumps(
         rows.append(row_of(task, features, responses, np.array([0.1, 0.8, 0.0, 0.0])))
     found = estimate_open(task, state_of(task, rows))
     assert found.status == "ready"
-    assert (found.reason == open_estimate.AT_THE_KINK) is warned
+    assert (found.reason == open_side.AT_THE_KINK) is warned

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +10,6 @@ from pipeline.linalg import pack_upper
 from pipeline.methods.renewable.summarise import (
     BoundedSums,
     Summary,
-    added,
     local_fit,
     summarise,
     summarise_bounded,
@@ -58,30 +55,15 @@ def open_query(task: RenewableTask, window: Arrays, model: Model) -> OpenQuery:
         point = local_fit(task.loss, window.features, window.responses, ridge)
         point = np.clip(point, -FURTHEST, FURTHEST)
     summary = summarise(task, window.features, window.responses, point, model.class_weights)
-    return open_query_of(summary, model, again=False if task.reexpands else None)
+    return open_query_of(summary, model)
 
 
-def query_again(
-    task: RenewableTask, windows: Iterable[Arrays], point: Vector, model: Model
-) -> OpenQuery:
-    """As `Task.query_again`."""
-    weights = model.class_weights
-    every = (summarise(task, w.features, w.responses, point, weights) for w in windows)
-    return open_query_of(reduce(added, every), model, again=True)
-
-
-def open_query_of(summary: Summary, model: Model, *, again: bool | None = None) -> OpenQuery:
-    """Return sums of a study without privacy as a release holds them.
-
-    again: Whether they stand in the place of all that the client has sent before; None where the
-        study has no such releases.
-    """
+def open_query_of(summary: Summary, model: Model) -> OpenQuery:
+    """Return sums of a study without privacy as a release holds them."""
     parts: dict[str, Vector] = {
         "gradient": summary.gradient,
         "curvature": pack_upper(summary.curvature),
         "scores": pack_upper(summary.scores),
         "counts": np.array(summary.counts, dtype=np.float64),
     }
-    if again is not None:
-        parts["again"] = np.array([float(again)])
     return OpenQuery(model, summary.records, summary.expansion, parts)

@@ -18,7 +18,7 @@ from pipeline.estimators.estimate import median_kept
 from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook
 from pipeline.methods.renewable.expected import MOST_RECORDS, Windows, expect, noise_size
-from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
+from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.reference import reference_of
 from pipeline.methods.renewable.solution import KNOWN
 from pipeline.methods.renewable.task import RenewableTask

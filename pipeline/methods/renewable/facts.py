@@ -8,7 +8,7 @@ from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Missed, Sizes, least_epsilon
 from pipeline.methods.renewable.design import outlook
 from pipeline.methods.renewable.influence import influence
-from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
+from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.readiness import releases_needed
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import Study

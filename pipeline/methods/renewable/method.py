@@ -12,9 +12,8 @@ from pipeline.methods.base import Method
 from pipeline.methods.renewable import design as plans
 from pipeline.methods.renewable import facts as known
 from pipeline.methods.renewable import spec
-from pipeline.methods.renewable.open_server import OpenServer
+from pipeline.methods.renewable.open import OpenServer
 from pipeline.methods.renewable.private_server import PrivateServer
-from pipeline.methods.renewable.replacing import ReplacingServer
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
 from pipeline.release.bounds import RecordBounds
@@ -24,21 +23,11 @@ from pipeline.study.growth import growth_of
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
 START_SEMANTICS = {"logistic": 2}
 
-#: Why a log with sums that were sent again has no later beginning.
-WHOLE = "sums that a client sends again (estimator.method.reexpand) stand for all of its records"
-
-#: What the operator of such a study should know.
-KEPT = (
-    "estimator.method.reexpand: each client keeps all records that it has released, encoded and "
-    "readable, in its database (VEILSTREAM_FOLDER); Redis keeps the sums of each client"
-)
-
-
 #: What the operator of an open study of a loss whose curvature jumps should know.
 EARLY = (
-    "estimator.method.reexpand: without it the sums keep curvatures that were taken at early "
-    "models. Intervals of gdwd can then be too short if features have few levels: 95 % intervals "
-    "have covered 86 %. Set it to true, or fit at the end"
+    "estimator.loss: the sums keep curvatures that were taken at early models. Intervals of gdwd "
+    "can then be too short if features have few levels: 95 % intervals have covered 86 %. Fit the "
+    "records again at the end (`veilstream fit --without-privacy`)"
 )
 
 
@@ -50,7 +39,6 @@ class Renewable(Method[RenewableTask]):
     losses = ("gdwd", "logistic", "linear", "poisson")
     client_side: ClassVar = {
         "estimator.method.secant_width": "clients summed curvatures over the live width",
-        "estimator.method.reexpand": "clients did or did not send their sums again",
     }
 
     check = staticmethod(spec.check)
@@ -95,18 +83,14 @@ class Renewable(Method[RenewableTask]):
 
     task = RenewableTask
 
-    def server(self, task: RenewableTask) -> PrivateServer | OpenServer | ReplacingServer:
+    def server(self, task: RenewableTask) -> PrivateServer | OpenServer:
         """As `Method.server`, for a study with noise or without."""
-        if task.reexpands:
-            return ReplacingServer(task)
         return PrivateServer(task) if task.study.noised else OpenServer(task)
 
     facts = staticmethod(known.facts)
 
     def warnings(self, task: RenewableTask) -> tuple[str, ...]:
         """As `Method.warnings`."""
-        if task.reexpands:
-            return (KEPT,)
         estimator = task.study.estimator
         kept = not task.study.noised and estimator.forgetting is None
         jumps = estimator.loss in spec.JUMPS and estimator.smoothing is None
@@ -116,10 +100,6 @@ class Renewable(Method[RenewableTask]):
     outlook = staticmethod(plans.outlook)
     design = staticmethod(plans.design)
     better = staticmethod(known.better)
-
-    def whole_log(self, task: RenewableTask) -> str:
-        """As `Method.whole_log`."""
-        return WHOLE if task.reexpands else ""
 
 
 METHOD = Renewable()

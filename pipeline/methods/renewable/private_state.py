@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import StateError
+from pipeline.estimators import integer_sums as exact
 from pipeline.estimators.buckets import State
-from pipeline.methods.renewable import exact
-from pipeline.methods.renewable.exact import BigIntegers
+from pipeline.estimators.integer_sums import BigIntegers
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
 from pipeline.types import Integers

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.estimators import integer_sums as exact
 from pipeline.estimators.forgetting import effective
+from pipeline.estimators.integer_sums import BigIntegers
 from pipeline.linalg import unpack_upper
-from pipeline.methods.renewable import exact
-from pipeline.methods.renewable.exact import BigIntegers
 from pipeline.methods.renewable.private_state import PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory

@@ -42,28 +42,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             1.0,
         ),
     ] = None
-    reexpand: Annotated[
-        bool,
-        key(
-            "without privacy: clients keep their encoded records, and send their sums again at "
-            "newer models; these replace all that they sent before",
-            True,
-        ),
-    ] = False
 
 
 def check(study: Study) -> None:
     """Refuse keys that do not go together; ConfigError, naming them and the way out."""
-    if reexpands(study) and study.noised:
-        raise ConfigError(
-            "estimator.method.reexpand: sums that are sent again at another model are another "
-            'release of the same records; it is for privacy.mechanism = "none" alone. Remove it'
-        )
-    if reexpands(study) and study.estimator.forgetting is not None:
-        raise ConfigError(
-            "estimator.method.reexpand and estimator.forgetting: sums that are sent again have no "
-            "age; remove one of them"
-        )
     if _spec_of(study).secant_width and study.estimator.smoothing is not None:
         raise ConfigError(
             "estimator.method.secant_width and estimator.smoothing: both smooth the curvature; "
@@ -133,11 +115,6 @@ def remembers(study: Study) -> bool:
     """Whether noise can depend on releases before: Gaussian noise of sums that are all kept."""
     gaussian = study.privacy.mechanism in ("discrete-gaussian", "insecure-simulation")
     return gaussian and study.estimator.forgetting is None
-
-
-def reexpands(study: Study) -> bool:
-    """Whether clients send their sums again at newer models."""
-    return _spec_of(study).reexpand
 
 
 def _spec_of(study: Study) -> Spec:

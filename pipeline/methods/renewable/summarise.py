@@ -107,18 +107,6 @@ def summarise(
     return Summary(len(responses), point, gradient, curvature, scores, counts)
 
 
-def added(one: Summary, other: Summary) -> Summary:
-    """Return the sums of the records of both, which were taken at one point."""
-    return Summary(
-        one.records + other.records,
-        one.expansion,
-        one.gradient + other.gradient,
-        one.curvature + other.curvature,
-        one.scores + other.scores,
-        (one.counts[0] + other.counts[0], one.counts[1] + other.counts[1]),
-    )
-
-
 def summarise_bounded(
     task: RenewableTask, features: Matrix, responses: Vector, model: Model
 ) -> BoundedSums:

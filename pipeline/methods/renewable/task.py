@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from pipeline.errors import PrivacyError
 from pipeline.losses.secant import Secant
-from pipeline.methods.renewable import again, client
+from pipeline.methods.renewable import client
 from pipeline.methods.renewable.client import FURTHEST
-from pipeline.methods.renewable.spec import reexpands, remembers, secant_of, split_of
+from pipeline.methods.renewable.spec import remembers, secant_of, split_of
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import Neighbours, Order, spent_by_records
@@ -22,12 +21,9 @@ from pipeline.release.model import Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.task import Task
 from pipeline.study.release_tables import Split
-from pipeline.types import Vector
 
 #: What rounding may add to a sum of floats, as a share of it.
 ROUNDING = 1e-6
-#: The most records that sums of all windows of a client may stand for: what a release can say.
-MOST_AGAIN = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +142,7 @@ class RenewableTask(Task):
     def _open_layout(self) -> Layout:
         """Return the layout without noise: numbers as large as so many records can make them."""
         size, packed, loss = self.size, self.size * (self.size + 1) // 2, self.loss
-        most, weight = self.most_records * (1 + ROUNDING), self.largest_weight
+        most, weight = self.growth.largest * (1 + ROUNDING), self.largest_weight
         entry = min(max(1.0, float(self.magnitudes.max(initial=0.0))), self.norm_bound)
         # a residual without a threshold is as large as a predictor and a response
         slope = weight * min(loss.slope_bound, 1.0 + FURTHEST * self.farthest)
@@ -156,27 +152,7 @@ class RenewableTask(Task):
             Field("scores", packed, 0, most * (slope * entry) ** 2),
             Field("counts", 2, 0, most),
         ]
-        if self.reexpands:
-            fields.append(Field("again", 1, 0, 1.0))
         return Layout.without_noise(size, FURTHEST, fields)
-
-    @cached_property
-    def reexpands(self) -> bool:  # type: ignore[override]
-        """As `Task.reexpands`."""
-        return reexpands(self.study)
-
-    @property
-    def most_records(self) -> int:
-        """As `Task.most_records`."""
-        return MOST_AGAIN if self.reexpands else self.growth.largest
-
-    def point_again(self, windows: Iterable[Arrays], before: Vector, model: Model) -> Vector | None:
-        """As `Task.point_again`."""
-        return again.point_again(self, windows, before, model)
-
-    def query_again(self, windows: Iterable[Arrays], point: Vector, model: Model) -> OpenQuery:
-        """As `Task.query_again`."""
-        return client.query_again(self, windows, point, model)
 
     def _fields(self, channels: Channels, gradient: int, counted: int) -> list[Field]:
         packed = self.size * (self.size + 1) // 2

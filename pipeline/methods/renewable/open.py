@@ -1,18 +1,23 @@
-"""The estimate of a study without privacy: the additive form and its sandwich.
+"""A study without privacy at the worker: float sums of the additive form, and its sandwich.
 
-theta = (A + n ridge R)^-1 sum (H t - g). The middle of the sandwich is the sum of score products,
-each score with its ridge. With forgetting, sums are weighed by w and score products by w^2.
-Where no client is late, this is eq. (37) of paper dwd, written as sums.
+A = sum H, b = sum (H t - g): theta = (A + n ridge R)^-1 b is the exact zero of the summed
+linearised scores, whatever the expansion points were and whatever order they came in. The middle of
+the sandwich is the sum of score products, each score with its ridge. With forgetting, sums are
+weighed by w and score products by w^2. Where no client is late, this is eq. (37) of paper dwd,
+written as sums. Releases are added one by one in the order of the log, so that the bits do not
+depend on fetch batches.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipeline.errors import NumericError
+from pipeline.errors import NumericError, StateError
+from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import (
     FAR,
     Estimate,
@@ -26,15 +31,18 @@ from pipeline.estimators.forgetting import effective
 from pipeline.linalg import (
     condition_number,
     is_singular,
+    pack_upper,
     sandwich,
     solve_positive,
     unpack_upper,
 )
-from pipeline.methods.renewable.open_state import START, OpenState
+from pipeline.messages.form import Rows
+from pipeline.methods.base import Server
 from pipeline.methods.renewable.spec import JUMPS
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
+SUMS, START = "sums", "start"
 ROUGH = (
     "the clients' first windows were too small for so many coefficients. Intervals wait until as "
     "many records have come in later windows; larger windows (window.records) avoid that"
@@ -42,8 +50,7 @@ ROUGH = (
 AT_THE_KINK = (
     "every feature has two values, so margins can crowd at the kink of this loss, and these sums "
     "keep curvatures of early models. Intervals may be too short: 95 % intervals have covered 86 "
-    "%. Fit the records again at the end (`veilstream fit`), or begin a new study with "
-    "estimator.method.reexpand = true"
+    "%. Fit the records again at the end (`veilstream fit --without-privacy`)"
 )
 #: Sums of a feature's values and of their squares are alike up to rounding.
 ALIKE = 1e-9
@@ -53,8 +60,182 @@ INTERVAL = "sandwich, record scores"
 RECORDS_PER_COEFFICIENT = 10
 #: Windows at the start stay if they hold this many records for each pair of coefficients.
 RECORDS_PER_PAIR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """One validated release: records, expansion (d,), gradient (d,), packed curvature and scores.
+
+    counts: Records of the negative and the positive class.
+    start: Whether the client knew no model yet, and took the sums at a fit to these very records.
+    """
+
+    records: int
+    expansion: Vector
+    gradient: Vector
+    curvature: Vector
+    scores: Vector
+    counts: Vector
+    start: bool = False
+
+
+@dataclass(slots=True)
+class OpenState(State):
+    """Running float sums over the releases of one bucket.
+
+    size: d, the number of coefficients.
+    sums: One vector: packed A, packed scores, packed sum of n t t', all of sum g t', then b = sum
+        (H t - g), then sum of n t, then records, releases, negatives, positives.
+    start: The same over releases at the start, which are not in `sums`.
+    dirty: Names of the fields that changed since they were last stored.
+    """
+
+    size: int
+    sums: Vector = field(init=False)
+    start: Vector = field(init=False)
+    dirty: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Start from zero."""
+        packed = self.size * (self.size + 1) // 2
+        self.sums, self.start = np.zeros((2, 3 * packed + self.size**2 + 2 * self.size + 4))
+
+    def fold(self, batch: Sequence[OpenRow]) -> None:
+        """Add releases in order."""
+        for release in batch:
+            held = self.start if release.start else self.sums
+            held += self._row(release)
+            self.dirty.add(START if release.start else SUMS)
+
+    def add(self, other: OpenState) -> None:
+        """Add the sums of another partition; equal to folding both up to rounding."""
+        self.sums += other.sums
+        self.start += other.start
+
+    @property
+    def releases(self) -> int:
+        """How many releases have been added."""
+        return int(self.part("releases")[0] + self.part("releases", START)[0])
+
+    @property
+    def slots(self) -> int:
+        """How many records they had."""
+        return int(self.part("records")[0] + self.part("records", START)[0])
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its stored fields."""
+        return [SUMS, START]
+
+    def part(self, name: str, of: str = SUMS) -> Vector:
+        """Return one part of `sums`, or of `start`, by name; packed parts stay packed."""
+        held = self._vector(of)
+        packed = self.size * (self.size + 1) // 2
+        lengths = {
+            "curvature": packed, "scores": packed, "expansions": packed, "cross": self.size**2,
+            "right": self.size, "points": self.size, "records": 1, "releases": 1, "counts": 2,
+        }  # fmt: skip
+        start = 0
+        for key, length in lengths.items():
+            if key == name:
+                return held[start : start + length]
+            start += length
+        raise KeyError(name)
+
+    def _encoded(self, name: str) -> bytes:
+        return self._vector(name).astype("<f8").tobytes()
+
+    @classmethod
+    def decode(cls, size: int, fields: dict[str, bytes]) -> OpenState:
+        """Rebuild a state from what `encode` gave.
+
+        Raises StateError if a field is unknown or has the wrong length.
+        """
+        state = cls(size)
+        if missing := {SUMS, START} - fields.keys():
+            raise StateError(
+                f"the stored state lacks its field {sorted(missing)[0]!r}; the operator must "
+                "run `veilstream state rebuild`"
+            )
+        for name, data in fields.items():
+            if name not in (SUMS, START) or len(data) != 8 * len(state.sums):
+                raise StateError(
+                    f"the field {name!r} of the stored state cannot be used; the operator must "
+                    "run `veilstream state rebuild`"
+                )
+            setattr(state, name, np.frombuffer(data, dtype="<f8").copy())
+        return state
+
+    def _vector(self, name: str) -> Vector:
+        return self.start if name == START else self.sums
+
+    def _row(self, release: OpenRow) -> Vector:
+        point, records = release.expansion, float(release.records)
+        right = unpack_upper(release.curvature, self.size) @ point - release.gradient
+        return np.concatenate(
+            [
+                release.curvature,
+                release.scores,
+                pack_upper(records * np.outer(point, point)),
+                np.outer(release.gradient, point).ravel(),
+                right,
+                records * point,
+                [records, 1.0, release.counts[0], release.counts[1]],
+            ]
+        )
+
+
 #: States of some buckets with their weights.
 Weighed = Sequence[tuple[float, OpenState]]
+
+
+class OpenServer(Server[OpenState]):
+    """As `methods.base.Server`, for float sums."""
+
+    ordered = True
+    interval = INTERVAL
+
+    def __init__(self, task: RenewableTask) -> None:
+        self._task, self._size = task, task.size
+        self._columns = task.layout.columns(1)
+
+    def slots(self, rows: Rows) -> int:
+        """As `Server.slots`: the records that entered."""
+        return int(rows["records"].sum())
+
+    def empty(self, *, trace: bool = False) -> OpenState:
+        """As `Server.empty`; there is nothing to trace."""
+        del trace
+        return OpenState(self._size)
+
+    def read(self, fields: dict[str, bytes]) -> OpenState:
+        """As `Server.read`."""
+        return OpenState.decode(self._size, fields)
+
+    def fold(self, state: OpenState, rows: Rows) -> None:
+        """As `Server.fold`."""
+        state.fold([self.row(row) for row in rows])
+
+    def estimate(
+        self,
+        parts: Sequence[tuple[float, OpenState]],
+        partitions: Sequence[int],
+        *,
+        missing: int = 0,
+    ) -> Estimate:
+        """As `Server.estimate`."""
+        del partitions, missing
+        return estimate_open(self._task, list(parts))
+
+    def row(self, row: np.void) -> OpenRow:
+        """Return a release as its state takes it."""
+        parts = {name: row["sums"][columns] for name, columns in self._columns.items()}
+        return OpenRow(
+            records=int(row["records"]),
+            expansion=row["point"],
+            start=row["version"] == 0,
+            **parts,
+        )
 
 
 def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
@@ -171,7 +352,7 @@ def _crowded(task: RenewableTask, state: OpenState) -> str:
     """
     jumps = task.study.estimator.loss in JUMPS and task.study.estimator.smoothing is None
     fades = task.study.estimator.forgetting is not None
-    if not jumps or fades or task.reexpands or task.size == 1:
+    if not jumps or fades or task.size == 1:
         return ""
     curvature = unpack_upper(state.part("curvature"), task.size)
     squares, whole, first = np.diag(curvature)[1:], curvature[0, 0], np.abs(curvature[0, 1:])

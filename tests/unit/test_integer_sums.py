@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import StateError
+from pipeline.estimators import integer_sums as exact
 from pipeline.linalg import unpack_upper
-from pipeline.methods.renewable import exact
 
 TOP = 2**42 - 1
 
