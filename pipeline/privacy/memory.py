@@ -36,7 +36,7 @@ NORM = math.sqrt(SQUARED_NORM)
 LARGEST = 1.5
 #: Fixed-point bits of variances, in units of the variance of z / 2^22.
 FIXED = 60
-#: Sums of so many weights are as near to their limit as floats tell.
+#: Weights from this place on are taken for 0: they are below 10^-16.
 SETTLED = 512
 #: Doublings of a stream that are told apart: all later models are of the last one.
 EPOCHS = 26
@@ -63,49 +63,39 @@ def advanced(rows: Integers, drawn: Integers) -> tuple[Integers, Integers]:
 class _Covariances:
     """Variances and covariances of nu, in units of the variance of z / 2^22 and times 2^60.
 
-    From integers alone, so that every worker has the same bits. Grows as it is asked.
+    From integers alone, so that every worker has the same bits.
     """
 
     def __init__(self) -> None:
-        self._weights, self._sums, self._squares = (
-            [1 << FIXED],
-            [0, 1 << FIXED],
-            [0, 1 << 2 * FIXED],
-        )
+        w, half = [1 << FIXED], 1 << (BITS - 1)
+        self._weights, self._sums, self._squares = w, [0, 1 << FIXED], [0, 1 << 2 * FIXED]
+        for t in range(1, SETTLED):
+            reach = range(1, min(WINDOWS, t) + 1)
+            w.append(-((sum(COEFFICIENTS[j] * w[t - j] for j in reach) + half) >> BITS))
+            self._sums.append(self._sums[-1] + w[-1])
+            self._squares.append(self._squares[-1] + w[-1] * w[-1])
         self._cross: dict[tuple[int, int], int] = {}
 
     def variance(self, number: int) -> int:
         """Return the variance of the noise of a chain's release with this number, from 1."""
-        self._reach(number)
-        return self._squares[number] >> FIXED
+        return self._squares[min(number, SETTLED)] >> FIXED
 
     def cross(self, number: int, last: int) -> int:
         """Return the covariance of a release's noise with that of releases 1 to `last` < number."""
-        if last <= 0:
+        w, b, apart = self._weights, self._sums, number - last
+        # a release may say any number: none costs more than this
+        reach = min(last, SETTLED - apart)
+        if reach <= 0:
             return 0
-        key = (number, last)
+        key = (apart, reach)
         if key not in self._cross:
-            self._reach(number)
-            w, b, apart = self._weights, self._sums, number - last
-            total = sum(w[apart + k] * b[k + 1] for k in range(last))
-            if len(self._cross) > 1 << 16:
-                self._cross.clear()
+            total = sum(w[apart + k] * b[k + 1] for k in range(reach))
             self._cross[key] = total >> FIXED
         return self._cross[key]
 
     def weight(self, place: int) -> int:
         """Return w_place: what a draw is worth in the noise `place` releases later."""
-        self._reach(place + 1)
-        return self._weights[place]
-
-    def _reach(self, number: int) -> None:
-        w, half = self._weights, 1 << (BITS - 1)
-        while len(w) < number:
-            t = len(w)
-            reach = range(1, min(WINDOWS, t) + 1)
-            w.append(-((sum(COEFFICIENTS[j] * w[t - j] for j in reach) + half) >> BITS))
-            self._sums.append(self._sums[-1] + w[-1])
-            self._squares.append(self._squares[-1] + w[-1] * w[-1])
+        return self._weights[place] if place < SETTLED else 0
 
 
 _TABLE = _Covariances()

@@ -114,3 +114,11 @@ def test_a_chain_says_where_epochs_began() -> None:
 def test_epochs_double_by_records(watermark: int, epoch: int) -> None:
     assert memory.epoch_of(watermark, 250) == epoch
     assert memory.epochs_of(np.array([watermark]), 250).tolist() == [epoch]
+
+
+def test_a_release_with_any_number_costs_no_more_than_others() -> None:
+    """A client may say any number of its release; nothing is made for each up to it."""
+    far = memory.additions(2**40, [1, 2**39, *[2**40] * 24], 25)
+    assert far[0] == memory.variance(600) + 2 * memory.cross(600, 599)
+    assert memory.variance(2**40) == memory.variance(512)
+    assert max(far) < 2**61

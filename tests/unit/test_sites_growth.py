@@ -7,9 +7,9 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
-from pipeline.estimators.population import Population
 
 from pipeline.errors import ConfigError, PrivacyError
+from pipeline.estimators.population import Population
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle.client import MOST_RECORDS
