@@ -56,6 +56,7 @@ loss = "logistic"
 
 [window]
 records = {records}
+growth = {growth}
 {window}
 
 [stream]
@@ -76,16 +77,21 @@ def study_text(
     partitions: int = 2,
     privacy: str = PRIVATE,
     window: str = "",
+    growth: float = 0.0,
     stream: str = "",
     releases: int = 4,
 ) -> str:
-    """Return the text of a study file, by default under a name that nobody has used."""
+    """Return the text of a study file, by default under a name that nobody has used.
+
+    Windows are alike unless a test asks for others: most count them.
+    """
     return STUDY.format(
         name=name or f"t-{uuid.uuid4().hex[:12]}",
         records=records,
         partitions=partitions,
         privacy=privacy,
         window=window,
+        growth=growth,
         stream=stream,
         releases=releases,
     )
