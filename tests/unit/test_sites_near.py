@@ -240,7 +240,6 @@ def test_a_few_sites_that_come_first_at_a_new_model_are_not_a_majority() -> None
 def test_plans_say_when_scores_are_near() -> None:
     text = STEEP.text(1)
     method, windows = method_of(task_of(text).study), 4 * 10 * STEEP.records
-<<<<<<< HEAD
     near = method.outlook(task_of(text), 10**6, 10)
     # no ridge makes sure of a model that is near
     ridge = text.replace("ridge = 0.0", "ridge = 1.0")
@@ -251,18 +250,6 @@ def test_plans_say_when_scores_are_near() -> None:
     assert method.outlook(task_of(slow), 10**6, 10).usual == 7 * 10 * STEEP.records
     at_zero = Cell("linear", 6000, 6, 8.0).text(1)
     assert method.outlook(task_of(at_zero), 10**6, 10).usual < windows
-=======
-    near = method.outlook(task_of(text), 10**6, 4)
-    # no ridge makes sure of a model that is near
-    ridge = text.replace("ridge = 0.0", "ridge = 1.0")
-    assert near.usual == method.outlook(task_of(ridge), 10**6, 4).usual == windows
-    assert near.latest is method.outlook(task_of(ridge), 10**6, 4).latest is None
-    # a model of 12 releases comes with the second window of ten that move together
-    slow = text.replace("releases = 6", "releases = 12")
-    assert method.outlook(task_of(slow), 10**6, 4).usual == 7 * 10 * STEEP.records
-    at_zero = Cell("linear", 6000, 6, 8.0).text(1)
-    assert method.outlook(task_of(at_zero), 10**6, 4).usual < windows
->>>>>>> 042a26bc (Tests know plans of clients)
 
 
 @pytest.mark.parametrize(

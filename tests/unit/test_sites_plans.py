@@ -26,11 +26,7 @@ ERROR = 3 * math.sqrt(0.09 / DRAWS)
 
 def with_ridge(study: Study, ridge: float) -> Outlook:
     changed = with_keys(study, {"estimator.ridge": ridge}, name="changed")
-<<<<<<< HEAD
     return method_of(changed).outlook(task_of(changed), 20_000, 8)
-=======
-    return method_of(changed).outlook(task_of(changed), 20_000, 4)
->>>>>>> 042a26bc (Tests know plans of clients)
 
 
 def test_a_plan_says_what_features_need_that_use_a_part_of_their_ranges() -> None:
@@ -82,15 +78,9 @@ def test_a_plan_waits_for_models_that_noise_moves_far() -> None:
     assert isinstance(task, SiteTask)
     assert near_windows(task) == first_windows(task) + 2
     smaller = with_keys(found.study, {"estimator.ridge": ridge / 3}, name="smaller")
-<<<<<<< HEAD
     outlook = method_of(smaller).outlook(task_of(smaller), 30_000, 3)
     assert outlook.usual > 30_000
     sizes = method_of(smaller).sizes(task_of(smaller), 30_000, 3)
-=======
-    outlook = method_of(smaller).outlook(task_of(smaller), 30_000, 4)
-    assert outlook.usual > 30_000
-    sizes = method_of(smaller).sizes(task_of(smaller), 30_000, 4)
->>>>>>> 042a26bc (Tests know plans of clients)
     assert any("estimator.ridge" in way for way in sizes.sooner)
 
 
@@ -101,11 +91,7 @@ def test_a_design_has_a_ridge_that_is_clear_of_the_noise_in_nine_of_ten_streams(
     found = plan(parse_study(text), 40_000, 8).study
     task = task_of(found)
     assert isinstance(task, SiteTask)
-<<<<<<< HEAD
     latest = method_of(found).outlook(task, 40_000, 8).latest
-=======
-    latest = method_of(found).outlook(task, 40_000, 4).latest
->>>>>>> 042a26bc (Tests know plans of clients)
     assert latest is not None
     assert latest <= 0.8 * 40_000
     channels, size, rng, clear = task.channels(1), p + 1, np.random.default_rng(3), 0
