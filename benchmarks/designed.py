@@ -70,7 +70,7 @@ def told(stream: Stream, loss: str, draws: int) -> str:
     """Return the row of a stream."""
     first = stream.draw(np.random.default_rng([SEED, 0]), task_for(stream, Setting(loss)).loss)
     task = designed(stream, loss, len(first[1]))
-    plan = method_of(task.study).outlook(task, len(first[1]))
+    plan = method_of(task.study).outlook(task, len(first[1]), CLIENTS)
     held, counted = list[Vector](), list[Vector]()
     lengths, most, every = list[Vector](), list[int](), list[int]()
     fit = floor = np.full(task.size, np.nan)

@@ -219,8 +219,6 @@ def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     again = f"; with your own: `veilstream study design {path} {size}`" if whose else ""
     estimator = found.study.estimator
     what = f"kind {estimator.kind}, loss {estimator.loss}" if whose else f"kind {estimator.kind}"
-    if whose and estimator.loss == "gdwd":
-        what += ', which gives no probabilities: loss = "logistic" does'
     say(f"wrote {path} ({what}); edit it, then run `veilstream study check {path}`{again}")
 
 

@@ -1,8 +1,8 @@
 """One simulated stream: windows at the newest model, folded, and the last estimate.
 
-Where windows grow or noise remembers, clients differ in how fast their records come, and the worker
-gives a model when one is due. Else every client releases one window in a round, all at the same
-model, as in a live stream whose clients move at once.
+Clients differ a little in how fast their records come, and the worker gives a model when one is
+due. Where a method simulates streams by itself, every client releases one window in a round, all at
+the same model, as in a live stream whose clients move at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pipeline.records.encode import Arrays
 from pipeline.reducer import estimate_of
 from pipeline.release.task import Task
 from pipeline.study import Study, require_live
-from pipeline.types import Matrix, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +83,13 @@ def simulated(study: Study) -> Task:
 def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:
     """Return the last estimate of stream `number`; NumericError if no finite estimate exists."""
     task, windows = population.task, size.windows(population.task)
-    if task.chained:
+    rng = np.random.default_rng([seed, number])
+    run = method_of(task.study).simulation(task, rng)
+    if run is None:
         releases = Releases(population, size.clients, seed, number)
         for _ in releases.models(size.records):
             pass
         return releases.estimate()
-    rng = np.random.default_rng([seed, number])
-    run = method_of(task.study).simulation(task, rng) or _Rounds(task, seed, number)
     waiting = 0
     for first in range(0, windows, size.clients):
         clients = min(size.clients, windows - first)
@@ -153,33 +152,3 @@ class Releases:
     def estimate(self) -> Estimate:
         """Return the estimate of the sums so far."""
         return estimate_of(self._population.task, self.run.partitions)
-
-
-class _Rounds:
-    """Rounds of releases of single windows, written and folded as in a live stream."""
-
-    def __init__(self, task: Task, seed: int, number: int) -> None:
-        self._task, self._run = task, OfflineRun(task)
-        self._seed, self._number, self._round = seed, number, 0
-        self._names = method_of(task.study).clients(task.study)
-
-    def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
-        """Release one window of each client, all at the same model, and fold them."""
-        made, slots = list[tuple[str, bytes]](), self._task.slots
-        names = self._names or [f"c{i}" for i in range(clients)]
-        for i, name in enumerate(names[:clients]):
-            part, noise = slice(i * slots, (i + 1) * slots), None
-            if self._task.study.privacy.mechanism == "insecure-simulation":
-                noise = SeededStream(self._seed, f"{self._number}/{i}", self._round)
-            window = Arrays(features[part], responses[part])
-            made.append((name, self._run.release(name, window, self._run.model, noise)))
-        self._run.fold_all(made)
-        self._round += 1
-
-    def publish(self) -> None:
-        """Let clients linearise at the newest estimate."""
-        self._run.move()
-
-    def estimate(self) -> Estimate:
-        """Return the estimate of the sums so far."""
-        return estimate_of(self._task, self._run.partitions)

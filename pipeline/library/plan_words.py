@@ -79,7 +79,7 @@ def _at_first(outlook: Outlook, first: int) -> str:
             f"at first {said}, and from about {_about(outlook.usual)} on to stay: before, a later "
             "estimate may have none again"
         )
-    said = f"{said} ({IF})"
+    said = f"{said}, {IF}"
     if outlook.late and outlook.whole is not None:
         names = ", ".join(outlook.late[:NAMED]) + (", ..." if len(outlook.late) > NAMED else "")
         said += f"; for {names} after about {_about(outlook.whole)}"

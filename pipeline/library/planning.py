@@ -6,9 +6,11 @@ read. `veilstream doctor coverage` simulates the same study, which takes longer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from itertools import count, takewhile
+from typing import Any, TypeVar
 
 import msgspec
 from scipy.special import ndtri
@@ -18,6 +20,8 @@ from pipeline.methods import METHODS, load_live, method_of, task_of
 from pipeline.methods.facts import Design, Outlook
 from pipeline.study import Study, require_live, with_keys
 from pipeline.study.load import study_of
+
+T = TypeVar("T")
 
 #: The size that is planned where nobody says one: records of all clients, and clients.
 RECORDS, CLIENTS = 100_000, 10
@@ -195,17 +199,24 @@ def _as_kind(study: Study, kind: str) -> Study | None:
 
 
 def _enough_records(study: Study, epsilon: float, records: int, clients: int) -> int | None:
-    while records < MOST_RECORDS:
-        records = 2 * records
-        if _row(study, epsilon, records, clients).outlook.usual <= records:
-            return records
-    return None
+    sizes = list(
+        takewhile(lambda size: size < 2 * MOST_RECORDS, (2**k * records for k in count(1)))
+    )
+    return _least(sizes, lambda size: _is_enough(study, epsilon, size, clients))
 
 
 def _enough_epsilon(study: Study, epsilon: float, records: int, clients: int) -> float | None:
-    while (epsilon := 1.25 * epsilon) <= MOST_EPSILON:
-        # what is written is what is tried, with three digits
-        tried = float(f"{epsilon:.3g}")
-        if _row(study, tried, records, clients).outlook.usual <= records:
-            return tried
-    return None
+    # what is written is what is tried, with three digits
+    larger = takewhile(lambda e: e <= MOST_EPSILON, (1.25**k * epsilon for k in count(1)))
+    budgets = [float(f"{one:.3g}") for one in larger]
+    return _least(budgets, lambda tried: _is_enough(study, tried, records, clients))
+
+
+def _is_enough(study: Study, epsilon: float, records: int, clients: int) -> bool:
+    return _row(study, epsilon, records, clients).outlook.usual <= records
+
+
+def _least(ordered: Sequence[T], is_enough: Callable[[T], bool]) -> T | None:
+    """Return the least that is enough, as is all behind it; None: none is."""
+    place = bisect_left(ordered, True, key=is_enough)
+    return ordered[place] if place < len(ordered) else None

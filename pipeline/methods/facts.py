@@ -81,8 +81,7 @@ class Outlook:
     usual: The same for independent features that are as their ranges and typical values say; where
         `first` is known, from which on four of five such studies have them.
     first: After which half of such studies have had one at all; None where no formula knows it.
-    whole, late: From which on every coefficient has one, and the names of those that have none at
-        `first`.
+    whole, late: From which on every coefficient has one, and the names of those that come late.
     intercept: Record slots after which the intercept has an interval, too, for such features; None:
         it needs no more than slopes do, or no number of records is known to be enough.
     narrow: Where `latest` is None: record slots before which there are hardly any if features use a

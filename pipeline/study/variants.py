@@ -22,7 +22,7 @@ description = "What this study estimates, in one line"
 # value is refused record by record.
 response = { name = "anomaly", positive = "1", negative = "0" }
 # Of classes also a public guess of the share of `positive`, for plans alone: typical = 0.1. A rare
-# class needs more of the budget for its counts, or larger windows (`veilstream study design`).
+# class may need more of the budget for its counts (`veilstream study design`).
 # A number, for loss = "linear": { name = "power", kind = "number", min = 0, max = 100 }
 # A count, for loss = "poisson": { name = "visits", kind = "count", max = 50 }
 # interactions = ["temperature:pressure"]
@@ -38,17 +38,16 @@ pressure = { min = 0, max = 10 }
 
 [estimator]
 # kind = "ldp-sgd"     # or a published method for `veilstream fit`: docs/methods/published.md
-# Of two classes "logistic" if you need probabilities, or what a feature does to the odds. "gdwd", a
-# line between them as support vector machines draw it (distance-weighted discrimination), if it is
-# enough which class, which features and in which direction: it has signs and relative sizes, and
-# shorter intervals where noise is large (`veilstream study design` says how long either's are).
+# Of two classes "logistic": what a feature does to the odds, and probabilities. "gdwd", a line
+# between them as support vector machines draw it (distance-weighted discrimination), if it is
+# enough which class, which features and in which direction; with privacy it needs a ridge.
 # Of numbers "linear" and "expectile", of counts "poisson".
-loss = "gdwd"
-q = 1.0
-# ridge: a number, part of what is estimated; without it, with privacy, as much as intervals need
+loss = "logistic"
+# q = 1.0                     # of gdwd: its tail
+# ridge: a number, part of what is estimated; without it none, but for gdwd as much as it needs
 # norm_bound: a number, or "typical" to shorten the longest 1 % of a public reference population
 # Where one class is rare: both classes weigh alike, none more than the maximum. All noise grows as
-# many times, and with it the least ridge and the intervals: `veilstream study design` says how far.
+# many times, and with it the intervals: `veilstream study design` says how far.
 # class_weights = { maximum = 3.0 }
 # residual_bound = 5          # of linear: the largest residual that counts in full; sets the noise
 # noise_scale = 2             # of linear: the residuals' standard deviation, if it is known
@@ -64,7 +63,8 @@ unit = "record"               # or "user", with records = the most that one user
 neighbours = "zero-out"       # or "replace-one"
 
 [window]
-records = 250                 # so many records of a client make one release
+records = 250                 # so many records of a client make one release at first
+# growth = 0.1                # later windows hold this share of what their client has released
 # seconds = 60                # close a window after this long; empty slots are null records
 
 [stream]

@@ -243,7 +243,7 @@ def test_a_study_is_designed_written_and_checked(bare: Stage) -> None:
     size = ("--records", "30000", "--clients", "4")
     done = bare.run("study", "design", bare.study, *size)
     assert done.returncode == 0, done.stderr
-    for text in ("window.records = ", "typical", "+- at most", "renewable", "ldp-sgd"):
+    for text in ("window.records = ", "first", "typical", "+- typical", "renewable", "ldp-sgd"):
         assert text in done.stdout
     file = bare.folder / "designed.toml"
     done = bare.run(

@@ -146,8 +146,8 @@ def test_study_check_warns_of_a_threshold_above_the_range(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("half_life", "advice"),
-    # three coefficients: private intervals need 20 releases of 20 slots, open ones 30 records
-    [(138, "half_life = 139 or more"), (139, None)],
+    # three coefficients: private intervals need 10 releases of 20 slots, open ones 30 records
+    [(69, "half_life = 70 or more"), (70, None)],
 )
 def test_study_check_says_on_how_many_records_a_half_life_lets_an_estimate_rest(
     tmp_path: Path, half_life: int, advice: str | None

@@ -38,7 +38,7 @@ def path_task(text: str) -> GradientTask:
 
 
 def sizes_of(task: Task, records: int) -> Sizes:
-    return method_of(task.study).sizes(task, records)
+    return method_of(task.study).sizes(task, records, 4)
 
 
 LOGISTIC = task_of(gradients(loss="logistic"))
@@ -150,7 +150,7 @@ def test_planted_intervals_are_found_out() -> None:
     [
         (9_000, "yes", "enough for slopes after 9,000 records"),
         (20_000, "yes, for independent features as assumed", "enough after 20,000 records"),
-        (None, "yes, for independent features as assumed", "the ridge alone is never enough"),
+        (None, "yes, for independent features as assumed", "no ridge is enough by itself"),
     ],
 )
 def test_a_yes_says_whether_it_needs_independent_features(

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pipeline.methods.renewable.classes import MOST_COUNTS
 
-from pipeline.doctor.streams import _Releases, simulated
+from pipeline.doctor.streams import Releases, simulated
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population
 from pipeline.library.checking import check_study
@@ -19,7 +18,9 @@ from pipeline.library.lengths import of_sample
 from pipeline.library.plan_words import classes
 from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
-from pipeline.methods.renewable.design import SPLIT
+from pipeline.methods.renewable.design import COUNTS_PLANNED, MOST_COUNTS, records_until
+from pipeline.methods.renewable.expected import Windows
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import Study, parse_study, with_keys
 from tests.builders import study_text
 
@@ -36,15 +37,11 @@ def study_with(typical: float | None, **more: object) -> Study:
 
 def streamed(study: Study, number: int) -> tuple[str, str, bool]:
     """Return status and reason of a stream with a rare class, and whether it had an interval."""
-    task = simulated(study)
     rare = simulated(with_keys(study, {"data.response.typical": RARE}, name="rare"))
-    population, rng = Population.of(rare), np.random.default_rng([13, number])
-    run = _Releases(task, 5, number)
-    for one in range(1, RECORDS // (CLIENTS * task.slots) + 1):
-        run.fold(*population.draw(rng, CLIENTS * task.slots), CLIENTS)
-        if one % 3 == 0:
-            run.publish()
-    found = run.estimate()
+    releases = Releases(Population.of(rare), CLIENTS, 5, number)
+    for _ in releases.models(RECORDS):
+        pass
+    found = releases.estimate()
     return found.status, found.reason, found.standard_errors() is not None
 
 
@@ -68,64 +65,69 @@ def test_numbers_have_no_share() -> None:
         with_keys(parse_study(study_text(loss="linear")), {"data.response.typical": 0.1}, name="x")
 
 
-@pytest.mark.parametrize("share", [0.5, RARE, 1 - RARE])
+@pytest.mark.parametrize("share", [0.5, RARE, 1 - RARE, 0.01])
 def test_no_size_of_a_plan_is_below_that_of_the_counts(share: float) -> None:
     task = task_of(study_with(share, ridge=0.3))
-    found = method_of(task.study).outlook(task, RECORDS)
-    noise = task.update_channels.counts.standard_deviation  # type: ignore[attr-defined]
+    assert isinstance(task, RenewableTask)
+    found = method_of(task.study).outlook(task, RECORDS, CLIENTS)
+    assert task.update_channels.counts is not None
     assert found.classes is not None
-    releases = found.classes / task.slots
-    # by hand: n r is five deviations of n / W releases
-    needed = (5 * noise / (min(share, 1 - share) * task.slots)) ** 2
-    assert releases == math.ceil(needed)
-    assert found.usual >= found.classes
+    assert found.first is not None
     assert found.latest is not None
-    assert found.latest >= found.classes
+    assert min(found.usual, found.latest, found.first) >= found.classes
+    # by hand: n r is five deviations of the noise in the counts, to 1 %
+    windows, rarer = Windows(task, CLIENTS), min(share, 1 - share)
+
+    def deviations(records: float) -> float:
+        later = windows.noise(0.0, windows.released(records)) if records > windows.begun else 0.0
+        noise = windows.begun / task.slots + later
+        deviation = task.update_channels.counts.standard_deviation  # type: ignore[union-attr]
+        return float(rarer * records / (deviation * math.sqrt(noise)))
+
+    assert deviations(found.classes) >= COUNTS_PLANNED
+    assert found.classes == windows.begun or deviations(0.98 * found.classes) < COUNTS_PLANNED
+
+
+def test_noise_that_remembers_shows_a_rare_class_far_sooner() -> None:
+    one, other = (
+        records_until(task, 0.002, CLIENTS)
+        for task in map(task_of, (study_with(None), study_with(None, noise_memory=0, growth=0.0)))
+        if isinstance(task, RenewableTask)
+    )
+    assert (one or 0) < 0.4 * (other or 0)
 
 
 def test_a_design_for_a_rare_class_gives_its_count_more() -> None:
-    even, rare = (proposed(study_with(typical), RECORDS, CLIENTS) for typical in (None, RARE))
-    assert dict(even.own.design.changes["privacy.split"]) == SPLIT
+    even, rare = (proposed(study_with(typical), RECORDS, CLIENTS) for typical in (None, 0.02))
+    assert "privacy.split" not in even.own.design.changes
     split = rare.own.design.changes["privacy.split"]
-    assert SPLIT["counts"] < split["counts"] <= MOST_COUNTS
-    assert sum(split.values()) == pytest.approx(1)
-    assert rare.own.outlook.usual <= RECORDS
-    assert "a class with 0.13 of" in rare.own.design.reasons["privacy.split"]
-    rarer = proposed(study_with(RARE / 8), RECORDS, CLIENTS)
+    assert 0.05 < split["counts"] <= MOST_COUNTS
+    assert "a class with 0.02 of" in rare.own.design.reasons["privacy.split"]
+    task = task_of(rare.study)
+    assert isinstance(task, RenewableTask)
+    rarer = proposed(study_with(0.001), RECORDS, CLIENTS)
     assert rarer.own.outlook.usual > RECORDS
     assert rarer.enough_records is not None
+    assert "not in time" in rarer.own.design.reasons["privacy.split"]
 
 
-@pytest.mark.takes("eight streams of 4,000 records")
-def test_streams_with_a_rare_class_have_intervals_with_its_design_alone() -> None:
-    ends = {
-        typical: [
-            streamed(proposed(study_with(typical), RECORDS, CLIENTS).study, number)
-            for number in range(STREAMS)
-        ]
-        for typical in (None, RARE)
-    }
-    told = {typical: [reason for _, reason, _ in found] for typical, found in ends.items()}
-    # a plan has five deviations where three are needed: one stream of 44 is still hidden
-    assert not any("one class is so rare" in reason for reason in told[RARE])
-    assert sum(given for _, _, given in ends[RARE]) >= STREAMS / 2
-    # nothing was said of the class there, so that the plan did not know of it
-    assert not any(given for _, _, given in ends[None])
-    waiting = [reason for reason in told[None] if "one class is so rare" in reason]
-    assert len(waiting) >= STREAMS / 2
-    for reason in waiting:
-        found = re.search(r"intervals need ([\d,]+),.*moves it by up to ([\d,]+),", reason)
-        assert found is not None, reason
-        needed, noise = (float(text.replace(",", "")) for text in found.groups())
-        # two deviations beside the three that are needed
-        assert noise == pytest.approx(2 / 3 * needed, abs=1.0)
-    assert any("counts = 0.3 } with window.records = " in reason for reason in waiting)
+@pytest.mark.takes("four streams of 4,000 records")
+def test_streams_whose_counts_are_hidden_say_so() -> None:
+    study = with_keys(study_with(None), {"privacy.epsilon": 0.1}, name="hidden")
+    for number in range(STREAMS):
+        status, reason, given = streamed(study, number)
+        assert (status, given) == ("warming", False)
+        found = re.search(r"moves by up to ([\d,]+), and intervals need ([\d,]+)", reason)
+        if found is not None:
+            noise, needed = (float(text.replace(",", "")) for text in found.groups())
+            # two deviations beside the three that are needed
+            assert noise == pytest.approx(2 / 3 * needed, abs=1.0)
 
 
 def test_what_is_assumed_is_said() -> None:
     for typical, said in ((None, "0.5 of the records"), (0.9, "0.1 of the records")):
         study = study_with(typical)
-        outlook = method_of(study).outlook(task_of(study), RECORDS)
+        outlook = method_of(study).outlook(task_of(study), RECORDS, CLIENTS)
         assert said in classes(outlook, study)
         found = check_study(study)["intervals"]
         assert isinstance(found, dict)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from pipeline.methods.renewable.precision import Noise
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
 from pipeline.methods.renewable.readiness import known_curvature
+from pipeline.methods.renewable.solution import Solution, bread_of
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder, Row
@@ -31,6 +34,13 @@ def streamed(text: str, features: np.ndarray, responses: np.ndarray, clients: in
     return run.estimate(0.0)[0]
 
 
+def solution_of(curvature: np.ndarray, task: RenewableTask) -> Solution:
+    """Return what is known of coefficients of 1 where the curvature's noise has the size 0.02."""
+    bread = bread_of(curvature, task.penalty, 0.02)
+    unknown = bread.hides(np.ones(task.size)) > 0.1
+    return cast("Solution", SimpleNamespace(bread=bread, unknown=unknown))
+
+
 def classes(rng: np.random.Generator, n: int, intercept: float) -> tuple[np.ndarray, np.ndarray]:
     features = rng.uniform(-1, 1, (n, 2))
     chance = 1 / (1 + np.exp(-(intercept + features @ [1.0, -1.0])))
@@ -42,9 +52,9 @@ def test_a_rare_class_has_no_interval_while_models_are_far_from_it(seed: int) ->
     features, responses = classes(np.random.default_rng(seed), 25_000, -4.0)
     private = study_text(
         p=2, loss="logistic", mechanism="insecure-simulation", seed=seed, epsilon=8.0, delta=1e-6,
-        ridge=1e-4, records=500,
+        ridge=0.0, records=500,
     )  # fmt: skip
-    found = streamed(private, features, responses)
+    found = streamed(private, features[:10_000], responses[:10_000])
     assert found.status == "warming", found.intervals(0.95)
     plain = study_text(p=2, loss="logistic", private=False, ridge=1e-4, records=50)
     rare_features, rare = classes(np.random.default_rng(seed), 20_000, -5.0)
@@ -64,20 +74,22 @@ def test_windows_of_zero_counts_do_not_drive_a_stream_away() -> None:
     assert np.all(np.isfinite(nothing.coefficients))
 
 
-def test_collinear_coefficients_have_no_interval_and_the_others_do() -> None:
+def test_collinear_coefficients_have_no_short_interval_and_the_others_do() -> None:
     rng = np.random.default_rng(5)
     features, responses = classes(rng, 50_000, 0.3)
     features[:, 1] = features[:, 0]
     text = study_text(
         p=2, loss="logistic", mechanism="insecure-simulation", epsilon=8.0, delta=1e-6,
-        ridge=1e-4, records=500,
+        ridge=0.0, records=500,
     )  # fmt: skip
     found = streamed(text, features, responses)
     ends = found.intervals(0.95)
     assert found.status == "ready"
     assert ends is not None
-    assert np.isnan(ends[0]).tolist() == [False, True, True]
-    assert "no interval for x0, x1: " in found.reason
+    lengths = ends[1] - ends[0]
+    # the noise along their difference stays as large as what it may hide
+    assert lengths[0] < 0.1
+    assert np.all(np.isnan(lengths[1:]) | (lengths[1:] > 2))
 
 
 def test_features_at_an_end_of_their_range_are_named_when_they_hide_the_intercept() -> None:
@@ -124,10 +136,7 @@ def test_a_level_that_most_records_have_is_to_be_the_base() -> None:
     assert isinstance(task, RenewableTask)
     # the level has the value 1 in every record, as the intercept has
     products = np.array([[1.0, 0.0, 1.0], [0.0, 0.3, 0.0], [1.0, 0.0, 1.0]])
-    noise = Noise(1.0, 3.0, size=3, slots=250)
-    bread = bread_of(0.2 * products, 100.0, task.penalty, noise)
-    assert bread.unknown.tolist() == [True, False, True]
-    reason = known_curvature(task, bread, 25_000).reason
+    reason = known_curvature(task, solution_of(0.2 * products, task), 25_000).reason
     assert (
         "The records hardly tell the intercept from x1=s, which nearly all records seem to have"
         in reason
@@ -144,10 +153,8 @@ def test_what_a_new_study_should_declare_is_named_for_each_coefficient(*, declar
     assert isinstance(task, RenewableTask)
     products = np.outer([1.0, 0.0, -0.95, -0.95], [1.0, 0.0, -0.95, -0.95])
     products += np.diag([0.0, 0.3, 0.001, 0.001])
-    bread = bread_of(
-        0.2 * products, 100.0, task.penalty, Noise(1.0, 3.0, size=task.size, slots=250)
-    )
-    assert bread.unknown.tolist() == [True, False, True, True]
-    assert bread.hidden == 2
+    found = solution_of(0.2 * products, task)
+    assert found.unknown.tolist() == [True, False, True, True]
+    assert found.bread.hidden == 2
     said = "if most values of x1 or of x2 are near one end of its range, a typical value"
-    assert (said in known_curvature(task, bread, 25_000).reason) is not declared
+    assert (said in known_curvature(task, found, 25_000).reason) is not declared

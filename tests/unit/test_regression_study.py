@@ -86,10 +86,10 @@ def test_the_template_s_comments_are_studies_themselves() -> None:
         for kind in ("number", "count")
     )
     labels = '{ name = "anomaly", positive = "1", negative = "0" }'
-    linear = TEMPLATE.replace(labels, number).replace('loss = "gdwd"', 'loss = "linear"')
+    linear = TEMPLATE.replace(labels, number).replace('loss = "logistic"', 'loss = "linear"')
     linear = linear.replace("# residual_bound", "residual_bound").replace("# noise", "noise")
     assert parse_study(linear).estimator.residual_bound == 5
-    poisson = TEMPLATE.replace(labels, count).replace('loss = "gdwd"', 'loss = "poisson"')
+    poisson = TEMPLATE.replace(labels, count).replace('loss = "logistic"', 'loss = "poisson"')
     assert parse_study(poisson).data.response.ends == (0.0, 50.0)
     weighted = TEMPLATE.replace("# class_weights", "class_weights")
     assert parse_study(weighted).estimator.class_weights is not None

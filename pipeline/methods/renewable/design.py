@@ -32,7 +32,7 @@ COUNTS_PLANNED = 5.0
 #: No study is told to give its class counts more of its budget.
 MOST_COUNTS = 0.3
 #: First windows that a design chooses from, beginning at one of them.
-SIZES, MIDDLE = (100, 250, 500, 1000, 2000), 1
+SIZES, MIDDLE = (25, 50, 100, 250, 500, 1000, 2000), 3
 #: A share of the gradient that is tried beside the usual one, where slope and curvature are largest
 #: together, and by how much it must shorten intervals.
 GRADIENT, GAIN = 0.8, 0.95
@@ -40,8 +40,6 @@ GRADIENT, GAIN = 0.8, 0.95
 WORTH = 4
 #: A larger ridge leaves little of the coefficients.
 LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
-#: Coefficients that have intervals after so many times the first ones come late.
-LATE = 1.5
 #: The size for which a ridge is enough where a study of gdwd says neither: windows, and clients.
 USUAL_WINDOWS, USUAL_CLIENTS = 160, 8
 
@@ -76,7 +74,7 @@ def outlook(task: RenewableTask, records: int, clients: int) -> Outlook:
         kept=kept,
         first=first,
         whole=whole,
-        late=tuple(names.tolist()) if whole > LATE * first else (),
+        late=tuple(names.tolist()),
         ridge=None if ridge or task.size == 1 else sure,
         kept_by_ridge=median_kept(reference.curvature + np.diag(held), held),
     )

@@ -52,8 +52,10 @@ APART = 0.1
 #: Shares of all streams: of those that have had intervals at first, and of those that have them to
 #: stay, which a plan looks for until so many times the records.
 HALF, LASTING, AHEAD = 0.5, 0.8, 2.0
+#: Coefficients that have no interval at so many times the first ones come late.
+LATE = 1.5
 #: Nodes of the quadrature over the chance of a model.
-NODES, WEIGHTS = (np.array(part) for part in hermegauss(5))
+NODES, WEIGHTS = (np.array(part) for part in hermegauss(3))
 
 
 class Windows:
@@ -137,7 +139,7 @@ class Expected:
         slope. Such intervals may be gone again in the next one.
     lasting: From how many on four of five streams have them.
     whole: From how many on every coefficient has one.
-    late: Which coefficients have none at `first`, shape (d,).
+    late: Which coefficients have none at `LATE` times the first, shape (d,).
     variances: Of the coefficients at the size that was asked for, shape (d,).
     """
 
@@ -173,7 +175,9 @@ def expect(
             without *= (1 - min(stage.ready, 0.9999)) ** apart
             before = now
         if first is None and without <= HALF:
-            first, late = now, stage.unknown
+            first = now
+        if first and now <= LATE * first:
+            late = stage.unknown
         lasting = None if stage.ready < LASTING else lasting or now
         whole = None if stage.unknown.any() else whole or now
     return Expected(first, lasting, whole, late, variances)

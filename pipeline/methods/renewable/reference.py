@@ -16,7 +16,7 @@ from pipeline.study.release_tables import Privacy, Stream, Window
 from pipeline.types import Matrix, Vector
 
 #: Pairs of records that stand for the population, and numbers that they hold at most.
-PAIRS, NUMBERS = 2**11, 2**20
+PAIRS, NUMBERS = 2**10, 2**20
 
 
 @dataclass(frozen=True, slots=True)
