@@ -42,7 +42,6 @@ q = {q}
 {ridge}
 norm_bound = {norm_bound}
 {weights}
-{method}
 [privacy]
 {privacy}
 [window]
@@ -60,7 +59,6 @@ class Setting:
     q: float = 1.0
     epsilon: float | None = 1.0
     ridge: float | None = None
-    width: float | None = None
 
     @property
     def label(self) -> str:
@@ -73,11 +71,8 @@ class Setting:
 
 @lru_cache(maxsize=64)
 def task_for(stream: Stream, setting: Setting) -> RenewableTask:
-    """Return the task of a study that says nothing of ridge and width unless the setting does."""
-    method = ""
+    """Return the task of a study that says nothing of the ridge unless the setting does."""
     ridge = "" if setting.ridge is None else f"ridge = {setting.ridge}"
-    if setting.width is not None and setting.epsilon is not None:
-        method = f"method = {{ secant_width = {setting.width} }}"
     privacy = 'mechanism = "none"'
     if setting.epsilon is not None:
         privacy = (
@@ -88,7 +83,7 @@ def task_for(stream: Stream, setting: Setting) -> RenewableTask:
         features="\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(stream.features)),
         loss=setting.loss, q=setting.q, ridge=ridge, norm_bound=stream.norm_bound,
         weights="class_weights = { maximum = 8.0 }" if stream.weighed else "",
-        method=method, privacy=privacy, window=WINDOW, rhythm=RHYTHM,
+        privacy=privacy, window=WINDOW, rhythm=RHYTHM,
     )  # fmt: skip
     task = task_of(parse_study(text))
     assert isinstance(task, RenewableTask)

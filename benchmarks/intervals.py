@@ -2,8 +2,8 @@
 
 `python -m benchmarks.intervals [--data FOLDER] [--full] [--streams TEXT] [--epsilon E] [--draws N]
 [--minutes M]`; `--show` prints the stored table and what all data sets say of a budget, with
-`--table` as Markdown. Every study says ranges, a norm bound and epsilon, and leaves ridge and width
-of the curvature to their defaults. Columns: the share of coefficients that have an interval at the
+`--table` as Markdown. Every study says ranges, a norm bound and epsilon, and leaves the ridge
+to its default. Columns: the share of coefficients that have an interval at the
 end; how many of those hold the penalised fit, without noise, to the same released records, and of
 streams that draw new records the fit to a million others, which stands for the population; the same
 for the estimate in the middle of the stream; the median standard error over the floor, which the
@@ -55,7 +55,7 @@ FRESH = 20261122
 LEAST, MOST, LONG, GIVEN = 92.5, 98.5, 1.5, 0.8
 #: Of the table on the page of the method.
 COLUMNS = """\
-| stream | setting | draws | ridge, width | given | covered: fit | population | in mid-stream \
+| stream | setting | draws | ridge | given | covered: fit | population | in mid-stream \
 | over floor | over spread | AUC private / fit |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 
@@ -174,7 +174,7 @@ class Row:
         size = np.abs(np.mean(self.seen["fits"], axis=0)[at])
         return {
             "stream": self.stream.name, "setting": self.setting.label, "draws": self.count,
-            "ridge": self.task.study.estimator.ridge, "width": self.task.secant.width,
+            "ridge": self.task.study.estimator.ridge,
             "given": float(np.mean(given)),
             "covered": share_of(self.seen["fit"]),
             "population": share_of(self.seen["population"]),
@@ -228,7 +228,7 @@ def show(row: Mapping[str, Any]) -> None:
         )
     print(
         f"{row['stream']:24} {row['setting']:20} {row['draws']:3} draws  "
-        f"ridge {row['ridge']:<6.2g} width {row['width']:<3g} given {row['given']:4.0%}  {cover}  "
+        f"ridge {row['ridge']:<6.2g} given {row['given']:4.0%}  {cover}  "
         f"AUC {private:.3f} / {fit:.3f}",
         flush=True,
     )
@@ -279,7 +279,7 @@ def markdown(row: Mapping[str, Any]) -> str:
 
     middle = share("middle_population") or share("middle_covered")
     cells = (
-        row["stream"], row["setting"], row["draws"], f"{row['ridge']:.2g}, {row['width']:g}",
+        row["stream"], row["setting"], row["draws"], f"{row['ridge']:.2g}",
         f"{row['given']:.0%}", share("covered"), share("population"), middle,
         ratio("over_floor"), ratio("over_spread"), " / ".join(f"{a:.3f}" for a in row["auc"]),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipeline.errors import ConfigError
-from pipeline.losses.base import Bends, Kind, Likelihood, Loss, Regression, Terms
+from pipeline.losses.base import Bends, Kind, Likelihood, Loss, Regression, Terms, joint_bounds
 from pipeline.losses.expectile import Expectile
 from pipeline.losses.gdwd import GeneralisedDWD
 from pipeline.losses.linear import Linear
@@ -63,4 +63,5 @@ __all__ = [
     "Regression",
     "Terms",
     "build",
+    "joint_bounds",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+import numpy as np
+
 from pipeline.types import Vector
 
 
@@ -53,10 +55,6 @@ class Loss(Protocol):
 
         Infinite for a loss that has none; such a loss cannot be released with noise.
         """
-
-    @property
-    def slope_range(self) -> float:
-        """Largest difference of two slopes of one record: a public constant, may be infinite."""
 
     @property
     def curvature_bound(self) -> float:
@@ -112,6 +110,11 @@ class Bends(Protocol):
         Together the k pieces cover all predictors and responses: each record has one of which both
         bounds hold, up to the rounding of floats. So do all that are smaller.
         """
+
+
+def joint_bounds(loss: Loss) -> tuple[Vector, Vector]:
+    """As `Bends.joint_bounds`; of a loss that does not say better, both are 1."""
+    return loss.joint_bounds() if isinstance(loss, Bends) else (np.ones(1), np.ones(1))
 
 
 @runtime_checkable

@@ -35,8 +35,6 @@ class Expectile:
         # equal sides are half a linear loss; others change their curvature at zero
         self.remainder = self._squares.remainder if tau == 0.5 else 1.0
         self.slope_bound = largest * self._squares.slope_bound
-        # one side with tau, the other with 1 - tau
-        self.slope_range = self._squares.slope_bound
         self.curvature_bound = self.sharp_curvature_bound = largest
         self.start_curvature, self.start_slope_bound = 0.5, largest
 

@@ -37,7 +37,7 @@ class GeneralisedDWD:
     name = "gdwd"
     remainder = 1.0
     responses = "class"
-    slope_bound = slope_range = 1.0
+    slope_bound = 1.0
     start_curvature = 0.5
     start_intercept = 0.0
     # zero lies below the knee for every q: all slopes are full there

@@ -34,7 +34,6 @@ class Linear:
         if residual_bound is not None and not 0 < residual_bound < math.inf:
             raise ConfigError("estimator.residual_bound must be a positive number")
         self.slope_bound = math.inf if residual_bound is None else residual_bound
-        self.slope_range = 2 * self.slope_bound
         # up to the threshold nothing is left out, and most records stay within it
         self.remainder = 1 / (4 * self.slope_bound)
 

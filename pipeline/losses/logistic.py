@@ -20,7 +20,7 @@ class Logistic:
     name = "logistic"
     remainder = 1.0
     responses = "class"
-    slope_bound = slope_range = 1.0
+    slope_bound = 1.0
     curvature_bound = 0.25
     sharp_curvature_bound = 0.25
     start_curvature = 0.25

@@ -38,7 +38,7 @@ class Poisson:
             raise ConfigError("the largest mean must be a positive number")
         self._limit = _NO_LIMIT if limit is None else limit
         self._end = math.log(self._limit)
-        self.slope_bound, self.slope_range = max(largest, self._limit), self._limit
+        self.slope_bound = max(largest, self._limit)
         self.curvature_bound = self.sharp_curvature_bound = self._limit
         # half of the range has the smallest slopes, and so the least noise
         self.start_slope_bound = self.start_curvature = largest / 2

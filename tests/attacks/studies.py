@@ -51,7 +51,6 @@ def study_text(
     norm_bound: float | None = None,
     maximum: float | None = None,
     publish: int = 8,
-    width: float | None = None,
     loss: str = "gdwd",
     noise_memory: int = 0,
     growth: float = 0,
@@ -68,8 +67,6 @@ def study_text(
         lines.append(f"norm_bound = {norm_bound}")
     if maximum is not None:
         lines.append(f"class_weights = {{ maximum = {maximum} }}")
-    if width is not None:
-        lines.append(f"method = {{ secant_width = {width} }}")
     lines.append(f'[privacy]\nmechanism = "{mechanism}"\nepsilon = {epsilon or EPSILON[mechanism]}')
     lines.append(f'neighbours = "{neighbours}"')
     if mechanism == "discrete-gaussian":
@@ -154,9 +151,9 @@ RELEASES = {
     for release in (
         Release("start", _start),
         Release("step", knee),
-        Release("step, at a point", knee, {"split": POINTWISE, "width": 0}),
+        Release("step, at a point", knee, {"split": POINTWISE}),
         Release("step, mostly gradient", knee, {"split": GRADIENT}),
-        Release("step, mostly curvature", steep, {"split": CURVATURE, "width": 0}),
+        Release("step, mostly curvature", steep, {"split": CURVATURE}),
         Release("step of logistic regression", worst, {"loss": "logistic"}),
         Release("step, mostly counts", knee, {"split": COUNTS}),
         Release("start, clipped", _start, CLIPPED),

@@ -40,7 +40,6 @@ STUDIES = {
     "logistic-short": {"loss": "logistic", "norm_bound": 1.1},
     "logistic-coarse": {"loss": "logistic", "epsilon": 0.01, "delta": 1e-7, "user_records": 300},
     "logistic-no-middle": {"loss": "logistic", "split": "middle = 0"},
-    "logistic-wide": {"loss": "logistic", "method": "secant_width = 1.5"},
     "gdwd": {"maximum": 3.0},
     "gdwd-ramp": {"q": 4.0, "smoothing": 0.05, "p": 2},
     "linear": {"loss": "linear", "residual_bound": 0.4},

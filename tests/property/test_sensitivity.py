@@ -69,14 +69,8 @@ STUDIES = {
         "declared": CATEGORIES, "interactions": ["a:c", "a:b"], "scaling": "none",
     },
     "ramp": {"p": 3, "smoothing": 0.25, "maximum": 3.7},
-    "secant-of-no-width": {"p": 2, "method": "secant_width = 0"},
-    "narrow-secant": {"p": 3, "method": "secant_width = 1e-9", "q": 0.5},
-    "wide-secant": {"p": 3, "method": "secant_width = 2.0", "maximum": 8.0, "q": 2.0},
-    "secant-of-a-smooth-loss": {"p": 2, "loss": "logistic", "method": "secant_width = 4.0"},
-    "secant-of-a-threshold": {
-        "p": 2, "loss": "linear", "residual_bound": 0.3, "method": "secant_width = 0.7",
-    },
-    "secant-of-counts": {"p": 2, "loss": "poisson", "most": 20, "method": "secant_width = 1.5"},
+    "small-threshold": {"p": 2, "loss": "linear", "residual_bound": 0.3},
+    "counts": {"p": 2, "loss": "poisson", "most": 20},
 }  # fmt: skip
 
 
@@ -361,20 +355,6 @@ def test_the_curvature_distance_is_reached_by_orthogonal_records() -> None:
     assert 1 + one @ two == 0
     pair = Neighbours(nobody, (one, 1.0), (two, 1.0), steep_model(task))
     assert 0.97 < distances(task, pair)["curvature"] <= 1
-
-
-@mechanisms
-def test_the_distance_of_a_secant_is_reached_where_it_holds_all_that_the_slope_gains(
-    mechanism: str,
-) -> None:
-    """Over a wide one: no noise is wasted."""
-    task = task_of(p=8, maximum=2.0, method="secant_width = 5.0", mechanism=mechanism)
-    assert task.secant.bound == 0.1
-    lattice = np.zeros(task.size, dtype=np.int64)
-    lattice[0] = round((task.loss.knee + 5.0) * 4096)  # type: ignore[attr-defined]
-    model = Model(1, lattice, (2048, 2048))
-    found = distances(task, Neighbours(NOBODY, (np.ones(8), 1.0), None, model))["curvature"]
-    assert 0.97 < found <= 1
 
 
 @mechanisms

@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 from pipeline import losses
 from pipeline.errors import ConfigError
 from pipeline.losses import GeneralisedDWD, Logistic, Loss
-from pipeline.losses.secant import Secant
 from pipeline.privacy.sensitivity import Order, spent_by_records
 
 QS = [1e-3, 0.01, 0.1, 0.5, 1.0, 2.0, 10.0, 100.0, 1e3]
@@ -196,24 +195,12 @@ def test_joint_bounds_lose_nothing_to_three_digits(loss: Loss, order: Order) -> 
         loss.curvature(u, y),
     )
     exact = largest_curvature(slope, curvature / loss.curvature_bound, 0.6, order)
-    found = largest_curvature(*Secant(loss, 0.0).joint_bounds(), 0.6, order)
+    found = largest_curvature(*loss.joint_bounds(), 0.6, order)
     assert exact - 1e-3 < found <= exact + 1e-9
 
 
-def test_a_width_or_a_loss_that_says_no_more_has_both_bounds_at_once() -> None:
-    for secant in (Secant(Logistic(), 1.0), Secant(losses.Linear(0.5), 0.0)):
-        assert [bound.tolist() for bound in secant.joint_bounds()] == [[1.0], [1.0]]
-
-
-def test_the_secant_of_gdwd_is_the_mean_of_its_curvature_and_bounded_by_its_width() -> None:
-    loss, u = GeneralisedDWD(1.0), np.linspace(-1, 3, 81)
-    for width in (0.5, 2.0):
-        secant = Secant(loss, width)
-        assert secant.bound == 1 / (2 * width)
-        around = u[:, None] + width * np.linspace(-1, 1, 20_001)
-        mean = loss.sharp_curvature(around, np.ones_like(around)).mean(axis=1)
-        # the mean errs by a point at the kink, where the curvature jumps by 4
-        assert_allclose(secant.of(u, np.ones_like(u)), mean, atol=4e-4)
+def test_a_loss_that_says_no_more_has_both_bounds_at_once() -> None:
+    assert [bound.tolist() for bound in losses.joint_bounds(losses.Linear(0.5))] == [[1.0], [1.0]]
 
 
 @pytest.mark.parametrize("loss", ALL, ids=name_of)

@@ -32,8 +32,6 @@ def left(gradient: float, middle: float = 0.05, counts: float = 0.05) -> float:
         ({"loss": "poisson", "most": 9.0}, (0.63, 0.27, 0.05, 0.05)),
         # nothing is counted
         ({"loss": "linear", "noise_scale": 0.5}, (0.63, 0.32, 0.05, 0.0)),
-        # a mean over a width is not known to bend
-        ({"loss": "logistic", "method": "secant_width = 1"}, (0.63, 0.27, 0.05, 0.05)),
         # where counts have more, the gradient has less
         ({"loss": "logistic", "split": "counts = 0.2"}, (0.75, left(0.75, counts=0.2), 0.05, 0.2)),
         ({"loss": "linear", "split": "counts = 0.2"}, (0.525, 0.225, 0.05, 0.2)),

@@ -37,12 +37,10 @@ def window(task: Task, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 TASKS = {
-    "gdwd": task_of(p=4, maximum=8.0, records=3000, method="secant_width = 0"),
+    "gdwd": task_of(p=4, maximum=8.0, records=3000),
     "logistic": task_of(p=4, loss="logistic", records=3000),
-    "units": task_of(
-        p=3, scaling="none", low=-900.0, high=7.0, records=3000, method="secant_width = 0"
-    ),
-    "steep": task_of(p=2, q=500.0, records=3000, method="secant_width = 0"),
+    "units": task_of(p=3, scaling="none", low=-900.0, high=7.0, records=3000),
+    "steep": task_of(p=2, q=500.0, records=3000),
 }
 
 

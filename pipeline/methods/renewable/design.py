@@ -16,6 +16,7 @@ from scipy.special import ndtri
 
 from pipeline.estimators.estimate import median_kept
 from pipeline.estimators.forgetting import counted_slots
+from pipeline.losses import Bends
 from pipeline.methods.facts import Design, Outlook
 from pipeline.methods.renewable.expected import MOST_RECORDS, Windows, expect, noise_size
 from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT
@@ -205,7 +206,7 @@ def design(study: Study, records: int, clients: int) -> Design:
             f"counts have more than usual, so that a class with {rarer_share(study):.3g} of the "
             f"records stands out of their noise{'' if counts <= MOST_COUNTS else ', not in time'}"
         )
-    elif len(best.task.secant.joint_bounds()[0]) == 1 and best.task.split.middle is not None:
+    elif not isinstance(best.task.loss, Bends) and best.task.split.middle is not None:
         # slope and curvature are largest together, so that one has what the other has not
         found = tried(best.changes, privacy__split={"gradient": GRADIENT})
         gained = (found.outlook.usual_half or 0.0) / (best.outlook.usual_half or math.inf)

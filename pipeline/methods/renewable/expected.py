@@ -388,7 +388,7 @@ class _Course:
         responses, share = np.repeat(ref.responses, len(NODES)), ref.mass * ref.weights
         slopes, bends = (
             share * (of(points.ravel(), responses).reshape(points.shape) @ WEIGHTS) / WEIGHTS.sum()
-            for of in (task.loss.slope, task.secant.of)
+            for of in (task.loss.slope, task.loss.curvature)
         )
         return self._design.T @ slopes, float(bends.sum())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -22,6 +22,8 @@ from pipeline.study.growth import growth_of
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
 START_SEMANTICS = {"logistic": 2}
+#: The same where the curvature of a loss does.
+CURVATURE_SEMANTICS = {"gdwd": 3}
 
 #: What the operator of an open study of a loss whose curvature jumps should know.
 EARLY = (
@@ -35,13 +37,7 @@ class Renewable(Method[RenewableTask]):
     """As `methods.base.Method`."""
 
     title = "renewable estimation from releases"
-    tables = ("method",)
     losses = ("gdwd", "logistic", "linear", "poisson")
-    client_side: ClassVar = {
-        "estimator.method.secant_width": "clients summed curvatures over the live width",
-    }
-
-    check = staticmethod(spec.check)
 
     def grows(self, study: Study) -> bool:
         """As `Method.grows`: where releases have noise."""
@@ -72,9 +68,8 @@ class Renewable(Method[RenewableTask]):
         if study.noised and study.estimator.loss in START_SEMANTICS:
             meaning["start"] = START_SEMANTICS[study.estimator.loss]
         if study.noised:
-            meaning["secant"] = spec.width_semantics(study)
-            secant = spec.secant_of(study, RecordBounds(study).loss)
-            meaning["privacy"]["split"] = spec.split_of(study, secant).shares
+            meaning["secant"] = CURVATURE_SEMANTICS.get(study.estimator.loss, 1)
+            meaning["privacy"]["split"] = spec.split_of(study, RecordBounds(study).loss).shares
         grown = growth_of(study.window, grows=study.noised)
         if grown.divisor:
             meaning["growth"] = [grown.divisor, grown.most]

@@ -68,7 +68,7 @@ def _reference(written: bytes) -> Reference:
     design, at = rows.design, rows.design @ target
     weights = np.ones(len(mass)) if rows.weights is None else np.array(rows.weights)
     slopes = weights * task.loss.slope(at, rows.responses)
-    curved = weights * task.secant.of(at, rows.responses)
+    curved = weights * task.loss.curvature(at, rows.responses)
     curvature = (design * (mass * curved)[:, None]).T @ design
     pulled = design.T @ (mass * slopes)
     middle = (design * (mass * slopes**2)[:, None]).T @ design - np.outer(pulled, pulled)

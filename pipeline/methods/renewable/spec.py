@@ -1,26 +1,17 @@
-"""What a study of this method says of its own: `[estimator.method]`."""
+"""What a renewable study's file settles: shares of its budget, and whether noise remembers."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
 import numpy as np
-from msgspec import Meta
 
-from pipeline.errors import ConfigError, PrivacyError
-from pipeline.losses import Loss
-from pipeline.losses.secant import Secant
+from pipeline.errors import PrivacyError
+from pipeline.losses import Loss, joint_bounds
 from pipeline.privacy.sensitivity import Order, spent_by_records
 from pipeline.study import Study
-from pipeline.study.data_tables import key
 from pipeline.study.release_tables import Split
-from pipeline.study.tables import strict
 
 #: Losses whose curvature jumps.
 JUMPS = ("gdwd",)
-#: Raised where the default curvature of a loss changes, or what a width means.
-WIDTH_SEMANTICS = {"gdwd": 3}
 #: Shares of the gradient, and how much of what middle and counts leave it may have at most: all
 #: where full slopes have no curvature, else 70 to 30.
 GRADIENT, MOST = 0.63, 0.7
@@ -31,45 +22,7 @@ MIDDLE = 0.05
 DIGITS, EXCESS = 4, 1e-5
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[estimator.method]` of renewable estimation."""
-
-    secant_width: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None,
-        key(
-            "the curvature of a record is averaged over this distance to either side of the "
-            "predictor, in [0, 100]; default 0: the curvature at the predictor itself",
-            1.0,
-        ),
-    ] = None
-
-
-def check(study: Study) -> None:
-    """Refuse keys that do not go together; ConfigError, naming them and the way out."""
-    if _spec_of(study).secant_width and study.estimator.smoothing is not None:
-        raise ConfigError(
-            "estimator.method.secant_width and estimator.smoothing: both smooth the curvature; "
-            "remove one of them"
-        )
-
-
-def secant_of(study: Study, loss: Loss) -> Secant:
-    """Return the curvature of one record in a noised release.
-
-    Raises ConfigError if the table has a key that is not allowed.
-    """
-    return Secant(loss, _spec_of(study).secant_width or 0.0)
-
-
-def width_semantics(study: Study) -> int:
-    """Return the number of what a study's curvature means."""
-    at_the_predictor = _spec_of(study).secant_width == 0 or study.estimator.smoothing is not None
-    # these mean what they did when a default, or a width, had a levelled curvature
-    newest = WIDTH_SEMANTICS.get(study.estimator.loss, 1)
-    return newest - 1 if newest > 1 and at_the_predictor else newest
-
-
-def split_of(study: Study, secant: Secant) -> Split:
+def split_of(study: Study, loss: Loss) -> Split:
     """Return the shares of the budget that the parts of a noised release have.
 
     Where curvature is given and middle is not, no middle is released, and shares are scaled by
@@ -82,15 +35,15 @@ def split_of(study: Study, secant: Secant) -> Split:
     given = study.privacy.split or Split()
     if given.curvature is not None and given.middle is None:
         return given.filled()
-    counted = secant.loss.responses == "class" or study.estimator.noise_scale is None
+    counted = loss.responses == "class" or study.estimator.noise_scale is None
     middle = MIDDLE if given.middle is None else given.middle
     counts = given.counts if counted else 0.0
-    logistic = study.estimator.loss == "logistic" and not secant.width
+    logistic = study.estimator.loss == "logistic"
     usual, most = (GRADIENT_LOGISTIC, MOST_LOGISTIC) if logistic else (GRADIENT, MOST)
     usual = round(min(usual, most * (1 - middle - counts)), DIGITS)
     gradient = usual if given.gradient is None else given.gradient
     order: Order = 1 if study.privacy.mechanism == "discrete-laplace" else 2
-    bounds = secant.joint_bounds()
+    bounds = joint_bounds(loss)
     others = {"gradient": gradient, "middle": middle, "counts": counts}
     left = 1 + EXCESS - spent_by_records(others, bounds, order)
     largest = round(float(np.min(left / np.maximum(bounds[1], 1e-9) ** order)), DIGITS)
@@ -115,7 +68,3 @@ def remembers(study: Study) -> bool:
     """Whether noise can depend on releases before: Gaussian noise of sums that are all kept."""
     gaussian = study.privacy.mechanism in ("discrete-gaussian", "insecure-simulation")
     return gaussian and study.estimator.forgetting is None
-
-
-def _spec_of(study: Study) -> Spec:
-    return strict(study.estimator.method or {}, Spec, at="estimator.method")

@@ -145,9 +145,9 @@ def summarise_bounded(
     # a weight that is no number fails the comparison and is cut as well
     negative, positive = (w if 0 <= w <= most else most for w in model.class_weights)
     weight = weight_of((negative, positive), responses)
-    slope_bound, curvature_bound = most * task.loss.slope_bound, most * task.secant.bound
+    slope_bound, curvature_bound = most * task.loss.slope_bound, most * task.loss.curvature_bound
     slope = np.clip(weight * slope, -slope_bound, slope_bound)
-    curvature_weight = np.maximum(weight * finite(task.secant.of(predictor, responses)), 0.0)
+    curvature_weight = np.maximum(weight * finite(task.loss.curvature(predictor, responses)), 0.0)
     slopes, slope_unit = whole_factors(slope, slope_bound, GRADIENT_BITS[1])
     weights = [whole_factors(curvature_weight, curvature_bound, CURVATURE_BITS[1])]
     if task.update_channels.middle is not None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pipeline.errors import PrivacyError
-from pipeline.losses.secant import Secant
+from pipeline.losses import joint_bounds
 from pipeline.methods.renewable import client
 from pipeline.methods.renewable.client import FURTHEST
-from pipeline.methods.renewable.spec import remembers, secant_of, split_of
+from pipeline.methods.renewable.spec import remembers, split_of
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import Neighbours, Order, spent_by_records
@@ -93,12 +93,7 @@ class RenewableTask(Task):
     @cached_property
     def split(self) -> Split:
         """Shares of the budget that the parts of a release have."""
-        return split_of(self.study, self.secant)
-
-    @cached_property
-    def secant(self) -> Secant:
-        """The curvature of one record in a noised release."""
-        return secant_of(self.study, self.loss)
+        return split_of(self.study, self.loss)
 
     @cached_property
     def initial_channels(self) -> Channels:
@@ -203,7 +198,7 @@ class RenewableTask(Task):
             "gradient": sensitivity.rounding_of_vector(vectors, order),
             "counts": sensitivity.rounding_of_vector(2 if self.classes else 1, order),
         }
-        bent = self.largest_weight * self.secant.bound
+        bent = self.largest_weight * self.loss.curvature_bound
         for name, factor in (("curvature", bent), ("middle", slope * slope)):
             distances[name] = self._of_matrix(factor, neighbours, order)
             rounding[name] = sensitivity.rounding_of_matrix(size, order)
@@ -250,5 +245,5 @@ class RenewableTask(Task):
         """Return the most that one record uses up, as a share of the budget, on these lattices."""
         rounding = {name: one.sensitivity / distances[name] - 1 for name, one in channels.items()}
         order = self.budget.mechanism.order
-        spent = spent_by_records(shares, self.secant.joint_bounds(), order, rounding)
+        spent = spent_by_records(shares, joint_bounds(self.loss), order, rounding)
         return float(spent.max())
