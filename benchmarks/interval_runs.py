@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import msgspec
 import numpy as np
+from pipeline.methods.renewable.precision import noise_of
 
 from benchmarks.interval_records import Drawn, Stream
 from pipeline.estimators.estimate import Estimate, class_weights
@@ -16,7 +17,6 @@ from pipeline.estimators.pooled import pooled_fit, study_rows, target
 from pipeline.linalg import sandwich
 from pipeline.losses import Loss
 from pipeline.methods import task_of
-from pipeline.methods.renewable.precision import noise_of
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream

@@ -8,8 +8,6 @@ from typing import cast
 
 import numpy as np
 import pytest
-from pipeline.methods.renewable.bread import bread_of
-from pipeline.methods.renewable.precision import Noise
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
