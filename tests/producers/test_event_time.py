@@ -165,6 +165,10 @@ class Dead:
     def pump(self) -> None:
         """Send nothing."""
 
+    def unseen(self, offset: int | None) -> tuple[int, int]:
+        """Say that all is seen."""
+        return 0, 0
+
 
 def times_of(**rules: Any) -> EventTimes:
     study = task_of().study

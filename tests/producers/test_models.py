@@ -19,8 +19,6 @@ from tests.stage import PATIENCE, Stage, study_text, until
 def test_a_look_ends_with_the_newest_model_also_in_a_topic_that_was_made_anew(
     tmp_path: Path, kafka: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # on a busy machine Kafka needs longer; how long is not what this is about
-    monkeypatch.setattr(models, "AGAIN_MS", 2000)
     with Stage(tmp_path, kafka, redis_url, study_text()) as stage:
         stage.ensure_topics()
         producer = KafkaProducer(bootstrap_servers=kafka, acks="all", linger_ms=0)

@@ -209,6 +209,14 @@ class Ends:
 
     def drain(self) -> None: ...
 
+    read_to = 0
+
+    def unseen(self, offset: int | None) -> tuple[int, int]:
+        return 0, 0
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
     def poll(self, seconds: float = 0.0) -> Model:
         return self.newest
 

@@ -5,7 +5,6 @@ import pytest
 
 from pipeline.errors import StateError
 from pipeline.estimators import integer_sums as exact
-from pipeline.linalg import unpack_upper
 
 TOP = 2**42 - 1
 
@@ -42,25 +41,18 @@ def test_gram_does_not_depend_on_order_or_on_the_split() -> None:
     assert np.array_equal(whole, exact.gram(rows[:123]) + exact.gram(rows[123:]))
 
 
-@pytest.mark.parametrize(("n", "size"), [(0, 3), (1, 4), (700, 3), (3, 1001)])
+@pytest.mark.parametrize(("n", "left", "right"), [(0, 2, 3), (1, 1, 4), (700, 2, 5), (1025, 3, 3)])
 @pytest.mark.parametrize("limit", [2**21 + 1, TOP])
-def test_products_equal_integer_arithmetic(n: int, size: int, limit: int) -> None:
+def test_cross_products_equal_integer_arithmetic(n: int, left: int, right: int, limit: int) -> None:
     rng = np.random.default_rng(n)
-    packed = rng.integers(-limit, limit, size=(n, size * (size + 1) // 2), endpoint=True)
-    packed[-1:] = limit
-    vectors = rng.integers(-limit, limit, size=(n, size), endpoint=True)
-    vectors[-1:] = -limit
-    places = unpack_upper(np.arange(packed.shape[1], dtype=float), size).astype(int)
+    one, other = (rng.integers(-limit, limit, (n, k), endpoint=True) for k in (left, right))
+    one[-1:], other[-1:] = limit, -limit
     wanted = [
-        sum(
-            int(x) * int(y)
-            for row, vector in zip(packed, vectors, strict=True)
-            for x, y in zip(row[places[at]], vector, strict=True)
-        )
-        for at in (0, size - 1)
+        sum(int(x) * int(y) for x, y in zip(one[:, a], other[:, b], strict=True))
+        for a in range(left)
+        for b in range(right)
     ]
-    found = exact.products(packed, vectors).tolist()
-    assert [found[0], found[-1]] == wanted
+    assert exact.cross(one, other).tolist() == wanted
 
 
 def test_column_sums_equal_integer_arithmetic() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -106,7 +107,7 @@ class Steps:
         self.end, self.looks = 0, list[int | None]()
         state = Partition.empty(TASK)
         self.folding: Any = SimpleNamespace(
-            partitions={0: state, 1: Partition.empty(TASK)}, meters=Meters()
+            partitions={0: state, 1: Partition.empty(TASK)}, meters=Meters(), came=Counter()
         )
         store: Any = SimpleNamespace(
             newest_model=lambda: None, summed=lambda *_: {}, store_model=lambda *_: None
