@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.library.lengths import expected
-from pipeline.library.plan_words import classes, exact, far_off, half, when, with_ridge
+from pipeline.library.plan_words import classes, exact, half, when, with_ridge
 from pipeline.library.planning import CLIENTS, RECORDS
 from pipeline.losses import MEANINGS
 from pipeline.messages.topics import Topics
@@ -85,7 +85,6 @@ def facts_of(task: Task, records: int = RECORDS, clients: int = CLIENTS) -> dict
         **({"exact": said} if (said := exact(outlook, task.study)) else {}),
         **({"classes": said} if (said := classes(outlook, task.study)) else {}),
         **({"but": outlook.why} if outlook.why else {}),
-        **({"advice": said} if (said := far_off(outlook, task.study)) else {}),
         "first": outlook.first,
         "latest": outlook.latest,
         "usual": outlook.usual,

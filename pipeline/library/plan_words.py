@@ -29,8 +29,6 @@ BLIND, BLIND_OF_RANGE = 1.0, 0.2
 #: A ridge that keeps a smaller share of slopes leaves little to find; one that keeps a larger share
 #: is not worth a word.
 LITTLE, NEARLY_ALL = 0.1, 0.95
-#: A size that a ridge makes sure of is of no use from so many typical ones on.
-FAR = 10
 #: So many coefficients that come late are named.
 NAMED = 5
 #: No plan looks further ahead than for so many records.
@@ -110,21 +108,6 @@ def with_ridge(outlook: Outlook) -> str:
         f"intervals are of real coefficients. estimator.ridge = {outlook.ridge:g} would be enough "
         "for those of slopes at this size whatever features are like; they would then be of "
         f"penalised slopes, of which it keeps about {outlook.kept_by_ridge:.0%}"
-    )
-
-
-def far_off(outlook: Outlook, study: Study) -> str:
-    """Say what to do where the ridge of a study is so small that it makes sure of next to nothing.
-
-    Returns: Empty where there is nothing to do.
-    """
-    if outlook.latest is None or outlook.latest <= FAR * outlook.usual or outlook.first:
-        return ""
-    return (
-        f"estimator.ridge = {study.estimator.ridge:g} is so small for these releases that it makes "
-        f"sure of no interval before {_about(min(outlook.latest, 10**12))} records: run "
-        "`veilstream study design STUDY --records N --clients K`, which proposes a ridge and "
-        "windows for your number of records"
     )
 
 

@@ -341,6 +341,9 @@ def _design_effect(
     by_noise = bread.variances(apart / slots**2 * np.eye(len(base)))
     chance = (base + by_noise) * math.sqrt(2 / max(1 / lost - 1, 1.0))
     ratio, weight = between / base, (base / chance) ** 2
+    if not weight.any():
+        # noise has drowned curvature and middle
+        return 1.0
     mean, error = float(ratio @ weight / weight.sum()), float(weight.sum()) ** -0.5
     return mean if mean > 1 + CHANCE * error else 1.0
 
