@@ -66,6 +66,7 @@ delta = 1e-5
 seed = {seed}
 [window]
 records = {records}
+growth = {growth}
 [stream]
 publish = {{ releases = {every} }}
 """
@@ -148,6 +149,7 @@ class Cell:
             epsilon=self.epsilon,
             seed=seed,
             records=self.records,
+            growth=0.1 if self.grows else 0,
             every=self.every or sum(map(self.windows_of, range(self.sites))),
         )
 
@@ -274,7 +276,7 @@ def stream(cell: Cell, seed: int) -> list[tuple[Estimate, Vector]]:
     for number in range(cell.rounds):
         for site in range(cell.sites - cell.stopping * (number > 1)):
             for _ in range(cell.windows_of(site)):
-                slots = task.growth.next_window(held[site]) if cell.grows else task.slots
+                slots = task.growth.next_window(held[site])
                 # those at the start do not count
                 held[site] += slots * (run.model.version > 0)
                 windows.append(cell.window(rng, site, slots))

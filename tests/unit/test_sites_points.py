@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pipeline.linalg import packed_indices
 from pipeline.messages.form import form_of
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.offline import OfflineRun
+from pipeline.privacy.memory import EPOCHS, epoch_of
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from tests.sites import name_of, task_of
 
@@ -33,19 +35,24 @@ def moved(task: SiteTask, payload: bytes, shift: float) -> bytes:
 
 
 def versioned(task: SiteTask, payload: bytes, version: int) -> bytes:
-    """Return a release that says another model's version."""
+    """Return a release that says another model's version, and what that had seen."""
     row = np.frombuffer(payload, form_of(task).dtype).copy()
     row["version"] = version
+    if task.growth.divisor:
+        row["model_watermark"] = seen = version * CELL.sites * task.slots
+        begun = np.arange(EPOCHS) <= epoch_of(seen, task.slots)
+        row["starts"] = np.where(begun, np.maximum(row["starts"], 1), 0)
     return row.tobytes()
 
 
-def told(seed: int, shift: float = 0.0, *, first: int = 0) -> list[Estimate]:
+def told(seed: int, shift: float = 0.0, *, first: int = 0, grows: bool = False) -> list[Estimate]:
     """Return the estimates of a stream after each round; site 0 forges.
 
     shift: Of its points, at models.
     first: The first of five versions that it says after the second round, in as many epochs.
     """
-    task, rng = task_of(CELL.text(seed)), np.random.default_rng(seed)
+    cell = replace(CELL, grows=grows)
+    task, rng = task_of(cell.text(seed)), np.random.default_rng(seed)
     run, found = OfflineRun(task), []
     for number in range(CELL.rounds):
         for site in range(CELL.sites):
@@ -61,9 +68,12 @@ def told(seed: int, shift: float = 0.0, *, first: int = 0) -> list[Estimate]:
     return found
 
 
+@pytest.mark.parametrize("grows", [False, True])
 @pytest.mark.parametrize("shift", [0.5, 3.0, 1000.0])
-def test_a_false_point_that_fits_its_score_keeps_no_interval_away(shift: float) -> None:
-    honest, found = told(5)[-1], told(5, shift)[-1]
+def test_a_false_point_that_fits_its_score_keeps_no_interval_away(
+    shift: float, grows: bool
+) -> None:
+    honest, found = (told(5, false, grows=grows)[-1] for false in (0.0, shift))
     # they came never, or without end
     assert (honest.status, found.status) == ("ready", "ready")
     assert (honest.details["misplaced"], found.details["misplaced"]) == ([], [name_of(0)])
@@ -82,15 +92,17 @@ def test_a_reason_names_the_site_whose_points_are_no_models() -> None:
     assert name_of(1) not in found.reason
 
 
-def test_versions_that_no_other_site_knows_push_nobody_out() -> None:
-    found = told(5, first=2**30)
+@pytest.mark.parametrize("grows", [False, True])
+def test_versions_that_no_other_site_knows_push_nobody_out(grows: bool) -> None:
+    found = told(5, first=2**30, grows=grows)
     assert [estimate.details["count"] for estimate in found] == [CELL.sites] * CELL.rounds
     assert found[-1].status == "ready"
     assert found[-1].details["dropped_count"] == 0
 
 
-def test_a_site_that_sends_more_than_all_others_does_not_end_the_start_alone() -> None:
-    rng, run = np.random.default_rng(1), OfflineRun(CELL.task(1))
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_site_that_sends_more_than_all_others_does_not_end_the_start_alone(grows: bool) -> None:
+    rng, run = np.random.default_rng(1), OfflineRun(replace(CELL, grows=grows).task(1))
     for site in range(CELL.sites):
         run.fold(f"site-{site}", run.release(f"site-{site}", CELL.window(rng), run.model))
     run.move()
