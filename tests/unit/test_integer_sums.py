@@ -5,7 +5,6 @@ import pytest
 
 from pipeline.errors import StateError
 from pipeline.estimators import integer_sums as exact
-from pipeline.linalg import unpack_upper
 
 TOP = 2**42 - 1
 
@@ -42,25 +41,21 @@ def test_gram_does_not_depend_on_order_or_on_the_split() -> None:
     assert np.array_equal(whole, exact.gram(rows[:123]) + exact.gram(rows[123:]))
 
 
-@pytest.mark.parametrize(("n", "size"), [(0, 3), (1, 4), (700, 3), (3, 1001)])
-@pytest.mark.parametrize("limit", [2**21 + 1, TOP])
-def test_products_equal_integer_arithmetic(n: int, size: int, limit: int) -> None:
+@pytest.mark.parametrize("n", [0, 1, 513, 1100])
+@pytest.mark.parametrize("limit", [3, 2**21 + 1, TOP])
+def test_cross_products_equal_integer_arithmetic(n: int, limit: int) -> None:
     rng = np.random.default_rng(n)
-    packed = rng.integers(-limit, limit, size=(n, size * (size + 1) // 2), endpoint=True)
-    packed[-1:] = limit
-    vectors = rng.integers(-limit, limit, size=(n, size), endpoint=True)
-    vectors[-1:] = -limit
-    places = unpack_upper(np.arange(packed.shape[1], dtype=float), size).astype(int)
+    left, right = (rng.integers(-limit, limit, (n, k), endpoint=True) for k in (2, 3))
+    left[-1:], right[-1:] = limit, -limit
     wanted = [
-        sum(
-            int(x) * int(y)
-            for row, vector in zip(packed, vectors, strict=True)
-            for x, y in zip(row[places[at]], vector, strict=True)
-        )
-        for at in (0, size - 1)
+        sum(int(x) * int(y) for x, y in zip(one, other, strict=True))
+        for one in left.T
+        for other in right.T
     ]
-    found = exact.products(packed, vectors).tolist()
-    assert [found[0], found[-1]] == wanted
+    found = exact.cross(left, right)
+    assert found.tolist() == wanted
+    assert found.take(np.array([4, 0])).tolist() == [wanted[4], wanted[0]]
+    assert (exact.cross(left[:7], right[:7]) + exact.cross(left[7:], right[7:])).tolist() == wanted
 
 
 def test_column_sums_equal_integer_arithmetic() -> None:

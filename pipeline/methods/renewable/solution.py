@@ -351,6 +351,8 @@ def _design_effect(
     spreads = np.sqrt(np.maximum(np.diag(whole), 1e-300))
     alike = np.clip(whole / np.outer(spreads, spreads), -1.0, 1.0) ** 2
     weight = float(sure @ sure)
+    if not weight:
+        return 1.0
     mean = float(between / base @ sure**2) / weight
     error = math.sqrt(max(float(sure @ alike @ sure), weight)) / weight
     return mean if mean > 1 + CHANCE * error else 1.0
