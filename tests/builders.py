@@ -358,5 +358,6 @@ def regression_stream(
             offset += 1
         assert reducer.fold(partition, entries) == []
         estimate = estimate_of(task, [partition])
-        model = round_model(number + 1, estimate.coefficients, estimate.weights)
+        seen = slots_seen([partition])
+        model = round_model(number + 1, estimate.coefficients, estimate.weights, seen)
     return estimate

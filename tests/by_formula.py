@@ -108,7 +108,6 @@ def since(task: RenewableTask, batches: Weighed, oldest: int, missing: int = 0) 
     bent = 0.5 * rate(task, curvature, theta) * distance
     found = {
         "theta": theta, "hidden": hidden, "unknown": hidden > 0.5 * rough, "bent": bent,
-        "moving": bool(np.any((whole**2 > 25 * rough) & (hidden <= 0.5 * rough))),
         "error": np.trace(inverse @ (scale * curvature / total + known) @ inverse @ curvature)
         / curvature[0, 0] + 4 * bent**2,
         "privacy": inverse @ known @ inverse + np.diag(hidden),
@@ -124,10 +123,13 @@ def since(task: RenewableTask, batches: Weighed, oldest: int, missing: int = 0) 
         b = np.array([unpack_upper(row, d) for row in parts["middle"] * channels.middle.unit])
         pulled = penalty @ theta
         middle = np.einsum("i,ijk->jk", w, b) / total - np.outer(pulled, pulled)
+        q = (w**2 @ n**2) / total**2
         found["effect"] = effect = design_effect(
-            inverse, between, middle, scale * curvature, total, lost, by_noise
+            inverse, between, middle, scale * curvature, total, (lost, q), by_noise
         )
         meat = effect * middle / total
+    more = ((found["effect"] or 1) - 1) * np.diag(inverse @ (scale * curvature / total) @ inverse)
+    found["moving"] = bool(np.any((whole**2 > 25 * (rough + more)) & (hidden <= 0.5 * rough)))
     found["covariance"] = inverse @ (meat + known) @ inverse + np.diag(hidden)
     return found
 
@@ -167,7 +169,7 @@ def spread_between(
 
 def design_effect(
     inverse: np.ndarray, between: np.ndarray, middle: np.ndarray, usual: np.ndarray, total: float,
-    lost: float, noise: float,
+    lost: tuple[float, float], noise: float,
 ) -> float:  # fmt: skip
     """How many times the releases differ as the middle says; 1 where that may be chance."""
 
@@ -175,10 +177,18 @@ def design_effect(
         return np.diag(inverse @ meat @ inverse)
 
     base = np.maximum(form(middle / total), 0.3 * form(usual / total))
-    chance = (base + form(noise / total**2 * np.eye(len(base)))) * np.sqrt(2 / max(1 / lost - 1, 1))
+    chance = base + 1.25 * form(noise / total**2 * np.eye(len(base)))
+    chance *= np.sqrt(2 * lost[1] / max(1 - lost[0], lost[1]))
+    # a sum of squares of correlated numbers has the square of their correlation
+    joint = inverse @ (middle / total + noise / total**2 * np.eye(len(base))) @ inverse
     weight = (base / chance) ** 2
+    variance = sum(
+        weight[i] * weight[j] * chance[i] * chance[j] / base[i] / base[j]
+        * joint[i, j] ** 2 / joint[i, i] / joint[j, j]
+        for i in range(len(base)) for j in range(len(base))
+    )  # fmt: skip
     ratio = weight @ (form(between / total) / base) / weight.sum()
-    return float(ratio) if ratio > 1 + 2 / np.sqrt(weight.sum()) else 1.0
+    return float(ratio) if ratio > 1 + 2 * np.sqrt(variance) / weight.sum() else 1.0
 
 
 def rate(task: RenewableTask, curvature: np.ndarray, theta: np.ndarray) -> float:

@@ -293,7 +293,7 @@ def test_what_a_mechanism_made_goes_straight_to_be_sealed() -> None:
     """
     tree = TREES[RELEASING]
     sealed = [call.args[1] for call in calls(tree, "seal")]
-    assert len(sealed) == 3
+    assert len(sealed) == 2
     [noised], opened = calls(tree, "privatise_behind"), calls(tree, "disclose")
     # of the window, and of all windows where the study sends them again
     asked_openly = [*calls(tree, "open_query"), *calls(tree, "query_again")]

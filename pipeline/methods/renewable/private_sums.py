@@ -81,6 +81,9 @@ def newest_sums(task: RenewableTask, parts: Weighed, missing: int) -> Iterator[S
             for (w, _), own, mine in zip(parts, held, groups, strict=True)
             if own is not None
         ]
+        if task.remembers:
+            # places in chains that cannot be would otherwise make it none
+            noise = max(noise, memory.variance(1))
         yield _sums(task, parts[0][1].shape, sums, float(noise))
 
 

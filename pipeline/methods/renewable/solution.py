@@ -56,6 +56,8 @@ PER_COEFFICIENT, LEAST_SPREAD = 4, 20
 PER_GROUP = 3
 #: A design effect below 1 by so many standard errors, or above by fewer, is taken for chance.
 CHANCE = 2.0
+#: Squares of noise that remembers go together: their sum varies as if it were so many times larger.
+ALIKE = 1.25
 #: The middle is taken to be no smaller than this share of the curvature where it is compared.
 LEAST_MIDDLE = 0.3
 #: Nodes of the quadrature over predictors.
@@ -275,10 +277,12 @@ def _solved(task: RenewableTask, sums: Sums) -> Solution:
     turned = size**2 / len(step) / 2 * (step @ step * np.eye(len(step)) + np.outer(step, step))
     known = noise.of_gradient(sums.noise, slots) ** 2 * np.eye(len(step)) + turned
     scale = _spread_of_slopes(task, sums, curvature)
-    rough = bread.variances(known + scale * curvature / slots)
+    by_records = bread.variances(scale * curvature / slots)
+    rough = bread.variances(known) + by_records
     hidden = bread.hides(coefficients)
     unknown = hidden > HIDE * rough
     meat, effect = _meat(sums, bread, curvature, scale, noise, penalty * coefficients)
+    errors = rough + ((effect or 1.0) - 1.0) * by_records
     bent = _bent(task, sums, curvature, coefficients, step)
     chance = bread.inverse @ (scale * curvature / slots + known) @ bread.inverse
     privacy = _symmetric(bread.inverse @ known @ bread.inverse)
@@ -293,7 +297,7 @@ def _solved(task: RenewableTask, sums: Sums) -> Solution:
         privacy=privacy,
         hidden=hidden,
         unknown=unknown,
-        moving=bool(np.any((whole**2 > MOVING**2 * rough) & ~unknown)),
+        moving=bool(np.any((whole**2 > MOVING**2 * errors) & ~unknown)),
         bent=bent,
         error=float(np.sum(chance * curvature)) / _weight(curvature) + CAUTION**2 * bent**2,
         design_effect=effect,
@@ -338,13 +342,19 @@ def _design_effect(
     between, slots = bread.variances(spread / sums.slots), sums.slots
     least = LEAST_MIDDLE * np.maximum(bread.variances(scale * curvature / slots), 1e-300)
     base = np.maximum(bread.variances(middle / slots), least)
-    by_noise = bread.variances(apart / slots**2 * np.eye(len(base)))
-    chance = (base + by_noise) * math.sqrt(2 / max(1 / lost - 1, 1.0))
-    ratio, weight = between / base, (base / chance) ** 2
-    if not weight.any():
-        # noise has drowned curvature and middle
+    by_noise = apart / slots**2 * np.eye(len(base))
+    share = float(sums.second[-1, -1]) / slots**2
+    varies = math.sqrt(2 * share / max(1 - lost, share))
+    sure = base / ((base + ALIKE * bread.variances(by_noise)) * varies)
+    # squares of what goes together do so by the square of its correlation
+    whole = bread.inverse @ (middle / slots + by_noise) @ bread.inverse
+    spreads = np.sqrt(np.maximum(np.diag(whole), 1e-300))
+    alike = np.clip(whole / np.outer(spreads, spreads), -1.0, 1.0) ** 2
+    weight = float(sure @ sure)
+    if not weight:
         return 1.0
-    mean, error = float(ratio @ weight / weight.sum()), float(weight.sum()) ** -0.5
+    mean = float(between / base @ sure**2) / weight
+    error = math.sqrt(max(float(sure @ alike @ sure), weight)) / weight
     return mean if mean > 1 + CHANCE * error else 1.0
 
 
