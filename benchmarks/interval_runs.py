@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from pipeline.methods.renewable.precision import noise_of
 
 from benchmarks.interval_records import Drawn, Stream
 from pipeline.estimators.estimate import Estimate, class_weights
