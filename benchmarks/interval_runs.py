@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-import msgspec
 import numpy as np
-from pipeline.methods.renewable.precision import noise_of
 
 from benchmarks.interval_records import Drawn, Stream
 from pipeline.estimators.estimate import Estimate, class_weights
@@ -184,10 +182,9 @@ def minimiser(loss: Loss, x: Matrix, y: Vector, mass: Vector, ridge: float) -> V
 
 
 def floor_of(task: RenewableTask, drawn: Drawn, point: Vector) -> Vector:
-    """Return the standard errors that the true curvature and the whole budget would give, (d,).
+    """Return the standard errors that all records would give without privacy, (d,).
 
-    The sandwich at the pooled fit: scores of the records, and the noise that the gradient alone
-    would have.
+    The sandwich at the pooled fit.
     """
     weights = true_weights(task, drawn[1])
     rows = study_rows(task, drawn[0], drawn[1], weights)
@@ -199,12 +196,6 @@ def floor_of(task: RenewableTask, drawn: Drawn, point: Vector) -> Vector:
     scores = rows.design * (weight * task.loss.slope(predictor, drawn[1]))[:, None]
     scores = scores + task.penalty * point
     meat = scores.T @ scores / count**2
-    if task.study.noised:
-        split = task.split
-        alone = msgspec.structs.replace(split, gradient=split.gradient + split.curvature)
-        share = split.gradient / alone.gradient
-        own = noise_of(task).of_gradient(count / task.slots)
-        meat = meat + own**2 * share * np.eye(task.size)
     return np.sqrt(np.diag(sandwich(bread, meat)))
 
 

@@ -37,10 +37,7 @@ ASSUMED = {
     "uniform": "independent records, features uniform on their public ranges",
     "typical": "independent records, features about their typical values",
 }
-TOGETHER = (
-    "all clients alike; in each round every client releases a window at the newest model, then "
-    "all get the next one"
-)
+TOGETHER = "all clients alike, and each window at the newest model"
 
 
 @click.group(cls=Group)
