@@ -30,7 +30,7 @@ from pipeline.reducer import (
 )
 from pipeline.release.model import Model
 from pipeline.release.task import Task
-from pipeline.releasing import Standing, Window, is_chained, release_behind, release_of
+from pipeline.releasing import Standing, Window, release_behind, release_of
 from pipeline.types import Vector
 
 #: The ledger that releases of a process by itself name.
@@ -92,23 +92,21 @@ class OfflineRun:
         for row in rows:
             held = self._open.get(client)
             if held is None:
-                held = self._open[client] = self._begin(client)
+                size = self.room(client) if self._task.chained else 0
+                held = self._open[client] = _Open(size or self._task.slots, self.model)
             held.rows.append(row)
-            if len(held.rows) == self._task.slots:
-                # taken out first: what a fault interrupts must not be released a second time
-                block, held.rows = held.rows, []
-                self._block(client, held, block)
+            if len(held.rows) == held.size:
+                self._close(client)
 
     def close(self) -> None:
         """Release what waits in windows that are not full, in the order of their first slots."""
-        for client, held in list(self._open.items()):
-            del self._open[client]
-            if held.sums is None:
-                self.add(client, held.rows)
-                continue
-            if held.rows:
-                held.sums.take(stack(held.rows, self._task.size - 1))
-            self._send(client, held.sums)
+        for client in list(self._open):
+            self._close(client)
+
+    def _close(self, client: str) -> None:
+        # taken out first: what a fault interrupts must not be released a second time
+        held = self._open.pop(client)
+        self.add(client, held.rows, held.model if self._task.chained else None)
 
     @property
     def releases(self) -> int:
@@ -118,30 +116,7 @@ class OfflineRun:
     @property
     def waits(self) -> bool:
         """Whether there are slots that no release holds yet."""
-        return any(held.rows or held.sums for held in self._open.values())
-
-    def _begin(self, client: str) -> _Open:
-        if not is_chained(self._task):
-            return _Open(self._task.slots, None)
-        model = self.model.at(self._number(client))
-        return _Open(self.room(client) or self._task.slots, Window(self._task, model))
-
-    def _block(self, client: str, held: _Open, block: list[Row | None]) -> None:
-        if held.sums is None:
-            del self._open[client]
-            self.add(client, block)
-            return
-        held.sums.take(stack(block, self._task.size - 1))
-        held.taken += len(block)
-        if held.taken >= held.size:
-            del self._open[client]
-            self._send(client, held.sums)
-
-    def _send(self, client: str, sums: Window) -> None:
-        payload, self._standings[client] = release_behind(
-            self._task, sums.close(), self._standing(client), client=client, ledger=LEDGER
-        )
-        self._fold_and_move(client, payload)
+        return bool(self._open)
 
     def room(self, client: str) -> int:
         """Return how many slots the client's next window has, as `Standing.room`."""
@@ -150,12 +125,9 @@ class OfflineRun:
     def _standing(self, client: str) -> Standing:
         return self._standings.get(client, Standing())
 
-    def add(self, client: str, rows: Rows) -> None:
-        """Release and fold one window of one client."""
-        self._fold_and_move(client, self.release(client, rows, self.model))
-
-    def _fold_and_move(self, client: str, payload: bytes) -> None:
-        self.fold(client, payload)
+    def add(self, client: str, rows: Rows, model: Model | None = None) -> None:
+        """Release and fold one window of one client, at the newest model unless told another."""
+        self.fold(client, self.release(client, rows, model or self.model))
         if self.wait() is not None:
             self.move()
 
@@ -175,7 +147,7 @@ class OfflineRun:
         """Return the next release of a client, at the model that it knows; `noise` as given."""
         standing, task = self._standing(client), self._task
         model = model.at(self._number(client))
-        if is_chained(task):
+        if task.chained:
             sums = Window(task, model)
             sums.take(stack(rows, task.size - 1))
             payload, self._standings[client] = release_behind(
@@ -248,12 +220,11 @@ class OfflineRun:
 
 @dataclass(slots=True)
 class _Open:
-    """A window that fills, and the slots of its last block."""
+    """A window that fills, and the model at which it began."""
 
     size: int
-    sums: Window | None
+    model: Model
     rows: list[Row | None] = field(default_factory=list)
-    taken: int = 0
 
 
 def run_windows(task: Task, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:

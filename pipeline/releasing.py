@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pipeline.estimators.forgetting import bucket_of
-from pipeline.messages.form import form_of
 from pipeline.messages.release import seal
 from pipeline.privacy.memory import Chain, epoch_of
 from pipeline.privacy.randomness import SecureStream
@@ -101,11 +100,6 @@ def cut(slots: Arrays, first: int) -> tuple[Arrays, Arrays]:
         for part in parts
     )  # fmt: skip
     return one, other
-
-
-def is_chained(task: Task) -> bool:
-    """Whether windows of a study are sums of blocks, which depend on those before them."""
-    return form_of(task).chained
 
 
 def closes_early(task: Task, began: Model, newest: Model, now: float) -> bool:

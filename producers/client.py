@@ -14,7 +14,7 @@ from pipeline.release.share import most_releases
 from pipeline.release.task import Task
 from pipeline.release.usable import Clips, Jumps
 from pipeline.releasing import Window as Sums
-from pipeline.releasing import closes_early, is_chained
+from pipeline.releasing import closes_early
 from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Send, ready
 from producers.admission import Admission
 from producers.client_store import ClientStore, Tally
@@ -93,7 +93,7 @@ class Client:
         self._encoder = Encoder(task.study)
         self._rate, self._times, self._clock = rate, times, clock
         self._first, self._test = first or Held(), test
-        self._chained = is_chained(task)
+        self._chained = task.chained
         #: The sums of the open window, where it is those of blocks; None before its first slot.
         self._sums: Sums | None = None
         self._window = Window(task.slots, self._first.opened)

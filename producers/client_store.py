@@ -17,7 +17,7 @@ from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
 from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.privacy.events import Event
 from pipeline.release.task import Task
-from pipeline.releasing import Standing, is_chained
+from pipeline.releasing import Standing
 from producers.database import Database
 from producers.following import Following
 from producers.heritage import Heritage
@@ -198,7 +198,7 @@ class ClientStore:
         with self._db.transaction():
             # their noise is not known here: what comes behind them must not depend on it
             after = Standing(seqs.stop, stands.held + owed, stands.chain.anew())
-            self._streams.stand(study, after if is_chained(task) else None, owed)
+            self._streams.stand(study, after if task.chained else None, owed)
             most = dict.fromkeys(seqs, task.budget.largest_event)
             self._budgets.charge(task, source, most, refuse=False)
             self._streams.number(study, seqs)

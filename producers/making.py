@@ -15,7 +15,7 @@ from pipeline.records.encode import Arrays
 from pipeline.release.model import Model
 from pipeline.release.query import Query
 from pipeline.release.task import Task
-from pipeline.releasing import Standing, is_chained, release_behind, release_of
+from pipeline.releasing import Standing, release_behind, release_of
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.event_time import EventTimes
@@ -45,7 +45,7 @@ class Making:
         admission: Admission | None, publish: Callable[[], None], times: EventTimes | None,
     ) -> None:  # fmt: skip
         self._task, self._source, self._store = task, source, store
-        self._source_name, self._chained = source_name, is_chained(task)
+        self._source_name, self._chained = source_name, task.chained
         standing = store.standing(task.study.name)
         forgets = task.study.privacy.noise_memory == "process"
         gone = task.remembers and not standing.chain.rows.shape[1]

@@ -66,7 +66,7 @@ class Form:
         self.layout, self.slots, self.noised = task.layout, task.slots, task.study.noised
         self.most_records = task.growth.largest
         number, point = self.layout.number, self.layout.point.length
-        self.chained = bool(task.growth.divisor) or task.remembers
+        self.chained = task.chained
         self.number = CHAIN_FORM if self.chained else FORM
         self.growth = task.growth
         body = [("point", number, (point,)), ("sums", number, (self.layout.length,))]

@@ -129,7 +129,7 @@ class OpenState(State):
 
     def part(self, name: str, of: str = SUMS) -> Vector:
         """Return one part of `sums`, or of `start`, by name; packed parts stay packed."""
-        held = self._vector(of)
+        held: Vector = getattr(self, of)
         packed = self.size * (self.size + 1) // 2
         lengths = {
             "curvature": packed, "scores": packed, "expansions": packed, "cross": self.size**2,
@@ -143,31 +143,26 @@ class OpenState(State):
         raise KeyError(name)
 
     def _encoded(self, name: str) -> bytes:
-        return self._vector(name).astype("<f8").tobytes()
+        held: Vector = getattr(self, name)
+        return held.astype("<f8").tobytes()
 
     @classmethod
     def decode(cls, size: int, fields: dict[str, bytes]) -> OpenState:
         """Rebuild a state from what `encode` gave.
 
-        Raises StateError if a field is unknown or has the wrong length.
+        Raises StateError if a field is missing, unknown or has the wrong length.
         """
         state = cls(size)
-        if missing := {SUMS, START} - fields.keys():
-            raise StateError(
-                f"the stored state lacks its field {sorted(missing)[0]!r}; the operator must "
-                "run `veilstream state rebuild`"
-            )
-        for name, data in fields.items():
-            if name not in (SUMS, START) or len(data) != 8 * len(state.sums):
+        lengths = dict.fromkeys((SUMS, START), 8 * len(state.sums))
+        for name in sorted(lengths.keys() | fields.keys()):
+            data = fields.get(name, b"")
+            if len(data) != lengths.get(name):
                 raise StateError(
-                    f"the field {name!r} of the stored state cannot be used; the operator must "
-                    "run `veilstream state rebuild`"
+                    f"the field {name!r} of the stored state is lost or cannot be used; the "
+                    "operator must run `veilstream state rebuild`"
                 )
             setattr(state, name, np.frombuffer(data, dtype="<f8").copy())
         return state
-
-    def _vector(self, name: str) -> Vector:
-        return self.start if name == START else self.sums
 
     def _row(self, release: OpenRow) -> Vector:
         point, records = release.expansion, float(release.records)
@@ -196,8 +191,7 @@ class OpenServer(Server[OpenState]):
     interval = INTERVAL
 
     def __init__(self, task: RenewableTask) -> None:
-        self._task, self._size = task, task.size
-        self._columns = task.layout.columns(1)
+        self._task, self._columns = task, task.layout.columns(1)
 
     def slots(self, rows: Rows) -> int:
         """As `Server.slots`: the records that entered."""
@@ -206,15 +200,25 @@ class OpenServer(Server[OpenState]):
     def empty(self, *, trace: bool = False) -> OpenState:
         """As `Server.empty`; there is nothing to trace."""
         del trace
-        return OpenState(self._size)
+        return OpenState(self._task.size)
 
     def read(self, fields: dict[str, bytes]) -> OpenState:
         """As `Server.read`."""
-        return OpenState.decode(self._size, fields)
+        return OpenState.decode(self._task.size, fields)
 
     def fold(self, state: OpenState, rows: Rows) -> None:
         """As `Server.fold`."""
-        state.fold([self.row(row) for row in rows])
+        state.fold(
+            [
+                OpenRow(
+                    records=int(row["records"]),
+                    expansion=row["point"],
+                    start=row["version"] == 0,
+                    **{name: row["sums"][columns] for name, columns in self._columns.items()},
+                )
+                for row in rows
+            ]
+        )
 
     def estimate(
         self,
@@ -226,16 +230,6 @@ class OpenServer(Server[OpenState]):
         """As `Server.estimate`."""
         del partitions, missing
         return estimate_open(self._task, list(parts))
-
-    def row(self, row: np.void) -> OpenRow:
-        """Return a release as its state takes it."""
-        parts = {name: row["sums"][columns] for name, columns in self._columns.items()}
-        return OpenRow(
-            records=int(row["records"]),
-            expansion=row["point"],
-            start=row["version"] == 0,
-            **parts,
-        )
 
 
 def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
@@ -296,7 +290,10 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
         releases=releases,
         condition=condition,
         effective_records=known,
-        dispersion=_dispersion(task, state, bread[0, 0]),
+        # the intercept stands first and has no ridge
+        dispersion=None
+        if task.classes
+        else dispersion_of(float(state.part("scores")[0]), bread[0, 0]),
         interval=INTERVAL,
         kept=None if covariance is None else kept_of(bread / records, task.penalty),
     )
@@ -358,13 +355,6 @@ def _crowded(task: RenewableTask, state: OpenState) -> str:
     squares, whole, first = np.diag(curvature)[1:], curvature[0, 0], np.abs(curvature[0, 1:])
     ends = np.minimum(np.abs(squares - whole), np.abs(squares - first)) <= ALIKE * whole
     return AT_THE_KINK if ends.all() else ""
-
-
-def _dispersion(task: RenewableTask, state: OpenState, curvature: float) -> float | None:
-    """Return the dispersion of a regression; its intercept stands first and has no ridge."""
-    if task.classes:
-        return None
-    return dispersion_of(float(state.part("scores")[0]), curvature)
 
 
 def _start_is_rough(task: RenewableTask, parts: Weighed) -> bool:
