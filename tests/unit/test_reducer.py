@@ -258,7 +258,7 @@ PRIVATE_FAULTS: dict[str, Fault] = {
         payload_edit(lambda payload: np.random.default_rng(0).bytes(len(payload))),
     ),
     "text": ("undecodable", payload_edit(lambda payload: b"VEIL" * (len(payload) // 4))),
-    "another-form": ("undecodable", fields(form=3)),
+    "another-form": ("undecodable", fields(form=4)),
     "reserved-bits": ("undecodable", fields(reserved=1)),
     "a-ticket": ("undecodable", fields(ticket=1)),
     "a-mac": ("undecodable", fields(mac=1)),
@@ -287,14 +287,20 @@ PRIVATE_FAULTS: dict[str, Fault] = {
     "version-beyond": ("undecodable", fields(version=2**40)),
     "negative-watermark": ("undecodable", fields(model_watermark=-1)),
     "watermark-beyond": ("undecodable", fields(partition_watermark=2**53)),
-    "slots": ("wrong-claim", fields(records=31)),
+    "slots": ("wrong-place", fields(records=31)),
     "partitions": ("wrong-claim", fields(partitions=7)),
     "mechanism": ("wrong-claim", fields(claim="none None None None None")),
     "epsilon": ("wrong-claim", fields(claim=claim_with(epsilon=8.0))),
     "delta": ("wrong-claim", fields(claim=claim_with(delta=1e-3))),
     "unit": ("wrong-claim", fields(claim=claim_with(unit="user", unit_records=3))),
     "neighbours": ("wrong-claim", fields(claim=claim_with(neighbours="replace-one"))),
-    "start-with-curvature": ("wrong-shape", fields(version=0)),
+    "start-with-curvature": ("wrong-shape", fields(version=0, number=0)),
+    "a-number-at-the-start": ("wrong-place", fields(version=0)),
+    "a-window-that-is-too-large": ("wrong-place", fields(records=60)),
+    "no-whole-blocks": ("wrong-place", fields(records=45)),
+    "more-in-its-chain-than-in-all": ("wrong-place", fields(before=2**40)),
+    "a-number-below-one": ("wrong-place", fields(number=0)),
+    "an-epoch-behind-the-release": ("wrong-place", fields(number=1, starts=2)),
     "truncated": ("wrong-shape", payload_edit(lambda payload: payload[:-5])),
     "with-a-tail": ("wrong-shape", payload_edit(lambda payload: payload + b"\0")),
     "short-data": ("wrong-shape", payload_edit(lambda payload: payload[:-8])),
@@ -314,9 +320,9 @@ PRIVATE_FAULTS: dict[str, Fault] = {
     },
     "point-beyond": ("out-of-range", number("point", COEFFICIENT_LIMIT + 1)),
     "point-least": ("out-of-range", number("point", -(2**63))),
-    # the claim tells: a release of the other kind may be as long
+    # the form tells: a release of the other kind may be as long
     "open-release": (
-        "wrong-claim",
+        "undecodable",
         lambda e: fields(OPEN, revision=PRIVATE.revision)(
             dataclasses.replace(LOGS["open"][9], offset=9)
         ),
@@ -333,7 +339,7 @@ OPEN_FAULTS: dict[str, Fault] = {
     },
     "records": ("wrong-claim", fields(OPEN, records=31)),
     "private-release": (
-        "wrong-claim",
+        "undecodable",
         lambda e: fields(PRIVATE, revision=OPEN.revision)(
             dataclasses.replace(LOGS["private"][9], offset=9)
         ),
