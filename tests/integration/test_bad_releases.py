@@ -17,6 +17,7 @@ from kafka import KafkaProducer
 
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import task_of
+from pipeline.privacy.memory import EPOCHS
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Encoder
 from pipeline.reducer import LogRecord, Reducer
@@ -28,6 +29,8 @@ from pipeline.study import parse_study
 from tests.stage import OPEN, Stage, lines, send, study_text, write_csv
 from tests.wire import edited, valued
 
+#: Where epochs began in a chain whose first release is at a model of the first.
+BEGUN = [1, *[0] * (EPOCHS - 1)]
 HEADERS = [("ce_specversion", b"1.0"), ("ce_id", b"site/7"), ("odd", b"\x00\xff"), ("odd", b"")]
 
 
@@ -97,17 +100,28 @@ def bad_records(task: Task) -> list[Bad]:
         Bad("a MAC", "undecodable", key, changed(mac=1)),
         Bad("wrong study", "wrong-study", key, changed(study=f"{name}-2")),
         Bad("wrong revision", "wrong-revision", key, release(foreign, "bad", 0)),
-        Bad("wrong kind", "wrong-revision", key, release(opened, "bad", 0)),
+        Bad("wrong kind", "undecodable", key, release(opened, "bad", 0)),
         Bad("wrong key", "wrong-key", b"somebody", whole),
         Bad("no key", "wrong-key", None, whole),
         Bad("not UTF-8", "wrong-key", b"\xff\xfe\xfd", whole),
         Bad("no client", "wrong-key", b"", changed(client="")),
         Bad("short array", "wrong-shape", key, whole[:-16]),
         Bad("wrong unit", "wrong-unit", key, changed(layout=other)),
-        Bad("huge numbers", "out-of-range", key, changed(sums=2**62, version=3)),
-        Bad("the least number", "out-of-range", key, changed(sums=-(2**63), version=3)),
+        Bad(
+            "huge numbers",
+            "out-of-range",
+            key,
+            changed(sums=2**62, version=3, number=1, starts=BEGUN),
+        ),
+        Bad(
+            "the least number",
+            "out-of-range",
+            key,
+            changed(sums=-(2**63), version=3, number=1, starts=BEGUN),
+        ),
         Bad("more numbers", "wrong-shape", key, changed(sums=1)),
         Bad("more slots", "wrong-claim", key, changed(records=10**9)),
+        Bad("a place at the start", "wrong-place", key, changed(number=1)),
         Bad("more partitions", "wrong-claim", key, changed(partitions=9)),
         Bad("less privacy", "wrong-claim", key, changed(claim=weaker)),
         Bad("forged ledger", "foreign-ledger", b"good", release(task, "good", 1000, "forged")),

@@ -595,7 +595,7 @@ def test_a_release_is_read_as_it_was_written() -> None:
     assert release.header.partition_watermark is None
     assert release.point.tolist() == model.lattice.tolist()
     assert [(name, len(part)) for name, part in release.parts.items()] == [
-        ("gradient", 3), ("curvature", 6), ("counts", 2),
+        ("gradient", 3), ("curvature", 6), ("middle", 6), ("counts", 2),
     ]  # fmt: skip
     shown = described(PRIVATE, LOGS["private"][9].value or b"")
     assert shown["point"] == model.coefficients.tolist()
