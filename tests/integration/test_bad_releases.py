@@ -76,6 +76,9 @@ def bad_records(task: Task) -> list[Bad]:
     def changed(**fields: object) -> bytes:
         return edited(task, whole, **fields)
 
+    def later(**fields: object) -> bytes:
+        return changed(version=3, number=1, starts=BEGUN, **fields)
+
     weaker = task.budget.guarantee.claim.replace(f" {task.budget.guarantee.epsilon!r} ", " 50.0 ")
     layout = task.layout
     fields = [field._replace(exponent=field.exponent + 1) for field in layout.later]
@@ -111,13 +114,13 @@ def bad_records(task: Task) -> list[Bad]:
             "huge numbers",
             "out-of-range",
             key,
-            changed(sums=2**62, version=3, number=1, starts=BEGUN),
+            later(sums=2**62),
         ),
         Bad(
             "the least number",
             "out-of-range",
             key,
-            changed(sums=-(2**63), version=3, number=1, starts=BEGUN),
+            later(sums=-(2**63)),
         ),
         Bad("more numbers", "wrong-shape", key, changed(sums=1)),
         Bad("more slots", "wrong-claim", key, changed(records=10**9)),

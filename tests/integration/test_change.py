@@ -246,8 +246,11 @@ def test_a_plan_knows_clients_that_were_away_and_never_goes_back(stage: Stage) -
 
 
 def test_keys_that_no_file_sets_are_said_to_change_with_others(stage: Stage) -> None:
-    first = plain(stage, "a")
-    done = stage.run("study", "change", first, plain(stage, "b", "a", epsilon="1.0"))
+    first, second = plain(stage, "a"), plain(stage, "b", "a", epsilon="1.0")
+    for path in (first, second):
+        # a loss whose ridge follows from the budget
+        path.write_text(path.read_text().replace('loss = "logistic"', 'loss = "gdwd"'))
+    done = stage.run("study", "change", first, second)
     assert "estimator.ridge: " in done.stdout
     assert "neither file sets it: it is derived from other keys" in done.stdout
     assert done.stdout.count("begins a study of its own") == 1
