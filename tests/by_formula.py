@@ -30,6 +30,8 @@ def by_formula(task: RenewableTask, batches: Weighed, missing: int = 0) -> Found
     best: Found = {}
     for oldest in epochs:
         found = since(task, batches, oldest, missing)
+        if found["releases"] < 10 and oldest != epochs[-1]:
+            continue
         better = not best or (
             found["error"] <= best["error"] and (best["moving"] or not found["moving"])
         )
@@ -112,6 +114,7 @@ def since(task: RenewableTask, batches: Weighed, oldest: int, missing: int = 0) 
         / curvature[0, 0] + 4 * bent**2,
         "privacy": inverse @ known @ inverse + np.diag(hidden),
         "records": np.array(total**2 / (w**2 @ n)), "noise": noise,
+        "releases": w.sum() ** 2 / (w**2).sum(),
     }  # fmt: skip
     y = g - n[:, None] * (t @ curvature)
     between, lost, by_noise = spread_between(w, n, y, parts["groups"], apart, noise, sigma_g)
