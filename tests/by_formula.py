@@ -30,8 +30,6 @@ def by_formula(task: RenewableTask, batches: Weighed, missing: int = 0) -> Found
     best: Found = {}
     for oldest in epochs:
         found = since(task, batches, oldest, missing)
-        if found["releases"] < 10 and oldest != epochs[-1]:
-            continue
         better = not best or (
             found["error"] <= best["error"] and (best["moving"] or not found["moving"])
         )

@@ -21,14 +21,17 @@ BUCKETS, CLIENTS = 110, 3
 
 
 @lru_cache
-def log_of(of: str) -> tuple[Task, list[LogEntry]]:
-    """Releases of three clients in more buckets than are kept, with gaps between them."""
+def log_of(of: str, pace: int = 2) -> tuple[Task, list[LogEntry]]:
+    """Releases of three clients in more buckets than are kept, with gaps between them.
+
+    pace: Releases that come while the clock goes on by one; 1: models have seen all that came.
+    """
     task = task_of(p=1, records=8, epsilon=8.0, forgetting=OF[of])
     rng, stream = np.random.default_rng(0), SeededStream(0)
     entries = []
     for i in range(2 * BUCKETS):
         client, seq = f"c{i % CLIENTS}", i // CLIENTS
-        age = 8 * (i // 2) * (1 + i // 100)
+        age = 8 * (i // pace) * (1 + i // 100)
         model = Model(i // 4, rng.integers(-99, 99, 2) * (i > 3), (1024, 1024), age)
         value = payload_of(
             task, *simulate(rng, 8, 1), model, stream, client=client, ledger=client, seq=seq
@@ -112,7 +115,7 @@ def test_stored_fields_follow_the_state_over_commits_that_drop_buckets() -> None
 
 
 def test_one_forged_release_neither_drops_nor_ages_the_others() -> None:
-    task, entries = log_of("records")
+    task, entries = log_of("records", pace=1)
     entries = entries[: 2 * 40]
     honest = estimate_of(task, [folded(task, entries)])
     model = Model(3, np.array([4096, 0]), (1024, 1024), 2**53 - 1)

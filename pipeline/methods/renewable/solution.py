@@ -24,7 +24,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 
 from pipeline.errors import PrivacyError
-from pipeline.methods.renewable.private_sums import Sums, Weighed, epochs_of, newest_sums
+from pipeline.methods.renewable.private_sums import Sums, Weighed, newest_sums
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
@@ -245,16 +245,9 @@ def hides(values: Vector, size: float, own: Vector) -> Vector:
 
 
 def solve(task: RenewableTask, parts: Weighed, missing: int = 0) -> Solution:
-    """Return the coefficients from as many of the newest epochs as make the error smaller.
-
-    From so many, at least, that there can be intervals: a single release that says of its model
-    that it had seen more than there is would stand for all otherwise.
-    """
+    """Return the coefficients from as many of the newest epochs as make the error smaller."""
     best = None
-    every = len(epochs_of(parts))
-    for number, sums in enumerate(newest_sums(task, parts, missing), start=1):
-        if sums.releases < LEAST_RELEASES and number < every:
-            continue
+    for sums in newest_sums(task, parts, missing):
         found = _solved(task, sums)
         if best is not None and not (
             found.error <= best.error and (best.moving or not found.moving)
