@@ -35,7 +35,7 @@ STUDIES = {
     "linear": {"loss": "linear", "neighbours": "replace-one"},
     "linear-known": {"loss": "linear", "noise_scale": 0.5, "residual_bound": 0.6},
     "poisson-user": {"loss": "poisson", "most": 10.0, "user_records": 2},
-    "gdwd": {"maximum": 2.0},
+    "gdwd": {"smoothing": 0.2, "maximum": 2.0},
     "gdwd-smoothing-laplace": {"smoothing": 0.25, "mechanism": "discrete-laplace"},
 }  # fmt: skip
 

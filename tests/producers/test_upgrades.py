@@ -100,6 +100,19 @@ def test_accounts_of_the_version_before_say_the_same(path: Path) -> None:
             assert [s.event for s in one.spends] == [s.event for s in other.spends]
 
 
+def test_records_that_were_kept_to_send_sums_again_are_dropped(path: Path) -> None:
+    with sqlite_file(path) as db:
+        db.execute("CREATE TABLE IF NOT EXISTS kept (study, seq, records, window)")
+        db.execute("INSERT INTO kept VALUES ('one', 0, 1, x'00')")
+    db.close()
+    for _ in range(2):
+        with ClientStore(path, "site") as store:
+            store.heritage._db._whole.check()
+    with sqlite_file(path) as db:
+        assert not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'kept'").fetchall()
+    db.close()
+
+
 @pytest.mark.parametrize("older", [schema_3, schema_2])
 def test_older_schemas_come_by_the_same_way(path: Path, older: Any) -> None:
     with sqlite_file(path) as db:

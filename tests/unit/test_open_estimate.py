@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from pipeline.errors import NumericError, StateError
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.linalg import floor_eigenvalues, pack_upper, sandwich, solve_positive
+from pipeline.methods import method_of
 from pipeline.methods.renewable import open as open_side
 from pipeline.methods.renewable.open import OpenRow, OpenState, estimate_open
 from pipeline.methods.renewable.summarise import local_fit, summarise
@@ -288,3 +289,19 @@ def test_two_values_of_every_feature_are_a_warning_where_curvature_jumps(
     found = estimate_open(task, state_of(task, rows))
     assert found.status == "ready"
     assert (found.reason == open_side.AT_THE_KINK) is warned
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"private": False}, True),
+        ({"private": False, "loss": "logistic"}, False),
+        ({"private": True}, False),
+    ],
+)
+def test_an_open_study_hears_of_sums_that_keep_early_curvatures(
+    settings: dict[str, object], *, told: bool
+) -> None:
+    task = task_of(**settings)  # type: ignore[arg-type]
+    words = " ".join(method_of(task.study).warnings(task))
+    assert ("early models" in words) == told

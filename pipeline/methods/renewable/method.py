@@ -68,7 +68,7 @@ class Renewable(Method[RenewableTask]):
         if study.noised and study.estimator.loss in START_SEMANTICS:
             meaning["start"] = START_SEMANTICS[study.estimator.loss]
         if study.noised:
-            meaning["secant"] = CURVATURE_SEMANTICS.get(study.estimator.loss, 1)
+            meaning["secant"] = _of_curvature(study)
             meaning["privacy"]["split"] = spec.split_of(study, RecordBounds(study).loss).shares
         grown = growth_of(study.window, grows=study.noised)
         if grown.divisor:
@@ -95,6 +95,12 @@ class Renewable(Method[RenewableTask]):
     outlook = staticmethod(plans.outlook)
     design = staticmethod(plans.design)
     better = staticmethod(known.better)
+
+
+def _of_curvature(study: Study) -> int:
+    """Return the number of what a study's curvature means: a ramp of its own is as it was."""
+    newest = CURVATURE_SEMANTICS.get(study.estimator.loss, 1)
+    return newest if study.estimator.smoothing is None else newest - 1
 
 
 METHOD = Renewable()

@@ -208,17 +208,10 @@ class OpenServer(Server[OpenState]):
 
     def fold(self, state: OpenState, rows: Rows) -> None:
         """As `Server.fold`."""
-        state.fold(
-            [
-                OpenRow(
-                    records=int(row["records"]),
-                    expansion=row["point"],
-                    start=row["version"] == 0,
-                    **{name: row["sums"][columns] for name, columns in self._columns.items()},
-                )
-                for row in rows
-            ]
-        )
+        for row in rows:
+            start, records = row["version"] == 0, int(row["records"])
+            parts = {name: row["sums"][columns] for name, columns in self._columns.items()}
+            state.fold([OpenRow(records, row["point"], **parts, start=start)])
 
     def estimate(
         self,
