@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import TopicPartition
+from kafka.errors import KafkaTimeoutError
 from redis import ResponseError
 
 from pipeline.messages.topics import Topics, partition_of
@@ -55,6 +56,12 @@ class Future:
     def failed(self) -> bool:
         """Say no: who fails here is dead."""
         return False
+
+    def get(self, timeout: float | None = None) -> Record:
+        """Return what Kafka has acknowledged; there is no time to wait for it."""
+        if self.value is None:
+            raise KafkaTimeoutError
+        return self.value
 
 
 class Kafka:
