@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError
 from redis import ResponseError
 
 from pipeline.messages.topics import Topics, partition_of
@@ -56,12 +55,6 @@ class Future:
     def failed(self) -> bool:
         """Say no: who fails here is dead."""
         return False
-
-    def get(self, timeout: float | None = None) -> Record:
-        """Return what Kafka has acknowledged; there is no time to wait for it."""
-        if self.value is None:
-            raise KafkaTimeoutError
-        return self.value
 
 
 class Kafka:
