@@ -201,11 +201,22 @@ class Window(Strict, frozen=True, kw_only=True):
 
 
 class Publish(Strict, frozen=True, kw_only=True):
-    """`stream.publish`: how often estimates and models go out."""
+    """`stream.publish`: how often estimates go out, each with a model; more models go out between.
+
+    Models follow growth and clients that wait, and nothing here holds them back.
+    """
 
     releases: Annotated[int, key("after this many releases", 8, ge=1, le=10**6)] = 8
     seconds: Annotated[float, key("or after this long, if any came", 0.5, ge=0.05, le=3600)] = 0.5
-    pause: Annotated[float, key("but never sooner than this, in seconds", 0.1, ge=0, le=3600)] = 0.1
+    pause: Annotated[
+        float,
+        key(
+            "but never sooner than this, in seconds, unless slots have grown by a tenth",
+            0.1,
+            ge=0,
+            le=3600,
+        ),
+    ] = 0.1
 
 
 class Stream(Strict, frozen=True, kw_only=True):

@@ -199,7 +199,7 @@ class World:
             at = store.open_stream(self.task, f"csv:{name}")
             source = open_source(str(self.sources[name]), at.position, folder=self.folder)
             closing.callback(source.close)
-            outbox = Sender(store, study, self.settings, self.topics, member)
+            outbox = Sender(store, study, self.settings, self.topics, member, sent=at.sent)
             producer = self.producers[-1]
             client = Client(
                 self.task, source, store, outbox, feed,
