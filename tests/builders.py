@@ -22,6 +22,7 @@ from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
 from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.task import Task
+from pipeline.releasing import Standing, release_behind
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
 
@@ -261,7 +262,7 @@ def sample_log(
 ) -> list[LogEntry]:
     """Return the log of some clients: `start` windows of each at the start, then later models."""
     rng, stream = np.random.default_rng(seed), SeededStream(seed)
-    entries = []
+    entries, standings = [], dict[str, Standing]()
     for i in range(releases):
         client, seq = f"client-{i % clients}", i // clients
         version = max(0, seq - start + 1)
@@ -270,9 +271,16 @@ def sample_log(
         else:
             model = some_model(task, version, seed)
         features, responses = simulate(rng, task.slots, task.size - 1)
-        value = payload_of(
-            task, features, responses, model, stream, client=client, ledger=f"l-{client}", seq=seq
-        )
+        ledger, stands = f"l-{client}", standings.get(client, Standing())
+        if task.study.noised:
+            query = task.query(Arrays(features, responses), model)
+            value, standings[client] = release_behind(
+                task, query, stands, stream, client=client, ledger=ledger
+            )
+        else:
+            value = payload_of(
+                task, features, responses, model, stream, client=client, ledger=ledger, seq=seq
+            )
         entries.append(LogEntry(i, client.encode(), value, timestamp=1000 + i))
     return entries
 

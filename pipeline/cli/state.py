@@ -17,6 +17,7 @@ from agents.refold import log_ends, refold
 from agents.shadow import Shadow
 from infra.addresses import connected
 from infra.dead_letters import Keeper
+from infra.study_record import check_running
 from infra.waiting import Stopping
 from pipeline.cli.context import (
     ACCEPT_LOSS,
@@ -110,9 +111,12 @@ def verify(
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result.
 
-    Exits with 40 if the state stands beyond the log's end: use `study recover` then.
+    Exits with 10 if the study runs under another revision, and with 40 if the state stands beyond
+    the log's end: use `study recover` then.
     """
     task, settings, store = _opened(study)
+    # to the file of another revision, all releases are dead letters
+    check_running(task, settings)
     for number, end in log_ends(task, settings).items():
         try:
             watermark = store.watermark(number)

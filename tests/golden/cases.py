@@ -27,7 +27,7 @@ class Case:
     study
         Text of the study file.
     rounds
-        Releases of each client.
+        Releases of each client, or blocks of them where windows grow.
     apart
         Milliseconds from one release to the next.
     """
@@ -87,6 +87,13 @@ CASES = {
     "gdwd-replace-one": _whole(neighbours="replace-one", scaling="none"),
     "gdwd-split": _whole(split="gradient = 0.5, curvature = 0.3, counts = 0.2", norm_bound=1.5),
     "logistic": _whole(loss="logistic"),
+    "logistic-grows": replace(_whole(loss="logistic", growth=0.25, records=100), rounds=60),
+    "logistic-apart": _whole(
+        loss="logistic",
+        growth=0,
+        noise_memory=0,
+        split="gradient = 0.665, curvature = 0.285, counts = 0.05",
+    ),
     "logistic-laplace-weights": _whole(
         loss="logistic", mechanism="discrete-laplace", epsilon=20.0, maximum=3.0
     ),

@@ -7,7 +7,6 @@ needs the other, so that a change of the noise leaves the fold of old logs check
 from __future__ import annotations
 
 import lzma
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,11 +16,12 @@ import numpy as np
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
+from pipeline.records.encode import stack
 from pipeline.reducer import Partition, Reducer, combine, expansion_of, model_after, slots_seen
 from pipeline.reducer.partition import SUMS
 from pipeline.release.model import Model, Part
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
+from pipeline.releasing import Standing, Window, release_behind, release_of
 from pipeline.study import parse_study
 from pipeline.types import Vector
 from tests.builders import LogEntry, SeededStream
@@ -39,6 +39,10 @@ ROW = ("value", "standard_error", "sampling_se", "privacy_se")
 #: Time of the first release, in milliseconds since 1970.
 FIRST = 1_700_000_000_000
 RATIOS = ("condition", "effective_records", "privacy_share", "staleness")
+
+
+#: The sums of a window that fills, and how many slots are left.
+Filling = tuple[Window, int]
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -144,15 +148,28 @@ def made_again(golden: Golden, case: Case) -> Iterator[bytes]:
 
 
 def _releases(task: Task, case: Case, newest: Callable[[], Model]) -> Iterator[Sent]:
-    """Make the releases of a case one by one, each at the model that is the newest then."""
+    """Make the releases of a case, each at the model that is the newest as its window begins."""
     # a simulation has a seed of its own
     noise = SeededStream(11) if task.study.private else None
-    sequences = Counter[str]()
+    standings, filling = dict[str, Standing](), dict[str, Filling]()
     for i, (client, rows) in enumerate(windows_of(task, case.rounds)):
         model = newest().at(partition_of(client.encode(), task.study.stream.partitions))
-        seq, ledger = sequences[client], f"ledger-{client}"
-        payload = release_of(task, rows, model, noise, client=client, ledger=ledger, seq=seq)
-        sequences[client] += 1
+        stands, ledger = standings.get(client, Standing()), f"ledger-{client}"
+        if task.chained:
+            held = filling.pop(client, None)
+            sums, left = held or (Window(task, model), stands.room(task, model))
+            sums.take(stack(rows, task.size - 1))
+            if left > task.slots:
+                filling[client] = sums, left - task.slots
+                continue
+            payload, standings[client] = release_behind(
+                task, sums.close(), stands, noise, client=client, ledger=ledger
+            )
+        else:
+            payload = release_of(
+                task, rows, model, noise, client=client, ledger=ledger, seq=stands.seq
+            )
+            standings[client] = Standing(stands.seq + 1)
         yield Sent(client, FIRST + i * case.apart, payload)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from pipeline.messages.form import form_of
 from pipeline.methods import task_of
 from pipeline.study import parse_study
 from tests.golden.cases import CASES
@@ -73,8 +74,8 @@ def test_one_bit_of_a_release_is_seen(name: str, byte: int) -> None:
     golden = LOGS[name]
     task = task_of(parse_study(golden.study))
     raw = bytearray(golden.log[20].payload)
-    # of a number near the end of the sums, behind which there are the two words of the MAC
-    raw[-8 * 8 + byte] ^= 1
+    # of a number near the end of the sums
+    raw[form_of(task).chain_at - 6 * 8 + byte] ^= 1
     assert not alike(task, golden.log[20].payload, bytes(raw))
     log = list(golden.log)
     log[20] = msgspec.structs.replace(log[20], payload=bytes(raw))

@@ -32,10 +32,12 @@ from tests.builders import (
 from tests.wire import described, edited, valued
 
 PRIVATE = task_of(p=2, records=30)
+#: Of one size, with noise of each release by itself: the other form of a release.
+APART = task_of(p=2, records=30, growth=0, noise_memory=0)
 OPEN = task_of(p=2, records=30, private=False)
 OTHER = task_of(p=2, records=31)
-LOGS = {"private": sample_log(PRIVATE), "open": sample_log(OPEN)}
-TASKS = {"private": PRIVATE, "open": OPEN}
+TASKS = {"private": PRIVATE, "apart": APART, "open": OPEN}
+LOGS = {kind: sample_log(task) for kind, task in TASKS.items()}
 
 
 def payload_edit(change: Callable[[bytes], bytes]) -> Callable[[LogEntry], LogEntry]:
@@ -81,7 +83,7 @@ def with_another_unit(layout: Layout) -> dict[str, Layout]:
 # --- order and splits ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["private", "open"])
+@pytest.mark.parametrize("kind", TASKS)
 def test_a_batch_equals_one_by_one_and_any_split_bit_for_bit(kind: str) -> None:
     task, log = TASKS[kind], LOGS[kind]
     log = relogged([*log[:9], log[2], dataclasses.replace(log[5], value=b"?"), *log[9:], log[0]])
@@ -94,7 +96,7 @@ def test_a_batch_equals_one_by_one_and_any_split_bit_for_bit(kind: str) -> None:
         assert differences(whole, folded(task, log, sizes)) == []
 
 
-@pytest.mark.parametrize("kind", ["private", "open"])
+@pytest.mark.parametrize("kind", TASKS)
 def test_any_mixture_in_a_batch_is_what_it_is_one_by_one(kind: str) -> None:
     """Repeats, jumps, foreign ledgers, erased clients, new ones and bad payloads of every kind."""
     task = TASKS[kind]
@@ -259,6 +261,7 @@ PRIVATE_FAULTS: dict[str, Fault] = {
     ),
     "text": ("undecodable", payload_edit(lambda payload: b"VEIL" * (len(payload) // 4))),
     "another-form": ("undecodable", fields(form=4)),
+    "the-other-form": ("undecodable", fields(form=2)),
     "reserved-bits": ("undecodable", fields(reserved=1)),
     "a-ticket": ("undecodable", fields(ticket=1)),
     "a-mac": ("undecodable", fields(mac=1)),
@@ -288,6 +291,7 @@ PRIVATE_FAULTS: dict[str, Fault] = {
     "negative-watermark": ("undecodable", fields(model_watermark=-1)),
     "watermark-beyond": ("undecodable", fields(partition_watermark=2**53)),
     "slots": ("wrong-place", fields(records=31)),
+    "slots-beyond": ("wrong-claim", fields(records=PRIVATE.growth.largest + 30)),
     "partitions": ("wrong-claim", fields(partitions=7)),
     "mechanism": ("wrong-claim", fields(claim="none None None None None")),
     "epsilon": ("wrong-claim", fields(claim=claim_with(epsilon=8.0))),
@@ -320,14 +324,27 @@ PRIVATE_FAULTS: dict[str, Fault] = {
     },
     "point-beyond": ("out-of-range", number("point", COEFFICIENT_LIMIT + 1)),
     "point-least": ("out-of-range", number("point", -(2**63))),
-    # the form tells: a release of the other kind may be as long
-    "open-release": (
-        "undecodable",
-        lambda e: fields(OPEN, revision=PRIVATE.revision)(
-            dataclasses.replace(LOGS["open"][9], offset=9)
-        ),
-    ),
     "other-ledger": ("foreign-ledger", fields(ledger="somebody else's")),
+}
+
+
+def release_of(kind: str, task: Task) -> Callable[[LogEntry], LogEntry]:
+    """Return an edit that puts a release of another kind of study in one's place."""
+    edit = fields(TASKS[kind], revision=task.revision)
+    return lambda _: edit(dataclasses.replace(LOGS[kind][9], offset=9))
+
+
+# the form tells, or the claim: a release of another kind may be as long
+PRIVATE_FAULTS |= {
+    f"{kind}-release": ("undecodable", release_of(kind, PRIVATE)) for kind in ("apart", "open")
+}
+APART_FAULTS: dict[str, Fault] = {
+    "another-form": ("undecodable", fields(APART, form=3)),
+    "slots": ("wrong-claim", fields(APART, records=31)),
+    "two-windows": ("wrong-claim", fields(APART, records=60)),
+    "start-with-curvature": ("wrong-shape", fields(APART, version=0)),
+    "open-release": ("wrong-claim", release_of("open", APART)),
+    "private-release": ("undecodable", release_of("private", APART)),
 }
 
 
@@ -338,12 +355,8 @@ OPEN_FAULTS: dict[str, Fault] = {
         for value in (float("nan"), float("inf"), float("-inf"), 1e99)
     },
     "records": ("wrong-claim", fields(OPEN, records=31)),
-    "private-release": (
-        "undecodable",
-        lambda e: fields(PRIVATE, revision=OPEN.revision)(
-            dataclasses.replace(LOGS["private"][9], offset=9)
-        ),
-    ),
+    "private-release": ("undecodable", release_of("private", OPEN)),
+    "apart-release": ("wrong-claim", release_of("apart", OPEN)),
     "shape": ("wrong-shape", payload_edit(lambda payload: payload[:-8])),
 }
 
@@ -370,6 +383,13 @@ def test_a_bad_private_release_is_set_aside_with_its_reason_and_the_others_are_f
     name: str,
 ) -> None:
     check_fault("private", *PRIVATE_FAULTS[name])
+
+
+@pytest.mark.parametrize("name", APART_FAULTS)
+def test_a_bad_release_of_one_size_is_set_aside_with_its_reason_and_the_others_are_folded(
+    name: str,
+) -> None:
+    check_fault("apart", *APART_FAULTS[name])
 
 
 @pytest.mark.parametrize("name", OPEN_FAULTS)
@@ -507,7 +527,7 @@ def test_a_foreign_ledger_never_takes_over_a_client() -> None:
 # --- the stored form -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["private", "open"])
+@pytest.mark.parametrize("kind", TASKS)
 def test_a_stored_partition_comes_back_and_goes_on_in_the_same_way(kind: str) -> None:
     task, log = TASKS[kind], LOGS[kind]
     state = folded(task, log[:11])
@@ -519,7 +539,7 @@ def test_a_stored_partition_comes_back_and_goes_on_in_the_same_way(kind: str) ->
     assert differences(again, folded(task, log)) == []
 
 
-@pytest.mark.parametrize("kind", ["private", "open"])
+@pytest.mark.parametrize("kind", TASKS)
 def test_storing_only_what_changed_keeps_the_stored_form_complete(kind: str) -> None:
     task, log = TASKS[kind], LOGS[kind]
     state, reducer = Partition.empty(task), Reducer(task)
@@ -574,7 +594,7 @@ def test_damaged_open_sums_are_refused() -> None:
         Partition.decode(OPEN, fields, state.client_fields(everything=True))
 
 
-@pytest.mark.parametrize("kind", ["private", "open"])
+@pytest.mark.parametrize("kind", TASKS)
 def test_a_store_that_lost_the_progress_of_clients_is_found_out(kind: str) -> None:
     """Without it, releases that were folded already would be folded again."""
     state = folded(TASKS[kind], LOGS[kind])

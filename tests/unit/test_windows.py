@@ -109,7 +109,8 @@ def test_an_offline_run_goes_the_whole_way(private: bool) -> None:
     rng = np.random.default_rng(2)
     windows = [(f"c{i % 3}", rows_of(*simulate(rng, 40, 2))) for i in range(17)]
     run = run_windows(task, windows)
-    assert run.model.version == 4
+    # one after four releases, or, where noise remembers, as slots have grown by 4 %
+    assert run.model.version == (17 - 3 if private else 4)
     estimate, message = run.estimate(0.0)
     assert (estimate.releases, estimate.records, message.clients) == (17, 680, 3)
     assert message.watermark == []
