@@ -33,13 +33,20 @@ class Standing:
     held: int = 0
     chain: Chain = field(default_factory=Chain)
 
+    def anew(self) -> Standing:
+        """Return where a new chain begins: it costs nothing.
+
+        Numbers of releases are charged for ever, lost ones, too: so none before it has its number.
+        """
+        return Standing(self.seq, self.held, Chain(self.seq))
+
     def at(self, task: Task, model: Model) -> Standing:
         """Return where a window at a model stands: an older one than the last begins a new chain.
 
         Sums since an epoch of models would have gaps otherwise.
         """
         stale = model.version and epoch_of(model.watermark, task.slots) < self.chain.epoch
-        return Standing(self.seq, self.held, self.chain.anew()) if stale else self
+        return self.anew() if stale else self
 
     def room(self, task: Task, model: Model) -> int:
         """Return how many record slots the next window has at a model; 0: it must wait for others.
@@ -102,19 +109,18 @@ def cut(slots: Arrays, first: int) -> tuple[Arrays, Arrays]:
     return one, other
 
 
-def closes_early(task: Task, began: Model, newest: Model, now: float) -> bool:
+def closes_early(task: Task, began: tuple[Model, float], newest: tuple[Model, float]) -> bool:
     """Whether a window should close because releases have another age by now.
 
-    began: The model at which it began, and with which it is aged.
-    now: Seconds since 1970.
+    began, newest: A model, and seconds since 1970: as the window began, and now.
     """
-    forgetting = task.study.estimator.forgetting
-    if forgetting is None:
-        return False
     one, other = (
-        bucket_of(forgetting, watermark=model.watermark, milliseconds=int(1000 * now))
-        for model in (began, newest)
-    )
+        bucket_of(
+            task.study.estimator.forgetting,
+            watermark=model.watermark, milliseconds=int(1000 * seconds),
+        )
+        for model, seconds in (began, newest)
+    )  # fmt: skip
     return one != other
 
 

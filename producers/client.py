@@ -96,6 +96,7 @@ class Client:
         self._chained = task.chained
         #: The sums of the open window, where it is those of blocks; None before its first slot.
         self._sums: Sums | None = None
+        self._began = 0.0
         self._window = Window(task.slots, self._first.opened)
         self._faults: Counter[str] = Counter()
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
@@ -200,8 +201,8 @@ class Client:
         """Put slots into windows, as far as the policy lets them go."""
         # a window that has no room said otherwise a moment ago
         while self._held and self._window.room:
-            if not self._window.taken:
-                self._begin()
+            if not (self._window.taken or self._begins()):
+                return
             most = min(self._window.room, self._jumps.room)
             if self._forgets:
                 # it may close behind each of its blocks
@@ -211,21 +212,31 @@ class Client:
             if self._window.room == 0 or self._has_aged():
                 self._settle(now)
 
-    def _begin(self) -> None:
-        """Begin a window at the newest model, where it is the sums of blocks at one."""
-        if self._chained:
-            model, window = self._models.newest, self._window
-            self._sums = Sums(self._task, model)
-            room = self._making.standing.room(self._task, model)
-            window.size, window.keep = max(room, self._task.slots), self._sums.take
+    def _begins(self) -> bool:
+        """Begin a window, at the newest model where it is the sums of blocks at one.
+
+        False: those before it have taken what `trust.largest_share` leaves.
+        """
+        if not self._chained:
+            return True
+        model, window = self._models.newest, self._window
+        room = self._making.standing.room(self._task, model)
+        if room:
+            self._sums, self._began = Sums(self._task, model), self._seconds()
+            window.size, window.keep = room, self._sums.take
+        return room > 0
+
+    def _seconds(self) -> float:
+        """Return the time that a window would have if it closed now, in seconds since 1970."""
+        return time.time() if self._times is None else self._times.newest
 
     def _has_aged(self) -> bool:
         """Whether the open window should close because newer releases have another age."""
         window, sums = self._window, self._sums
-        if not self._forgets or sums is None or not window.taken:
+        if not self._forgets or sums is None or window.taken % self._task.slots:
             return False
-        whole = window.taken % self._task.slots == 0
-        return whole and closes_early(self._task, sums.model, self._models.newest, time.time())
+        now = self._models.newest, self._seconds()
+        return closes_early(self._task, (sums.model, self._began), now)
 
     def _settle(self, now: float, *, ended: bool = False) -> None:
         """Do with the open window what the policy says."""

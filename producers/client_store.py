@@ -197,7 +197,7 @@ class ClientStore:
         stands = self._streams.standing(study)
         with self._db.transaction():
             # their noise is not known here: what comes behind them must not depend on it
-            after = Standing(seqs.stop, stands.held + owed, stands.chain.anew())
+            after = Standing(seqs.stop, stands.held + owed).anew()
             self._streams.stand(study, after if task.chained else None, owed)
             most = dict.fromkeys(seqs, task.budget.largest_event)
             self._budgets.charge(task, source, most, refuse=False)

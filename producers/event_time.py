@@ -54,6 +54,11 @@ class EventTimes:
         self.column, self._latest, self.closed = column, latest, latest
         self._keeps, self._clock = rules.keeps_ms, clock
 
+    @property
+    def newest(self) -> float:
+        """Time of the newest record so far, in seconds since 1970; 0 before the first."""
+        return (self._latest or 0) / 1000
+
     def note(self, record: Record) -> None:
         """Take the time of the next record of the open window.
 

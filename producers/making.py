@@ -50,7 +50,7 @@ class Making:
         forgets = task.study.privacy.noise_memory == "process"
         gone = task.remembers and not standing.chain.rows.shape[1]
         if standing.chain.number and (forgets or gone or not certain):
-            standing = Standing(standing.seq, standing.held, standing.chain.anew())
+            standing = standing.anew()
         self._forgets = forgets
         #: Where the client stands behind what was made, stored or not.
         self.standing = standing

@@ -63,7 +63,8 @@ class Lost:
 class Found:
     """What the log has under a client's key.
 
-    anew: It is not the one that was sent to. certain: It reaches back to the last that was sent.
+    anew: It is not the one that was sent to. certain: It reaches back to the last release of which
+        the database knows that it was sent, so that it shows all behind that.
     """
 
     newest: Header | None = None
@@ -71,7 +72,7 @@ class Found:
     others: bool = False
     first: int | None = None
     anew: bool = False
-    certain: bool = True
+    certain: bool = False
     numbers: set[int] = field(default_factory=set)
 
     def take(self, release: Header, offset: int, ledger: str) -> None:
@@ -248,7 +249,8 @@ class Search:
         last = sent[1] if sent[0] == self._topic_partition.partition else -1
         if first <= last < end:
             self._scan(last, end)
-            if self._found.first == last or self._stopped():
+            self._found.certain = self._found.first == last
+            if self._found.certain or self._stopped():
                 return self._found
             end = last
         if 0 <= last < first:
@@ -259,7 +261,7 @@ class Search:
                     "release; nobody can tell whether this database is its newest"
                 )
         else:
-            self._found.anew, self._found.certain = True, False
+            self._found.anew = True
             self._say(
                 "WARNING: the releases topic does not hold this client's last release where it was "
                 "put: the topic was made anew; nobody can tell whether this database is its "

@@ -147,7 +147,7 @@ class Streams:
         if row is None:
             return Standing()
         if row[2] is None:
-            return Standing(row[0], row[1])
+            return Standing(row[0], row[1]).anew()
         starts = tuple(np.frombuffer(row[5], dtype="<i8").tolist())
         rows = np.frombuffer(row[6], dtype="<i8").astype(np.int64).reshape(memory.WINDOWS, -1)
         return Standing(row[0], row[1], memory.Chain(row[2], row[3], row[4], starts, rows))

@@ -167,7 +167,7 @@ class Decoder:
     def _placed_well(self, rows: Rows) -> Mask:
         """Whether releases stand where a chain can have them, shape (n,): `form.CHAIN`."""
         form, number, starts = self._form, rows["number"], rows["starts"]
-        slots, before = rows["records"].astype(np.int64), rows["before"]
+        slots, before, held = rows["records"].astype(np.int64), rows["before"], rows["held"]
         later = rows["version"] > 0
         own = epochs_of(rows["model_watermark"], form.slots)
         begun = np.arange(EPOCHS) <= own[:, None]
@@ -175,14 +175,17 @@ class Decoder:
         good: Mask = np.where(
             later,
             form.growth.allowed(before, slots)
-            & (before <= rows["held"])
-            & (number > 0)
+            & (before <= held)
+            & _between(number, 1, SEQ_LIMIT)
+            & ((number - 1) * form.slots <= before)
             & (starts[:, 0] == 1)
             & rising.all(axis=1)
             & (((starts > 0) & (starts <= number[:, None])) == begun).all(axis=1),
             (slots == form.slots) & (number == 0),
         )
-        return good & (before >= 0) & (rows["held"] >= 0) & (rows["chain"] >= 0)
+        # each release before it, lost or not, has had a block at least
+        good &= (rows["seq"] * form.slots <= held) & (held <= WATERMARK_LIMIT) & (before >= 0)
+        return good & _between(rows["chain"], 0, rows["seq"])
 
     def _sums_hold(self, rows: Rows) -> Mask:
         """Whether the numbers of noised releases are within their bounds, shape (n,)."""
@@ -357,5 +360,5 @@ def _name(key: bytes | None) -> str:
     return name if len(name) <= LONGEST_NAME else ""
 
 
-def _between(values: Integers, least: int, most: int) -> Mask:
+def _between(values: Integers, least: int, most: int | Integers) -> Mask:
     return (values >= least) & (values <= most)

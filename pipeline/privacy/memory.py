@@ -171,7 +171,8 @@ class Chain:
     Kept in the transaction of the release before it, and never sent: rows and releases together
     tell the exact sums of the last seven windows.
 
-    chain: Number of the chain: a client that may be behind its own releases begins a new one.
+    chain: Number of the release with which it could begin: a client that may be behind its own
+        releases begins a new one, which none before it is.
     number: Of its last release; 0 before the first.
     slots: Record slots of its releases.
     starts: For each epoch the number of the first release in it or in a later one; 0 where none is.
@@ -188,10 +189,6 @@ class Chain:
     def epoch(self) -> int:
         """Of its last release; -1 before the first."""
         return sum(start > 0 for start in self.starts) - 1
-
-    def anew(self) -> Chain:
-        """Return the chain after it, before its first release: it costs nothing to begin one."""
-        return Chain(self.chain + 1)
 
     def behind(self, slots: int, epoch: int, rows: Integers | None) -> Chain:
         """Return the chain behind one more release.

@@ -129,8 +129,8 @@ class Progress:
         ends, slots: Record slots of the client's releases with this one, as it says; and its own.
 
         Raises PayloadError if another ledger vouches for it, so that two producers use one client
-        id; if it would leave more gaps than an honest client can; or if it says of less slots than
-        have come.
+        id; if it would leave more gaps than an honest client can; or if it says that others lie
+        before it than have come.
         """
         if ledger != self.ledger:
             raise PayloadError(
@@ -139,11 +139,12 @@ class Progress:
                 "producer an id of its own, or restore the client's ledger",
             )
         if seq > self.highest:
-            if ends - slots < self.slots:
+            between = ends - slots - self.slots
+            if between if seq == self.highest + 1 else between < 0:
                 raise PayloadError(
                     "wrong-place",
-                    "the release says that its client has released fewer record slots than have "
-                    "come; the operator must look at this client",
+                    "the release says that its client has released other record slots before it "
+                    "than have come; the operator must look at this client",
                 )
             if seq > self.highest + 1:
                 if len(self.gaps) >= MAX_GAPS:

@@ -64,7 +64,7 @@ def numbered(
     begins = stands - slots[order]
     starts = np.flatnonzero(np.diff(clients, prepend=-1))
     steady = np.diff(seqs, prepend=seqs[0]) == 1
-    steady[1:] &= (ledgers[1:] == ledgers[:-1]).all(axis=1) & (begins[1:] >= stands[:-1])
+    steady[1:] &= (ledgers[1:] == ledgers[:-1]).all(axis=1) & (begins[1:] == stands[:-1])
     steady[starts] = True
     whole = np.logical_and.reduceat(steady, starts)
     stops = np.append(starts[1:], count)
@@ -81,10 +81,11 @@ def numbered(
             continue
         progress = state.clients.get(name)
         if progress is None:
-            before = first - 1 if state.midway else -1
-            progress = state.clients[name] = Progress(ledger, before)
+            # without the beginning of the log, it stands where its first release says
+            before, stood = (first - 1, begin) if state.midway else (-1, 0)
+            progress = state.clients[name] = Progress(ledger, before, slots=stood)
         follows = one_by_one and first == progress.highest + 1 and ledger == progress.ledger
-        if follows and rate is None and begin >= progress.slots:
+        if follows and rate is None and begin == progress.slots:
             progress.highest, progress.slots = last, stand
             progress.counted += int(slots[order[start:end]].sum())
             state.changed.add(name)

@@ -9,6 +9,7 @@ from pipeline.errors import PrivacyError
 from pipeline.privacy import memory
 from pipeline.privacy.channel import gaussian
 from pipeline.privacy.memory import COEFFICIENTS, Chain, advanced, empty_rows
+from pipeline.releasing import Standing
 from tests.by_formula import C, covariance_of_chain
 
 
@@ -103,8 +104,10 @@ def test_a_chain_says_where_epochs_began() -> None:
         chain = chain.behind(250, epoch, None)
         assert (chain.number, chain.epoch, chain.slots) == (number, epoch, 250 * number)
     assert chain.starts[:7] == (1, 3, 3, 5, 5, 5, 0)
-    after = chain.anew()
-    assert (after.chain, after.number, after.slots, any(after.starts)) == (1, 0, 0, False)
+    stands = Standing(7, 2000, chain).anew()
+    after = stands.chain
+    assert (stands.seq, stands.held) == (7, 2000)
+    assert (after.chain, after.number, after.slots, any(after.starts)) == (7, 0, 0, False)
     assert not after.rows.size
 
 

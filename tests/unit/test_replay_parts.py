@@ -384,14 +384,10 @@ def test_a_replay_from_the_middle_is_of_its_records_alone_and_misses_nothing(
     *_, last = replay_of(task, entries, Rhythm(releases=10), start=25).run({0: iter(entries[25:])})
     assert last.releases == RELEASES - 25
     assert (last.diagnostics.missing, last.diagnostics.duplicates) == (0, 0)
-    # the same releases in a log of their own, whose clients begin at 0
-    own: list[LogEntry] = []
-    seqs: dict[bytes | None, int] = {}
-    for place, entry in enumerate(entries[25:]):
-        seqs[entry.key] = seqs.get(entry.key, -1) + 1
-        payload = edited(task, entry.value or b"", seq=seqs[entry.key])
-        own.append(LogEntry(place, entry.key, payload, entry.timestamp))
-    *_, alone = replay_of(task, own, Rhythm(releases=10)).run({0: iter(own)})
+    # the same releases in a log that has lost another beginning
+    own = [LogEntry(place, e.key, e.value, e.timestamp) for place, e in enumerate(entries[25:], 4)]
+    replay = Replay(task, "t", task.revision, {0: Span(4, 4 + len(own))}, Rhythm(releases=10))
+    *_, alone = replay.run({0: iter(own)})
     values = [c.value for c in last.coefficients]
     if task.study.estimator.forgetting is None:
         assert values == [c.value for c in alone.coefficients]
