@@ -93,8 +93,10 @@ class OfflineRun:
             held = self._open.get(client)
             if held is None:
                 size = self.room(client) if self._task.chained else 0
-                held = self._open[client] = _Open(size or self._task.slots, self.model)
+                held = self._open[client] = _Open(size or self._task.slots)
             held.rows.append(row)
+            if len(held.rows) == self._task.slots:
+                held.model = self.model
             if len(held.rows) == held.size:
                 self._close(client)
 
@@ -148,7 +150,7 @@ class OfflineRun:
         standing, task = self._standing(client), self._task
         model = model.at(self._number(client))
         if task.chained:
-            sums = Window(task, model)
+            sums = Window(task, lambda: model)
             sums.take(stack(rows, task.size - 1))
             payload, self._standings[client] = release_behind(
                 task, sums.close(), standing, noise, client=client, ledger=LEDGER
@@ -220,11 +222,11 @@ class OfflineRun:
 
 @dataclass(slots=True)
 class _Open:
-    """A window that fills, and the model at which it began."""
+    """A window that fills, and the newest model as its first block did."""
 
     size: int
-    model: Model
     rows: list[Row | None] = field(default_factory=list)
+    model: Model | None = None
 
 
 def run_windows(task: Task, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:

@@ -5,6 +5,7 @@ Clients and offline runs share these functions; nothing else turns records into 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pipeline.estimators.forgetting import bucket_of
@@ -63,13 +64,17 @@ class Standing:
 
 
 class Window:
-    """The sums of a window that fills, block by block at the model at which it began.
+    """The sums of a window that fills, block by block at the newest model as its first is full.
 
     No record is kept longer than until its block of `window.records` slots is full.
+
+    newest: Says which model that is by now; at the one of the beginning it got its room.
+
+    model: At which it is.
     """
 
-    def __init__(self, task: Task, model: Model) -> None:
-        self.model, self._task = model, task
+    def __init__(self, task: Task, newest: Callable[[], Model]) -> None:
+        self.model, self._newest, self._task = newest(), newest, task
         self._waiting: list[Arrays] = []
         self._slots, self._query = 0, list[Query]()
 
@@ -92,6 +97,9 @@ class Window:
         return self._query[0]
 
     def _add(self, block: Arrays) -> None:
+        if not self._query:
+            # behind an older model a chain ends, and there would be less room
+            self.model = max(self.model, self._newest(), key=lambda model: model.version)
         query = self._task.query(block.sound, self.model)
         self._query = [self._query[0] + query if self._query else query]
 

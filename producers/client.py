@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pipeline.errors import VeilstreamError
 from pipeline.records.encode import Encoder
 from pipeline.records.windows import Window
+from pipeline.release.model import Model
 from pipeline.release.share import most_releases
 from pipeline.release.task import Task
 from pipeline.release.usable import Clips, Jumps
@@ -213,7 +214,7 @@ class Client:
                 self._settle(now)
 
     def _begins(self) -> bool:
-        """Begin a window, at the newest model where it is the sums of blocks at one.
+        """Begin a window: where it is the sums of blocks, it is as large as they may be by now.
 
         False: those before it have taken what `trust.largest_share` leaves.
         """
@@ -222,9 +223,12 @@ class Client:
         model, window = self._models.newest, self._window
         room = self._making.standing.room(self._task, model)
         if room:
-            self._sums, self._began = Sums(self._task, model), self._seconds()
+            self._sums, self._began = Sums(self._task, self._newest), self._seconds()
             window.size, window.keep = room, self._sums.take
         return room > 0
+
+    def _newest(self) -> Model:
+        return self._models.newest
 
     def _seconds(self) -> float:
         """Return the time that a window would have if it closed now, in seconds since 1970."""

@@ -164,10 +164,12 @@ class Engine:
         # in records or in seconds, what is left of the labels comes after the last record
         late = self._labels.mean if self._labels.mean and self._in_clock else 0.0
         for window in self._windows.rest(end):
-            taken = OpenWindow(len(window.rows.responses), self._task.slots, 0.0, ended=True)
-            # a client may be bound to keep a window that is not full
-            if isinstance(self._task.policy.decide(taken, Directive(0, 0), 0.0), Send):
-                self._push(window.at.later(late), window)
+            if isinstance(window, Closed):
+                taken = OpenWindow(len(window.rows.responses), self._task.slots, 0.0, ended=True)
+                # a client may be bound to keep a window that is not full
+                if not isinstance(self._task.policy.decide(taken, Directive(0, 0), 0.0), Send):
+                    continue
+            self._push(window.at.later(late), window)
         while self._events:
             self._step()
         if self._pacing is not None:

@@ -1,7 +1,7 @@
-"""When the windows of clients begin, and at which model: as live clients do, which wait for one.
+"""At which model the windows of clients are: as live clients do, which wait for one.
 
-A window closes no sooner than it has begun. One that waits keeps its records in the source, so that
-it holds the same ones, later.
+A window closes no sooner than it has its model. One that waits keeps its records in the source, so
+that it holds the same ones, later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.scheduling.policy import Directive, OpenWindow, Wait
 
 @dataclass(slots=True)
 class _Window:
-    """A window with its slots, once they have come; model: at which it began, if it has."""
+    """A window with its slots, once they have come; model: at which it is, if it has one."""
 
     size: int
     model: Model | None = None
@@ -54,7 +54,7 @@ class Pacing:
             next(held for held in windows if held.closed is None).closed = window
 
     def leaving(self, client: int, model: Model) -> Iterator[tuple[Closed, Model]]:
-        """Yield the windows of a client that leave now, each with the model at which it began.
+        """Yield the windows of a client that leave now, each with its model.
 
         model: The newest that has reached the client.
         """

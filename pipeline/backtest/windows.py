@@ -58,7 +58,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A window whose first slot has come.
+    """A window whose first block is full, or that closes before: at the newest model by then.
 
     size: How many slots it may hold.
     """
@@ -79,11 +79,11 @@ class Closed:
 
 @dataclass(slots=True)
 class _Open:
-    """A window that fills; begun: as `Windows.begun` was when its first slot came."""
+    """A window that fills; begun: as `Windows.begun` was when it had a model, None before."""
 
     opened: float
     size: int
-    begun: bool
+    begun: bool | None = None
     taken: int = 0
     last: int = 0
     features: list[Matrix] = field(default_factory=list)
@@ -122,10 +122,10 @@ class Windows:
         found.sort(key=lambda window: window.at)
         return found
 
-    def rest(self, at: Moment) -> Iterator[Closed]:
+    def rest(self, at: Moment) -> Iterator[Opened | Closed]:
         """Close what is left, in the order of the first slots."""
         for step, client in enumerate(sorted(self._open, key=lambda one: self._open[one].opened)):
-            yield self._close(client, Moment(at.clock, at.cause + step))
+            yield from self._end(client, Moment(at.clock, at.cause + step))
 
     def _fill(self, part: Part, client: int, rows: Integers) -> Iterator[Opened | Closed]:
         clock, done = part.clock[rows], 0
@@ -133,10 +133,9 @@ class Windows:
             held = self._open.get(client)
             if held is None:
                 size = self._growth.next_window(self._before.get(client, 0))
-                held = self._open[client] = _Open(float(clock[done]), size, self.begun)
-                at = Moment(float(clock[done]), part.first + int(rows[done]))
-                yield Opened(at, client, size)
-            full = end = min(done + held.size - held.taken, len(rows))
+                held = self._open[client] = _Open(float(clock[done]), size)
+            until = held.size if held.begun is not None else self._growth.records
+            full = end = min(done + until - held.taken, len(rows))
             if self._seconds is not None:
                 deadline = held.opened + self._seconds
                 end = max(done, min(full, int(np.searchsorted(clock, deadline))))
@@ -144,10 +143,13 @@ class Windows:
                     end = max(end, done + 1)  # a window has its first slot, however short it is
             self._take(held, part, rows[done:end])
             done = end
-            if held.taken == held.size:
-                yield self._close(client, Moment(float(clock[end - 1]), held.last))
+            if held.taken == until:
+                at = Moment(float(clock[end - 1]), held.last)
+                yield from self._begin(client, at)
+                if held.taken == held.size:
+                    yield self._close(client, at)
             elif end < full and self._seconds is not None:
-                yield self._close(client, Moment(held.opened + self._seconds, held.last))
+                yield from self._end(client, Moment(held.opened + self._seconds, held.last))
 
     def _take(self, held: _Open, part: Part, rows: Integers) -> None:
         if not len(rows):
@@ -158,11 +160,21 @@ class Windows:
         held.features.append(np.where(usable[:, None], part.features[rows], 0.0))
         held.responses.append(np.where(usable, part.responses[rows], np.nan))
 
-    def _close_by(self, now: float) -> Iterator[Closed]:
+    def _close_by(self, now: float) -> Iterator[Opened | Closed]:
         seconds = self._seconds or 0.0
         for client in sorted(c for c, held in self._open.items() if held.opened + seconds <= now):
             held = self._open[client]
-            yield self._close(client, Moment(held.opened + seconds, held.last))
+            yield from self._end(client, Moment(held.opened + seconds, held.last))
+
+    def _begin(self, client: int, at: Moment) -> Iterator[Opened]:
+        held = self._open[client]
+        if held.begun is None:
+            held.begun = self.begun
+            yield Opened(at, client, held.size)
+
+    def _end(self, client: int, at: Moment) -> Iterator[Opened | Closed]:
+        yield from self._begin(client, at)
+        yield self._close(client, at)
 
     def _close(self, client: int, at: Moment) -> Closed:
         held = self._open.pop(client)

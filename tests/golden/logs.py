@@ -152,12 +152,17 @@ def _releases(task: Task, case: Case, newest: Callable[[], Model]) -> Iterator[S
     # a simulation has a seed of its own
     noise = SeededStream(11) if task.study.private else None
     standings, filling = dict[str, Standing](), dict[str, Filling]()
+
+    def newest_here() -> Model:
+        return newest().at(number)
+
     for i, (client, rows) in enumerate(windows_of(task, case.rounds)):
-        model = newest().at(partition_of(client.encode(), task.study.stream.partitions))
+        number = partition_of(client.encode(), task.study.stream.partitions)
+        model = newest_here()
         stands, ledger = standings.get(client, Standing()), f"ledger-{client}"
         if task.chained:
             held = filling.pop(client, None)
-            sums, left = held or (Window(task, model), stands.room(task, model))
+            sums, left = held or (Window(task, newest_here), stands.room(task, model))
             sums.take(stack(rows, task.size - 1))
             if left > task.slots:
                 filling[client] = sums, left - task.slots

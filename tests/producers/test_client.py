@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -61,13 +61,19 @@ class Sums:
 def newest_sums(task: RenewableTask, parts: Weighed, missing: int) -> Iterator[Sums]:
     """Yield the sums of the newest epoch, of the two newest, and so on.
 
+    A release can say that its model had seen more slots than there are: it goes with the epoch of
+    those that there are, so that one that lies does not stand alone for all.
+
     missing: Releases of all clients that never came, below numbers that did: what they would have
         cancelled is still there, and counts as noise.
     """
     held: list[BigIntegers | None] = [None] * len(parts)
     groups: list[dict[int, BigIntegers]] = [{} for _ in parts]
     gaps = missing * memory.GAP if task.remembers else 0
-    for epoch in reversed(epochs_of(parts)):
+    epochs = epochs_of(parts)
+    newest = memory.epoch_of(sum(state.slots for _, state in parts), task.slots)
+    newest = max(newest, epochs[0]) if epochs else newest
+    for epoch in reversed(epochs):
         for place, (_, state) in enumerate(parts):
             own, before = state.epochs.get(epoch), held[place]
             if own is not None:
@@ -75,6 +81,8 @@ def newest_sums(task: RenewableTask, parts: Weighed, missing: int) -> Iterator[S
                 for group, part in state.groups[epoch].items():
                     mine = groups[place]
                     mine[group] = mine[group] + part if group in mine else part
+        if epoch > newest:
+            continue
         noise = sum(w * w * (state.noise[epoch] + gaps) for w, state in parts)
         sums = [
             (w, own, mine)
