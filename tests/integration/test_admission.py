@@ -18,6 +18,7 @@ from agents.refold import refold
 from infra.local import LocalRuntime
 from infra.roll import Roll
 from pipeline.messages.admission import Admission, write_signed
+from pipeline.messages.form import CHAIN
 from pipeline.messages.model import write_model
 from pipeline.messages.topics import partition_of
 from pipeline.privacy.randomness import SecureStream
@@ -133,13 +134,19 @@ def test_admitted_clients_are_folded_and_strangers_become_dead_letters(stage: St
     assert done.returncode == 0, done.stderr
 
 
+def numbered_anew(release: bytes, seq: int, slots: int) -> bytes:
+    """Give a release of form 3 another number, and as many slots before it as go with that."""
+    place, held = len(release) - 16 - CHAIN.itemsize, struct.pack("<q", seq * slots)
+    return release[:80] + struct.pack("<q", seq) + release[88:place] + held + release[place + 8 :]
+
+
 def forge(stage: Stage) -> int:
     """Send what somebody who reads and writes the topics can make; return how many."""
     task, far = stage.task, 2**37
     model = Model(far, task.first_model.lattice + 4096, (1024, 1024))
     # a true release with the next numbers: it names the client and its ledger
     true = next(r.value for r in stage.releases() if r.key == b"north" and r.value[:1] == b"V")
-    numbered = [true[:80] + struct.pack("<q", seq) + true[88:] for seq in range(10, 41)]
+    numbered = [numbered_anew(true, seq, task.slots) for seq in range(10, 41)]
     strange = [
         release_of(task, [], model, SecureStream(), client="nobody", ledger="l", seq=i)
         for i in range(80)
