@@ -28,14 +28,14 @@ def study() -> str:
 
 
 def methods() -> str:
-    """Return the keys that each method of estimation adds."""
+    """Return the keys that methods of estimation add, those that add any."""
     lines: list[str] = []
     for kind, place in METHODS.items():
         module = import_module(place.rpartition(".")[0] + ".spec")
-        name, table = next((n, t) for n, t in TABLES if hasattr(module, n))
-        lines += [f"## `[{table}]` of {kind}", ""]
-        schema = msgspec.json.schema(getattr(module, name))
-        lines += _tables(schema, level=3)
+        for name, table in TABLES:
+            if hasattr(module, name):
+                lines += [f"## `[{table}]` of {kind}", ""]
+                lines += _tables(msgspec.json.schema(getattr(module, name)), level=3)
     for kind, place in OFFLINE.items():
         module_name, _, name = place.partition(":")
         keys = getattr(import_module(module_name), name).keys

@@ -10,7 +10,8 @@ from pipeline.cli.flights import ASKED, MAIN, Flights
 from pipeline.library.comparing import covers
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun, by_client
+from pipeline.offline import OfflineRun
+from pipeline.records.encode import Row
 from pipeline.release.task import Task
 from pipeline.study import Study, load_study, parse_study, with_keys
 from producers.sources.flights import AIRLINES
@@ -62,10 +63,14 @@ def delayed(shown: Flights, task: Task, records: int) -> EstimateMessage:
     """Stream the flights with a model for every release that is so many records late."""
     run = OfflineRun(task)
     models = deque([run.model], maxlen=records // task.slots + 1)
-    for client, rows in by_client(shown.slots, task.slots):
-        run.fold(client, run.release(client, rows, models[0]))
-        run.move()
-        models.append(run.model)
+    windows: dict[str, list[Row | None]] = {}
+    for client, row in shown.slots:
+        rows = windows.setdefault(client, [])
+        rows.append(row)
+        if len(rows) == task.slots:
+            run.fold(client, run.release(client, windows.pop(client), models[0]))
+            run.move()
+            models.append(run.model)
     return run.estimate(0.0)[1]
 
 

@@ -379,7 +379,11 @@ def test_bad_data_end_in_an_error_or_a_finite_estimate_with_a_true_status(
         assert found["reason"]
         assert all(c["interval"] is None for c in found["coefficients"])
     # no best fit exists, or nothing says which of many it is
-    endless = ridge == 0 and case in ("separable", "constant column", "collinear columns")
+    # (noised sums of some hundred records do not show that no record lies on the wrong side)
+    sums_tell = not (private and case == "separable")
+    endless = (
+        ridge == 0 and sums_tell and case in ("separable", "constant column", "collinear columns")
+    )
     if endless or case in ("one class", "more features than records"):
         assert all(c["interval"] is None for c in found["coefficients"])
     if endless and kind not in NOISED:
