@@ -6,7 +6,7 @@ its last label has come, its release is made at the newest model that has reache
 arrives after the network's delay and is folded in the order of arrival; the worker publishes at the
 study's rhythm, or when a model is due; model and estimate reach clients and predictors after
 another delay, all at once. Where releases depend on those before them, a window begins when models
-have kept up, and its release is at the model of then.
+have kept up, and its release is at the newest model of when its first block was full.
 """
 
 from __future__ import annotations

@@ -18,11 +18,15 @@ from producers.sources import open_source
 from tests.builders import SeededStream, oracle
 
 TASK = task_of(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
-#: Without the ridge and the norm that noise asks for: what the reference was made with.
+#: Without the ridge, the norm and the weight that noise asks for: what the reference was made with.
 REFERENCE = task_of(
     with_keys(
         without_privacy(TASK.study),
-        {"estimator.ridge": 1e-3, "estimator.norm_bound": None},
+        {
+            "estimator.ridge": 1e-3,
+            "estimator.norm_bound": None,
+            "estimator.class_weights.maximum": 8.0,
+        },
         name="shuttle",
     )
 )
@@ -48,8 +52,8 @@ def test_the_exact_fit_without_privacy_has_every_interval(shuttle):
     assert (exact.status, exact.privacy.mechanism) == ("ready", "none")
     assert all(row.interval is not None for row in exact.coefficients)
     assert counts(exact, exact)["covering_fit"] == TASK.size
-    # the ridge costs about a point
-    assert 0.97 <= score(shuttle, exact) <= 0.9875
+    # ridge, norm and weight cost a point and a half
+    assert 0.965 <= score(shuttle, exact) <= 0.975
 
 
 def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
@@ -95,7 +99,7 @@ def private(shuttle):
 
 
 def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plain, private):
-    # of 300 runs with fresh noise the mean was 1.0 and the worst 1.5 points below
+    # of 100 seeds the mean was 1.55 and the worst 1.7 points below, mostly by ridge and weight
     assert score(shuttle, private) >= score(shuttle, plain) - 0.02
     assert private.releases == 160
     assert private.records == 40_000
@@ -104,8 +108,8 @@ def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plai
 def test_the_private_study_has_intervals_that_hold_the_exact_fit(shuttle, private):
     found = counts(private, shuttle.exact())
     assert private.status == "ready"
-    # of 20 seeds, this the first of them, all had 10 intervals: 196 of 200 held the fit, and 2 to 6
-    # of each excluded zero; one run with fresh noise before them held 7
+    # of 100 seeds, this the first of them, 998 of 1,000 coefficients had intervals, 974 held the
+    # fit, and 5 to 8 of each excluded zero
     assert found["intervals"] >= 8
     assert found["covering_fit"] >= 8
-    assert found["excluding_zero"] >= 2
+    assert found["excluding_zero"] >= 5
