@@ -11,6 +11,7 @@ import faust
 from yarl import URL
 
 from agents.announcing import Announcing
+from agents.authority import store_of
 from agents.folding import Folding
 from agents.health import Health
 from agents.link import Link, ReleasesLog
@@ -26,8 +27,6 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from state import RedisStore
-from state.connection import redis_client
 
 
 async def tell_of_waits(
@@ -77,7 +76,7 @@ def create_app(
     verify: The study file, and seconds between two comparisons with a second fold; None: none.
     """
     topics = Topics.of(task.study)
-    store = RedisStore(redis_client(settings), task)
+    store = store_of(task, settings)
     link = Link(settings)
     log = ReleasesLog(lambda: app.consumer, topics.releases.name)
 

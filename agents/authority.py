@@ -11,6 +11,8 @@ from pipeline.reducer import Partition
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.trust.keys import Pair
+from state import RedisStore
+from state.connection import redis_client
 
 
 def authenticator(task: Task, settings: Settings) -> Authenticator | None:
@@ -34,6 +36,22 @@ def authenticator(task: Task, settings: Settings) -> Authenticator | None:
         return pairs
 
     return Authenticator(task, held.pairs, held.least, again=again)
+
+
+def state_key(task: Task, settings: Settings) -> bytes:
+    """Return the key of the MACs over a study's stored state; ConfigError as above.
+
+    It follows from the study's first key, which every file has: a change of keys leaves the state
+    as it is. Empty where releases are open.
+    """
+    if not task.study.authenticated:
+        return b""
+    return read_study(settings, task.study.name).pairs[0].state_key
+
+
+def store_of(task: Task, settings: Settings) -> RedisStore:
+    """Return the stored state of a study; ConfigError as `state_key`."""
+    return RedisStore(redis_client(settings), task, state_key(task, settings))
 
 
 def begin_admitted(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from agents.authority import authenticator, begin_admitted
+from agents.authority import authenticator, begin_admitted, store_of
 from agents.history import History
 from agents.refold import history_of
 from pipeline.errors import OffsetGap, PayloadError
@@ -22,8 +22,6 @@ from pipeline.release.task import Task
 from pipeline.replay.comparing import Difference, difference
 from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
-from state import RedisStore
-from state.connection import redis_client
 
 #: Told of how many of how many published estimates have been looked at.
 Report = Callable[[int, int], None]
@@ -119,7 +117,7 @@ def check(
     for those estimates. Raises OffsetGap if retention took the start of the log, and that is not
     accepted; BrokerError, StoreError if Kafka or Redis fails.
     """
-    erased = RedisStore(redis_client(settings), task).erased()
+    erased = store_of(task, settings).erased()
     topics, found = Topics.of(task.study), Checked()
     with (
         history_of(task, settings, stopped) as releases,

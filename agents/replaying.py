@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from agents.authority import authenticator, begin_admitted
+from agents.authority import authenticator, begin_admitted, store_of
 from agents.history import History, Interrupted
 from agents.outputs import Output, file_faults
 from agents.refold import history_of
@@ -27,8 +27,6 @@ from pipeline.replay.ranges import Bound, Extent, Rhythm, Span, resolve
 from pipeline.replay.run import Replay
 from pipeline.replay.saved import Saved
 from pipeline.settings import Settings
-from state import RedisStore
-from state.connection import redis_client
 
 #: Seconds between two savings of the position.
 SAVE_SECONDS = 10.0
@@ -113,7 +111,7 @@ def run_replay(
 
     Raises VeilstreamError: whatever keeps it from its end.
     """
-    erased = RedisStore(redis_client(settings), live).erased()
+    erased = store_of(live, settings).erased()
     saved = None
     if job.memo is not None and job.memo.exists():
         with file_faults(str(job.memo)):

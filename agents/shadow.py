@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from agents.authority import authenticator, begin_admitted
+from agents.authority import authenticator, begin_admitted, store_of
 from agents.history import History
 from agents.log_extent import check_end
 from agents.refold import history_of
@@ -20,8 +20,6 @@ from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
-from state import RedisStore
-from state.connection import redis_client
 
 
 class Compared(NamedTuple):
@@ -41,7 +39,7 @@ class Shadow:
 
     def __init__(self, task: Task, settings: Settings, stopped: Callable[[], bool]) -> None:
         self._task, self._settings, self._stopped = task, settings, stopped
-        self._store = RedisStore(redis_client(settings), task)
+        self._store = store_of(task, settings)
         self._trust = authenticator(task, settings)
         self._reducer = Reducer(task, trust=self._trust)
         #: Each partition with the offset that it began at.

@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 
 from agents.announcing import say_all
 from agents.app import create_app
-from agents.authority import authenticator
+from agents.authority import authenticator, store_of
 from infra import saying
 from infra.connection import told
 from infra.local.state import hold
@@ -27,8 +27,6 @@ from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import require_live
-from state import RedisStore
-from state.connection import redis_client
 
 #: Of a study whose releases are open.
 OPEN = (
@@ -65,7 +63,7 @@ def _run(
     health: tuple[str, int] | None,
     verify: tuple[Path, float] | None,
 ) -> None:
-    store = RedisStore(redis_client(settings), task)
+    store = store_of(task, settings)
     # a state that this worker must refuse is refused before it joins the group, where it would
     # hold partitions that others could serve
     states = [store.load(number) for number in range(task.study.stream.partitions)]

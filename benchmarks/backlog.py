@@ -253,19 +253,18 @@ def folded(study: Path, settings: Settings) -> float:
     """Wait until all releases are folded, and return when that was, in seconds since 1970."""
     from kafka import TopicPartition  # noqa: PLC0415
 
+    from agents.authority import store_of  # noqa: PLC0415
     from infra.connection import log_reader  # noqa: PLC0415
     from pipeline.messages.topics import Topics  # noqa: PLC0415
     from pipeline.methods import task_of  # noqa: PLC0415
     from pipeline.study import read_study  # noqa: PLC0415
-    from state import RedisStore  # noqa: PLC0415
-    from state.connection import redis_client  # noqa: PLC0415
 
     task = task_of(read_study(study))
     place = TopicPartition(Topics.of(task.study).releases.name, 0)
     asked = time.time()
     with log_reader(settings, wait_ms=100) as reader:
         end = reader.end_offsets([place])[place]
-    store, took = RedisStore(redis_client(settings), task), time.time() - asked
+    store, took = store_of(task, settings), time.time() - asked
     while store.watermark(0) < end:
         time.sleep(0.005)
         took = 0.0

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import aiokafka
 
+from agents.authority import store_of
 from benchmarks.fold import memory, processor
 from benchmarks.load import CLIENTS, fill, study_text, task_of
 from benchmarks.trust import mutated
@@ -32,7 +33,6 @@ from infra.local import LocalRuntime
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from state import RedisStore
-from state.connection import redis_client
 from tests.stage import read_topic
 
 GOOD, EVERY, MOST_MIB, TIMES = 2000, 500, 300.0, 20
@@ -77,7 +77,7 @@ def flood(settings: Settings, count: int, backlog: bool) -> dict[str, object]:
         sending.start()
         sending.join()
     process, sizes = subprocess.Popen(command, env=env), list[tuple[int, float]]()
-    store = RedisStore(redis_client(settings), task)
+    store = store_of(task, settings)
     try:
         _wait(store, len(held), process, sizes)
         first = memory(process.pid)

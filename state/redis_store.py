@@ -15,7 +15,7 @@ import redis
 
 from pipeline.errors import StaleSnapshot, StateError
 from pipeline.reducer import HEAD, Partition, Summed
-from pipeline.reducer.checksums import Damaged, opened, stamped
+from pipeline.reducer.checksums import Damaged, Place, opened, stamped
 from pipeline.release.task import Task
 from state import keys, stored
 from state.faults import WrongType, ask
@@ -32,9 +32,11 @@ class RedisStore:
     """Snapshots of one study.
 
     client: A connection with `decode_responses=False`.
+    secret: Key of the MACs over what is stored; empty in a study without keys.
     """
 
-    def __init__(self, client: redis.Redis, task: Task) -> None:
+    def __init__(self, client: redis.Redis, task: Task, secret: bytes = b"") -> None:
+        self._secret = secret
         self._client = client
         self._task = task
         self._study = task.study.name
@@ -60,11 +62,11 @@ class RedisStore:
         be read; StoreError if Redis is out of reach.
         """
         # one transaction, or a commit between the two reads would tear the snapshot
-        names, erased = self._names(partition), keys.erased(self._study)
+        names, erased = self._names(partition), self._erased
         pipeline = self._client.pipeline(transaction=True)
-        pipeline.hgetall(names[0])
-        pipeline.hgetall(names[1])
-        pipeline.smembers(erased)
+        pipeline.hgetall(names[0].key)
+        pipeline.hgetall(names[1].key)
+        pipeline.smembers(erased.key)
         fields, clients, members = cast(
             "tuple[dict[bytes, bytes], dict[bytes, bytes], set[bytes]]", self._ask(pipeline.execute)
         )
@@ -114,11 +116,11 @@ class RedisStore:
         return found
 
     def _summed(self, partition: int) -> Held:
-        key = keys.snapshot(self._study, partition)
-        found = cast("dict[bytes, bytes]", self._ask(lambda: self._client.hgetall(key)))
+        place = self._names(partition)[0]
+        found = cast("dict[bytes, bytes]", self._ask(lambda: self._client.hgetall(place.key)))
         if not found:
             return b"", Partition.empty(self._task)
-        return found.get(HEAD.encode(), b""), stored.summed(self._task, key, found)
+        return found.get(HEAD.encode(), b""), stored.summed(self._task, place, found)
 
     def commit(self, partition: int, state: Partition, *, expected: int) -> None:
         """Write what changed, if the stored watermark is the expected one.
@@ -133,12 +135,12 @@ class RedisStore:
 
         Raises StaleSnapshot if a client was taken out; StateError, StoreError as `load`.
         """
-        names, erased = self._names(partition), keys.erased(self._study)
+        names, erased = self._names(partition), self._erased
         pipeline = self._client.pipeline(transaction=True)
-        pipeline.hgetall(names[0])
-        pipeline.smembers(erased)
+        pipeline.hgetall(names[0].key)
+        pipeline.smembers(erased.key)
         if clients:
-            pipeline.hmget(names[1], *clients)
+            pipeline.hmget(names[1].key, *clients)
         fields, members, *found = self._ask(pipeline.execute)
         if stored.erased_names(erased, members) != state.erased:
             raise StaleSnapshot(
@@ -176,7 +178,7 @@ class RedisStore:
             *removed,
             *_flat(written.clients),
         ]
-        every = [*names, keys.erased(self._study)]
+        every = [names[0].key, names[1].key, self._erased.key]
         self._ask(lambda: self._commit(keys=every, args=arguments))
         state.stored()
 
@@ -185,9 +187,9 @@ class RedisStore:
 
         StateError if one is damaged.
         """
-        key = keys.erased(self._study)
-        members = cast("set[bytes]", self._ask(lambda: self._client.smembers(key)))
-        return stored.erased_names(key, members)
+        place = self._erased
+        members = cast("set[bytes]", self._ask(lambda: self._client.smembers(place.key)))
+        return stored.erased_names(place, members)
 
     def replace(self, partition: int, state: Partition) -> None:
         """Overwrite a snapshot, whatever is stored: for rebuilding with all workers stopped."""
@@ -211,8 +213,8 @@ class RedisStore:
                 if self.watermark(partition) != state.head.next_offset:
                     raise StaleSnapshot("a worker of this study is running; stop it first")
             pipeline.multi()
-            erased = keys.erased(self._study)
-            pipeline.sadd(erased, stored.erased_member(erased, client))
+            erased = self._erased
+            pipeline.sadd(erased.key, stored.erased_member(erased, client))
             for partition, state in states.items():
                 self._overwrite(pipeline, partition, state)
             self._ask(pipeline.execute)
@@ -231,7 +233,7 @@ class RedisStore:
             return None
         try:
             version = (held[0] or b"").decode()
-            return int(version), opened(key, version, held[1] or b"")
+            return int(version), opened(Place(key, self._secret), version, held[1] or b"")
         except (Damaged, ValueError):
             raise StateError(
                 f"the model under {key} in Redis is damaged: its checksum does not fit. Remove the "
@@ -245,15 +247,23 @@ class RedisStore:
         StaleSnapshot if another worker has published in between.
         """
         key = keys.model(self._study)
-        arguments: list[int | bytes] = [version, stamped(key, str(version), payload)]
+        place = Place(key, self._secret)
+        arguments: list[int | bytes] = [version, stamped(place, str(version), payload)]
         self._ask(lambda: self._model(keys=[key], args=arguments))
 
     def remove_model(self) -> None:
         """Forget the newest model, whatever it is: with all workers stopped."""
         self._ask(lambda: self._client.delete(keys.model(self._study)))
 
-    def _names(self, partition: int) -> tuple[str, str]:
-        return keys.snapshot(self._study, partition), keys.clients(self._study, partition)
+    @property
+    def _erased(self) -> Place:
+        return Place(keys.erased(self._study), self._secret)
+
+    def _names(self, partition: int) -> stored.Places:
+        return (
+            Place(keys.snapshot(self._study, partition), self._secret),
+            Place(keys.clients(self._study, partition), self._secret),
+        )
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         try:
@@ -278,11 +288,11 @@ class RedisStore:
 
     def _overwrite(self, pipeline: redis.client.Pipeline, partition: int, state: Partition) -> None:
         names = self._names(partition)
-        pipeline.delete(*names)
+        pipeline.delete(names[0].key, names[1].key)
         written = stored.packed(names, state, everything=True)
         written.fields[WATERMARK] = str(state.head.next_offset).encode()
-        _put(pipeline, names[0], written.fields)
-        _put(pipeline, names[1], written.clients)
+        _put(pipeline, names[0].key, written.fields)
+        _put(pipeline, names[1].key, written.clients)
 
 
 def _put(pipeline: redis.client.Pipeline, key: str, fields: Mapping[str, bytes]) -> None:

@@ -6,13 +6,23 @@ A number or a name that is none of ours is a fault of the state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
 from pipeline.errors import StateError
 from pipeline.reducer import HEAD, SCHEMA, Partition, Snapshot
-from pipeline.reducer.checksums import SIZE, Checksums, Damaged, checksum, opened, stamped
+from pipeline.reducer.checksums import (
+    SIZE,
+    WHOLE,
+    Checksums,
+    Damaged,
+    Place,
+    checksum,
+    opened,
+    stamped,
+)
 from pipeline.reducer.head import read_head
 from pipeline.release.task import Task
 
@@ -23,6 +33,9 @@ DOUBT = "doubt"
 REBUILD = "stop the workers and run `veilstream state rebuild`"
 #: What to do where the log is another than was folded.
 RECOVER = "stop the workers and run `veilstream study recover` (docs/guides/lost-log.md)"
+
+
+Places = tuple[Place, Place]
 
 
 class Packed(NamedTuple):
@@ -50,8 +63,8 @@ class _Old(msgspec.Struct):
     schema: int
 
 
-def packed(keys: tuple[str, str], state: Partition, *, everything: bool) -> Packed:
-    """Return a partition as it is to be stored under two keys: all of it, or what has changed."""
+def packed(places: Places, state: Partition, *, everything: bool) -> Packed:
+    """Return a partition as it is to be stored in two places: all of it, or what has changed."""
     sums, clients = state.sums_checksums, state.clients_checksums
     if everything:
         sums.clear()
@@ -59,18 +72,18 @@ def packed(keys: tuple[str, str], state: Partition, *, everything: bool) -> Pack
     fields, removed = state.fields(everything=everything), state.removed_fields()
     head = fields.pop(HEAD)
     found = Packed(
-        sums.stamp(keys[0], fields),
+        sums.stamp(places[0], fields),
         removed,
-        clients.stamp(keys[1], state.client_fields(everything=everything)),
+        clients.stamp(places[1], state.client_fields(everything=everything)),
     )
     sums.remove(removed)
-    found.fields[HEAD] = stamped(keys[0], HEAD, head + _totals(sums, clients))
+    found.fields[HEAD] = stamped(places[0], HEAD, head + _seals(places[0], head, sums, clients))
     return found
 
 
 def unpacked(
     task: Task,
-    keys: tuple[str, str],
+    places: Places,
     stored: Mapping[bytes, bytes],
     progress: Mapping[bytes, bytes],
     erased: frozenset[str],
@@ -87,25 +100,25 @@ def unpacked(
     if not stored:
         if progress:
             raise StateError(
-                f"{keys[0]} is gone and {keys[1]} is there: the store has lost a part of the "
-                f"state; {REBUILD}"
+                f"{places[0].key} is gone and {places[1].key} is there: the store has lost a part "
+                f"of the state; {REBUILD}"
             )
         return Partition.empty(task, erased)
-    fields, totals, sums = _opened_sums(task, keys[0], stored, doubted=doubted)
+    fields, seals, sums = _opened_sums(task, places[0], stored, doubted=doubted)
     clients = Checksums()
-    values = _opened(keys[1], text_keys(progress), clients)
+    values = _opened(places[1], text_keys(progress), clients)
     loaded = Partition.decode(task, fields, values, erased)
-    if totals != _totals(sums, clients):
+    if seals != _seals(places[0], fields[HEAD], sums, clients):
         raise StateError(
-            f"the clients' progress under {keys[1]} is not of the same time as the sums: the store "
-            f"has lost a part of it, or somebody has put an old copy back; {REBUILD}"
+            f"the clients' progress under {places[1].key} is not of the same time as the sums: the "
+            f"store has lost a part of it, or somebody has put an old copy back; {REBUILD}"
         )
     loaded.sums_checksums, loaded.clients_checksums = sums, clients
     return loaded
 
 
 def beside(
-    keys: tuple[str, str],
+    places: Places,
     state: Partition,
     stored: Mapping[bytes, bytes],
     progress: Mapping[str, bytes | None],
@@ -114,62 +127,60 @@ def beside(
 
     stored, progress: The whole snapshot, and of some clients.
     """
-    head = state.fields(everything=False)[HEAD] + _totals(
-        state.sums_checksums, state.clients_checksums
-    )
-    held = {**state.sums_checksums.held, HEAD: checksum(keys[0], HEAD, head)}
+    head = state.fields(everything=False)[HEAD]
+    head += _seals(places[0], head, state.sums_checksums, state.clients_checksums)
+    held = {**state.sums_checksums.held, HEAD: checksum(places[0], HEAD, head)}
     found = Beside([], [name for name in stored if not _is_ours(name, held)], [])
     clients = state.clients_checksums.held
-    for key, name, mark, data in (
-        *((keys[0], name, mark, stored.get(name.encode())) for name, mark in held.items()),
-        *((keys[1], name, clients[name], data) for name, data in progress.items()),
+    for place, name, mark, data in (
+        *((places[0], name, mark, stored.get(name.encode())) for name, mark in held.items()),
+        *((places[1], name, clients[name], data) for name, data in progress.items()),
     ):
-        if data is None or not data.endswith(checksum(key, name, data[:-SIZE]).to_bytes(SIZE)):
+        if data is None or data != stamped(place, name, data[:-SIZE]):
             found.damaged.append(name)
-        elif data[-SIZE:] != mark.to_bytes(SIZE):
+        elif data[-SIZE:] != mark[:SIZE]:
             found.foreign.append(name)
     return found
 
 
-def _is_ours(name: bytes, held: Mapping[str, int]) -> bool:
+def _is_ours(name: bytes, held: Mapping[str, bytes]) -> bool:
     known = name.decode(errors="replace")
     return known in held or known in (WATERMARK, DOUBT)
 
 
-def summed(task: Task, key: str, stored: Mapping[bytes, bytes]) -> Snapshot:
+def summed(task: Task, place: Place, stored: Mapping[bytes, bytes]) -> Snapshot:
     """Rebuild the sums of a partition, without its clients; StateError as `unpacked`."""
-    fields, _, _ = _opened_sums(task, key, stored, doubted=False)
+    fields, _, _ = _opened_sums(task, place, stored, doubted=False)
     return Snapshot.decode(task, fields)
 
 
 def _opened_sums(
-    task: Task, key: str, stored: Mapping[bytes, bytes], *, doubted: bool
+    task: Task, place: Place, stored: Mapping[bytes, bytes], *, doubted: bool
 ) -> tuple[dict[str, bytes], bytes, Checksums]:
-    """Return the values of a snapshot's fields, the totals of its head, and its checksums."""
+    """Return the values of a snapshot's fields, the seals of its head, and its checksums."""
     fields = text_keys(stored)
     watermark = number_of(fields.pop(WATERMARK, None))
     doubt = fields.pop(DOUBT, None)
     raw = fields.pop(HEAD, b"")
-    _check_schema(raw)
-    head = _opened(key, {HEAD: raw}, Checksums())[HEAD]
+    _check_version(task, place, raw)
+    head = _opened(place, {HEAD: raw}, Checksums())[HEAD]
     sums = Checksums()
-    values = _opened(key, fields, sums)
-    totals = head[-2 * SIZE :]
-    if totals[:SIZE] != sums.total.to_bytes(SIZE):
+    values = _opened(place, fields, sums)
+    values[HEAD], seals = head[: -2 * SIZE], head[-2 * SIZE :]
+    if seals[:SIZE] != _seals(place, values[HEAD], sums, Checksums())[:SIZE]:
         raise StateError(
-            f"the sums under {key} are not those that its head was stored with: the store has lost "
-            f"a part of them, or somebody has put an old copy back; {REBUILD}"
+            f"the sums under {place.key} are not those that its head was stored with: the store "
+            f"has lost a part of them, or somebody has put an old copy back; {REBUILD}"
         )
-    values[HEAD] = head[: -2 * SIZE]
     if read_head(task, values).next_offset != watermark:
-        raise StateError(f"the stored watermark and state under {key} disagree; {REBUILD}")
+        raise StateError(f"the stored watermark and state under {place.key} disagree; {REBUILD}")
     if doubt is not None and not doubted:
         raise StateError(
-            f"a verification has found that the state under {key} is not what the log folds to "
-            f"({doubt_of(doubt)}); {REBUILD}, or `veilstream state verify`, which "
+            f"a verification has found that the state under {place.key} is not what the log folds "
+            f"to ({doubt_of(doubt)}); {REBUILD}, or `veilstream state verify`, which "
             "clears this if it finds them equal"
         )
-    return values, totals, sums
+    return values, seals, sums
 
 
 def doubt_of(said: bytes | None) -> str:
@@ -178,46 +189,60 @@ def doubt_of(said: bytes | None) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
-def _opened(key: str, fields: Mapping[str, bytes], checksums: Checksums) -> dict[str, bytes]:
+def _opened(place: Place, fields: Mapping[str, bytes], checksums: Checksums) -> dict[str, bytes]:
     try:
-        return checksums.open(key, fields)
+        return checksums.open(place, fields)
     except Damaged as damaged:
         raise StateError(
-            f"the field {damaged.args[0]!r} of {key} in Redis is damaged: its checksum does not "
-            f"fit; {REBUILD}, and see to the memory and the disk of Redis"
+            f"the field {damaged.args[0]!r} of {place.key} in Redis is damaged: its checksum does "
+            f"not fit; {REBUILD}, and see to the memory and the disk of Redis, and to who may "
+            "write to it"
         ) from None
 
 
-def _check_schema(raw: bytes) -> None:
-    """Refuse the head of an earlier version, which has no checksum, in words of its own."""
-    try:
-        old = msgspec.msgpack.decode(raw, type=_Old)
-    except msgspec.DecodeError:
-        return
-    raise StateError(
-        f"the stored state has schema {old.schema}, this version reads {SCHEMA}; run "
-        "`veilstream state rebuild`, or, where clients were updated too, give the study a new name"
+def _check_version(task: Task, place: Place, raw: bytes) -> None:
+    """Refuse the head of an earlier version, or of before the study had keys, in words of its own.
+
+    Their checksums are others, and the first heads had none.
+    """
+    for head in (raw, raw[: -3 * SIZE]):
+        try:
+            old = msgspec.msgpack.decode(head, type=_Old)
+        except msgspec.DecodeError:
+            continue
+        if old.schema != SCHEMA:
+            raise StateError(
+                f"the stored state has schema {old.schema}, this version reads {SCHEMA}; run "
+                "`veilstream state rebuild`, or, where clients were updated too, give the study a "
+                "new name"
+            )
+    with suppress(Damaged):
+        read_head(task, {HEAD: opened(Place(place.key), HEAD, raw)[: -2 * SIZE]})
+
+
+def _seals(place: Place, head: bytes, sums: Checksums, clients: Checksums) -> bytes:
+    """Return what says that a head belongs to sums, and to both these and clients."""
+    first, second = (part.total.to_bytes(WHOLE) for part in (sums, clients))
+    return (
+        checksum(place, "sums", head + first)[:SIZE]
+        + checksum(place, "clients", head + first + second)[:SIZE]
     )
 
 
-def _totals(sums: Checksums, clients: Checksums) -> bytes:
-    return sums.total.to_bytes(SIZE) + clients.total.to_bytes(SIZE)
-
-
-def erased_member(key: str, client: str) -> bytes:
+def erased_member(place: Place, client: str) -> bytes:
     """Return the name of an erased client as a set holds it: with its checksum."""
-    return stamped(key, "", client.encode())
+    return stamped(place, "", client.encode())
 
 
-def erased_names(key: str, members: Iterable[bytes]) -> frozenset[str]:
+def erased_names(place: Place, members: Iterable[bytes]) -> frozenset[str]:
     """Return the ids of erased clients; StateError if one is damaged."""
     try:
-        return frozenset(opened(key, "", member).decode() for member in members)
+        return frozenset(opened(place, "", member).decode() for member in members)
     except (Damaged, UnicodeDecodeError):
         raise StateError(
-            f"a name in {key} in Redis is damaged: nobody can tell which clients were taken out. "
-            f"Remove the key (DEL), {REBUILD}, and `veilstream state forget` for each client that "
-            "had been taken out"
+            f"a name in {place.key} in Redis is damaged: nobody can tell which clients were taken "
+            f"out. Remove the key (DEL), {REBUILD}, and `veilstream state forget` for each client "
+            "that had been taken out"
         ) from None
 
 

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
+from agents.authority import state_key
+from infra.keyring import study_path
 from infra.topics import ensure_topics
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
@@ -153,7 +155,6 @@ class Stage:
             kafka=kafka, redis=redis_url, folder=str(folder / "home"), ledger_topic=ledger_topic
         )
         self.redis = redis_client(self.settings)
-        self.store = RedisStore(self.redis, self.task)
         self.processes: dict[str, Process] = {}
         self._arguments: dict[str, tuple[object, ...]] = {}
         #: Those whose end the test knows of: it has ended them, or asked for their code.
@@ -166,6 +167,13 @@ class Stage:
             # clients of other tests have the same ids
             "VEILSTREAM_LEDGER_TOPIC": ledger_topic,
         }
+
+    @property
+    def store(self) -> RedisStore:
+        """The stored state, under the study's key where it has one by now."""
+        there = study_path(self.settings, self.task.study.name).exists()
+        key = state_key(self.task, self.settings) if there else b""
+        return RedisStore(self.redis, self.task, key)
 
     def __enter__(self) -> Stage:
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from agents.authority import authenticator
+from agents.authority import authenticator, store_of
 from agents.refold import log_ends, refold
 from infra.admissions import announce_keys, retire, say_again, tell_again
 from infra.connection import read_partition
@@ -25,7 +25,6 @@ from pipeline.settings import Settings
 from pipeline.words import counted, listed
 from producers.client_id import shown
 from state import RedisStore
-from state.connection import redis_client
 
 CLOSED = (
     "recovered. Look at `veilstream client list`: revoke whom you do not know, and take out what "
@@ -55,7 +54,7 @@ def tell_losses(task: Task, settings: Settings) -> None:
 
     Changes nothing: whoever is asked whether to recover must know it.
     """
-    store, name = RedisStore(redis_client(settings), task), Topics.of(task.study).releases.name
+    store, name = store_of(task, settings), Topics.of(task.study).releases.name
     ends = log_ends(task, settings) if partitions_of(settings, name) else {}
     for number in range(task.study.stream.partitions):
         try:
@@ -76,7 +75,7 @@ def tell_losses(task: Task, settings: Settings) -> None:
 
 def recovered(task: Task, settings: Settings) -> None:
     """Bring a study back; VeilstreamError if Kafka, Redis or the study's keys are not usable."""
-    topics, store = Topics.of(task.study), RedisStore(redis_client(settings), task)
+    topics, store = Topics.of(task.study), store_of(task, settings)
     trust = authenticator(task, settings)
     ensure_topics(settings, topics.all())
     states = _folded(task, settings, store)

@@ -15,6 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 
+from agents.authority import store_of
 from infra.local.ports import HOST, free_port
 from infra.waiting import Waiting
 from pipeline.cli.admission import admit_here
@@ -32,7 +33,6 @@ from pipeline.records.encode import Row
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
-from state.connection import redis_client
 
 #: The share of the releases after which the worker is killed.
 KILL_AFTER = 0.45
@@ -153,7 +153,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         """Connect to the state."""
-        self._store = RedisStore(redis_client(self.settings), self.task)
+        self._store = store_of(self.task, self.settings)
 
     def open(self, seconds: float, ahead: float | None = None) -> None:
         """Start the worker and the clients.

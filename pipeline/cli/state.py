@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from agents.authority import store_of
 from agents.history import Interrupted
 from agents.log_extent import check_end
 from agents.refold import log_ends, refold
@@ -38,7 +39,6 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.words import counted
 from state import RedisStore
-from state.connection import redis_client
 from state.stored import REBUILD, RECOVER
 
 DOING = "`veilstream state`"
@@ -139,7 +139,7 @@ def rebuild(study: Path, accept_loss: bool) -> None:
 
 def _opened(study: Path) -> tuple[Task, Settings, RedisStore]:
     task, settings = live_task_of(study, DOING), connected(Settings.read(), redis=True)
-    return task, settings, RedisStore(redis_client(settings), task)
+    return task, settings, store_of(task, settings)
 
 
 def _keep_verifying(
@@ -191,7 +191,7 @@ def _compared(
     accept_loss: bool = False, report: Callable[[int, int], None] = lambda *_: None,
 ) -> Iterator[tuple[int, int, list[str]]]:  # fmt: skip
     """Yield each partition with its watermark and what differs from a fold of the log up to it."""
-    store = RedisStore(redis_client(settings), task)
+    store = store_of(task, settings)
     for number in range(task.study.stream.partitions):
         stored = store.load(number, doubted=True)
         end = stored.head.next_offset

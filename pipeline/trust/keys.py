@@ -64,6 +64,11 @@ class Pair:
         """The key of the MAC over published models, which only the study's workers know."""
         return derived(self.seed, "ticket")
 
+    @cached_property
+    def state_key(self) -> bytes:
+        """The key of the MACs over what the study's workers store."""
+        return derived(self.seed, "state")
+
     def sign(self, text: bytes) -> bytes:
         """Return the signature of some bytes, 64 bytes."""
         return self._signs.sign(text)

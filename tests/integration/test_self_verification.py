@@ -6,14 +6,16 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agents.shadow import Shadow
 from infra.local.ports import free_port
-from state import keys
+from pipeline.cli.admission import admit_here
+from state import RedisStore, keys
 from tests.stage import PATIENCE, Stage, lent, study_text, until, write_csv
+from tests.trusted import TRUST
 
 #: A verification has the lowest priority: on a busy machine it comes last.
 LAST = 4 * PATIENCE
@@ -128,3 +130,36 @@ def test_a_difference_that_another_machine_finds_ends_a_worker_that_runs(stage: 
     Shadow(stage.task, stage.settings, lambda: False).compare()
     assert stage.code("w0") == 40
     assert "Nothing more is published" in stage.said("w0")
+
+
+@pytest.mark.takes("a worker and a client are processes of their own")
+def test_a_state_that_the_study_has_not_stored_is_refused_where_it_has_keys(
+    kafka: str, redis_url: str, tmp_path: Path
+) -> None:
+    """Whoever may write to Redis can make every checksum anew that has no key."""
+    for stage in lent(Stage(tmp_path, kafka, redis_url, study_text() + TRUST)):
+        assert stage.run("study", "keys", stage.study).returncode == 0
+        admit_here(stage.task.study, stage.settings, ["north"])
+        stage.worker()
+        stage.produce("north", write_csv(stage.folder / "a.csv", 200))
+        assert stage.code("north") == 0, stage.said("north")
+        stage.caught_up()
+        stage.stop("w0")
+        number = next(n for n, end in enumerate(stage.watermarks()) if end)
+        state = stage.store.load(number)
+        key = keys.snapshot(stage.task.study.name, number)
+        stored = dict(cast("dict[bytes, bytes]", stage.redis.hgetall(key)))
+        for bucket in state.sums.states.values():
+            bucket.add(bucket)
+        # he who forges has no key, and may keep what he likes of the values
+        forger = RedisStore(stage.redis, stage.task)
+        forger.replace(number, state)
+        for kept in ([], [b"head"], [name for name in stored if name != b"head"]):
+            for name in kept:
+                stage.redis.hset(key, name, stored[name])  # type: ignore[arg-type]
+            done = stage.run("worker", stage.study, "--instance", "w0")
+            assert done.returncode == 40, (kept, done.stderr)
+            assert "state rebuild" in done.stderr
+        done = stage.run("state", "rebuild", stage.study, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert stage.run("state", "verify", stage.study).returncode == 0
