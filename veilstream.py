@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from pipeline.prediction.classifier import LinearClassifier
     from pipeline.prediction.files import load_model
     from pipeline.prediction.regressor import LinearRegressor
-    from pipeline.study import Study, load_study, parse_study, without_privacy
+    from pipeline.study.model import Study
+    from pipeline.study.variants import without_privacy
+    from pipeline.study_file.load import load_study, parse_study
 
 __all__ = [
     "BacktestResult",
@@ -87,7 +89,9 @@ _HOMES = {
     "pipeline.prediction.classifier": ("LinearClassifier",),
     "pipeline.prediction.files": ("load_model",),
     "pipeline.prediction.regressor": ("LinearRegressor",),
-    "pipeline.study": ("Study", "load_study", "parse_study", "without_privacy"),
+    "pipeline.study.model": ("Study",),
+    "pipeline.study.variants": ("without_privacy",),
+    "pipeline.study_file.load": ("load_study", "parse_study"),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -20,7 +20,7 @@ from pipeline.messages.envelope import json_headers
 from pipeline.messages.estimate import EstimateMessage, read_estimate, write_estimate
 from pipeline.messages.topics import Topic, Topics, is_of_a_study
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 #: What an unfinished file is called, behind the name that it will have.
 PARTIAL = ".partial"

@@ -41,7 +41,7 @@ from pipeline.methods import method_of, task_of
 from pipeline.methods.renewable.solution import solve
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.reducer import Partition, estimate_of
-from pipeline.study import with_keys
+from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector
 
 SEED = 20261124

@@ -24,7 +24,7 @@ from pipeline.methods import task_of
 from pipeline.methods.age_aware.task import AgedTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Arrays
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from producers.sources.flights import flights
 

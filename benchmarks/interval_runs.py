@@ -22,7 +22,7 @@ from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
 from pipeline.release.model import round_model
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Integers, Matrix, Vector
 
 #: Clients where the stream does not say whose records are whose; releases for each model.

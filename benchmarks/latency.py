@@ -40,7 +40,7 @@ from pipeline.records.encode import Arrays
 from pipeline.release.privatise import Answer, privatise
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from state import keys
 
 RESULTS = Path(__file__).parent / "results"

@@ -22,7 +22,7 @@ from pipeline.reducer import Partition, Reducer
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
 from pipeline.releasing import Standing, Window, release_behind
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 
 FEATURES = 6
 STUDY = """

@@ -20,7 +20,8 @@ from scipy.special import ndtri
 from pipeline.doctor.streams import Releases, simulated
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of
-from pipeline.study import Study, parse_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 
 STUDY = """

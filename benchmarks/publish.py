@@ -40,7 +40,7 @@ from pipeline.release.model import Model
 from pipeline.release.privatise import Answer, privatise
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from state import Held, RedisStore
 from state.connection import redis_client
 

@@ -31,7 +31,7 @@ from pipeline.offline import OfflineRun
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
 from pipeline.release.rows import clipped_to_norm
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 DESIGNS = (

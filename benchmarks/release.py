@@ -28,7 +28,7 @@ from pipeline.release.model import Model
 from pipeline.release.privatise import privatise
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client import GROUP
 from producers.client_store import ClientStore, Outgoing, Tally
 

@@ -30,7 +30,7 @@ from pipeline.methods.age_aware.objective import Reporter
 from pipeline.methods.age_aware.schemes import Round
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Arrays
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 
 RESULTS = Path(__file__).parent / "results" / "rounds.json"
 KINDS, SEEDS = ("alike", "mixed", "places"), range(1, 6)

@@ -24,7 +24,7 @@ from pipeline.methods.ldp_sgd.exact import HALF, exact
 from pipeline.methods.ldp_sgd.forecast import records_needed
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.records.blocks import with_intercept
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 STUDY = """

@@ -26,7 +26,7 @@ from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
 from pipeline.release.model import round_model
 from pipeline.release.privatise import privatise
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 
 RESULTS = Path(__file__).parent / "results" / "sites.json"
 SITES, SIZE, TIMES = 1000, 8, 9

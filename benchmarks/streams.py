@@ -20,7 +20,7 @@ from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
 from pipeline.release.model import round_model, start_model
 from pipeline.release.privatise import disclose, privatise
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 
 STUDY = """

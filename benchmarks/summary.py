@@ -36,7 +36,7 @@ from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer, estimate_of
 from pipeline.release.model import round_model
 from pipeline.release.privatise import Answer, OpenAnswer, disclose, privatise
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 RESULTS = Path(__file__).parent / "results"

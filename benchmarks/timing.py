@@ -23,7 +23,7 @@ from pipeline.records.values import Record
 from pipeline.records.windows import Window
 from pipeline.release.model import round_model
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.intake import encoded
 from producers.sources import Slot
 

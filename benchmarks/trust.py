@@ -36,7 +36,7 @@ from pipeline.messages.model import read_model, write_model
 from pipeline.messages.spends import SpendsMessage, read_spends, write_spends
 from pipeline.methods import task_of
 from pipeline.reducer import OFFLINE, Partition, Reducer, combine
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.trust.signed import check_signed
 from tests.builders import LogEntry, study_text
 from tests.trusted import TRUST, World

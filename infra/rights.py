@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from pipeline.messages.spends import NAME as LEDGER
 from pipeline.messages.topics import Topics
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 Role = Literal["client", "worker", "reader", "operator"]
 #: Who each role is.

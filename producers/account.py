@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.errors import VeilstreamError
 from pipeline.release.task import Task
 from pipeline.release.usable import JUMP, worded
-from pipeline.study import Study
+from pipeline.study.model import Study
 from producers.report import held, ledger, report
 
 _COUNTS = ("records_used", "values_clipped", "records_set_aside", "releases")

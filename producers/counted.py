@@ -19,7 +19,7 @@ from pipeline.reducer.numbering import within
 from pipeline.release.share import most_releases
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.release_tables import Rate
 from pipeline.trust.mac import GENERATION
 from producers.membership import Membership

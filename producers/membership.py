@@ -10,7 +10,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages.admission import Entry, Retirement, Word, read_word
 from pipeline.messages.form import HEADER
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.trust.mac import GENERATION, Stamp
 from pipeline.trust.signed import check_signed
 

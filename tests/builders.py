@@ -23,7 +23,7 @@ from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.task import Task
 from pipeline.releasing import Standing, release_behind
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 

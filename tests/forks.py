@@ -302,7 +302,7 @@ def _draw() -> None:
     tests, methods, model, releasing, study = map(
         import_module,
         ("tests.stage", "pipeline.methods", "pipeline.release.model", "pipeline.releasing",
-         "pipeline.study"),
+         "pipeline.study_file.load"),
     )  # fmt: skip
     task = methods.task_of(study.parse_study(tests.study_text("drawn")))
     for version in (0, 1):

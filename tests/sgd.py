@@ -15,7 +15,7 @@ from pipeline.reducer import Partition, Reducer
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import LogEntry, SeededStream
 

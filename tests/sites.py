@@ -11,7 +11,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Arrays
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests import builders
 

@@ -23,7 +23,7 @@ from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
 from pipeline.release.query import Exact, OpenQuery, Query, VectorPart
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.tables import strict
 from pipeline.types import Vector
 

@@ -12,7 +12,7 @@ from pipeline.reducer import Partition, Reducer
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.trust.keys import Pair
 from pipeline.trust.mac import Stamp
 from tests.builders import LogEntry

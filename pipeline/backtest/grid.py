@@ -21,7 +21,8 @@ from pipeline.backtest.result import BacktestResult
 from pipeline.backtest.run import run_backtest
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.methods import method_of
-from pipeline.study import Study, StudySource, read_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import StudySource, read_study
 
 #: Told of a run that has ended or failed, how many have by now, and of how many.
 Report = Callable[[Run | Failed, int, int], None]

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pipeline.backtest.clients import ByColumn, Clients, Dealt
 from pipeline.backtest.clock import Delay, delay_of, seconds_of
 from pipeline.errors import ConfigError
-from pipeline.methods import method_of, require_noise
-from pipeline.study import Study, require_live, require_no_level_column, simulated, without_privacy
+from pipeline.methods import method_of, require_live, require_noise
+from pipeline.study.model import Study
+from pipeline.study.release_tables import require_no_level_column
+from pipeline.study.variants import simulated, without_privacy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from pipeline.estimators.exact import counted_fit
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of, task_of
 from pipeline.release.task import Task
-from pipeline.study import StudySource, read_study
+from pipeline.study_file.load import StudySource, read_study
 from pipeline.types import Vector
 
 #: Told of what is going on, how many records have been read, and which share of the history.

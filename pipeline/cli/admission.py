@@ -33,7 +33,7 @@ from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import listed
 from producers.client_id import check_id, shown, vault_path
 

@@ -15,7 +15,7 @@ from pipeline.library.changing import Change, changes_between, is_new
 from pipeline.methods import method_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import counted
 
 _EFFECTS = {

@@ -27,7 +27,7 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import load_study
+from pipeline.study_file.load import load_study
 
 #: By name, each from its study and a folder for data that it makes.
 DEMONSTRATIONS: Mapping[str, Callable[[Task, Path], Demonstration]] = {

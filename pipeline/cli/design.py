@@ -27,8 +27,9 @@ from pipeline.library.plan_words import (
 from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.losses import MEANINGS
 from pipeline.release.share import standstill
-from pipeline.study import edited, parse_study, with_features, with_keys
 from pipeline.study.features import columns_of
+from pipeline.study_file.edit import edited, with_features, with_keys
+from pipeline.study_file.load import parse_study
 
 if TYPE_CHECKING:
     from rich.table import Table

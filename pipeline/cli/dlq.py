@@ -16,7 +16,7 @@ from pipeline.errors import BrokerError, ConfigError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.incoming import LONGEST_NAME
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -25,8 +25,8 @@ from pipeline.methods import method_of, task_of
 from pipeline.methods.facts import Sizes
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import load_study
 from pipeline.study.reference import law_of
+from pipeline.study_file.load import load_study
 from producers.source_look import look_at_source
 
 #: Streams by default, if they are done in so many seconds of processor time.

@@ -15,7 +15,7 @@ from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.records.encode import Encoder, Row
 from pipeline.release.task import Task
-from pipeline.study import with_keys
+from pipeline.study_file.edit import with_keys
 from producers.sources.flights import AIRLINES, flights
 
 #: The coefficient that the study is about.

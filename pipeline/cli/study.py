@@ -35,7 +35,8 @@ from pipeline.library.planning import proposed
 from pipeline.methods import METHODS, load_live
 from pipeline.release.usable import worded
 from pipeline.settings import Settings
-from pipeline.study import TEMPLATE, parse_study, with_tables
+from pipeline.study_file.edit import TEMPLATE, with_tables
+from pipeline.study_file.load import parse_study
 
 #: What facts are called where their keys, which `--json` has, do not say it to a reader.
 PLAIN = {

@@ -20,7 +20,7 @@ from pipeline.library.table import short_table, table
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 
 @click.command()

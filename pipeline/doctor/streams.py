@@ -17,13 +17,13 @@ import numpy as np
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.population import Population
-from pipeline.methods import method_of, task_of
+from pipeline.methods import method_of, require_live, task_of
 from pipeline.offline import OfflineRun
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
 from pipeline.reducer import estimate_of
 from pipeline.release.task import Task
-from pipeline.study import Study, require_live
+from pipeline.study.model import Study
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from pipeline.errors import ConfigError
 from pipeline.learning.learner import StreamLearner
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.study import Study, study_of
+from pipeline.study.model import Study
+from pipeline.study_file.load import study_of
 
 #: One range for all features, one for each in order, or one by name; for a pair there may be what
 #: a study file declares of a feature, such as {"min": 0, "max": 1e6, "transform": "asinh"}.

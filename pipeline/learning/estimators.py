@@ -18,7 +18,7 @@ from pipeline.prediction.regressor import LinearRegressor
 from pipeline.records.columns import Table
 from pipeline.records.response import Label
 from pipeline.records.values import Record
-from pipeline.study import StudySource, read_study
+from pipeline.study_file.load import StudySource, read_study
 from pipeline.types import Matrix, Vector
 
 

@@ -15,7 +15,8 @@ from pipeline.messages.model_file import ModelFile
 from pipeline.prediction.linear import LinearModel
 from pipeline.records.columns import Table
 from pipeline.records.values import Record
-from pipeline.study import Study, StudySource, read_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import StudySource, read_study
 from pipeline.types import Vector
 
 #: The client of records that name none.

@@ -15,7 +15,8 @@ from pipeline.records.columns import Table, by_row, labels_of, values_of
 from pipeline.records.encode import Encoder, Row
 from pipeline.records.response import ClassResponse, Label
 from pipeline.records.values import Record
-from pipeline.study import Study, require_no_level_column
+from pipeline.study.model import Study
+from pipeline.study.release_tables import require_no_level_column
 
 
 class Stream:

@@ -14,8 +14,8 @@ from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.privacy.policy import loose_delta
 from pipeline.release.share import least_clients, most_releases, standstill
 from pipeline.release.task import Task
-from pipeline.study import StudySource, read_study
 from pipeline.study.steps import described
+from pipeline.study_file.load import StudySource, read_study
 
 #: From so many columns of levels on a word is said of what they cost.
 MANY_LEVELS = 30

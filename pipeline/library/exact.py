@@ -17,7 +17,7 @@ from pipeline.methods import METHODS, task_of
 from pipeline.methods.offline import offline_method
 from pipeline.records.encode import Arrays, Row, stack
 from pipeline.release.task import Task
-from pipeline.study import without_privacy
+from pipeline.study.variants import without_privacy
 
 #: Records that are held in one piece.
 PIECE = 8192

@@ -18,7 +18,8 @@ from pipeline.methods.offline import offline_method
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Row, stack
 from pipeline.release.task import Task
-from pipeline.study import StudySource, read_study, without_privacy
+from pipeline.study.variants import without_privacy
+from pipeline.study_file.load import StudySource, read_study
 
 
 def fit(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pipeline.library.planning import Plan, Row
 from pipeline.methods.facts import Outlook
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.reference import rarer_share
 from pipeline.words import counted
 

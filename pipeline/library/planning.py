@@ -16,10 +16,11 @@ import msgspec
 from scipy.special import ndtri
 
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.methods import METHODS, load_live, method_of, task_of
+from pipeline.methods import METHODS, load_live, method_of, require_live, task_of
 from pipeline.methods.facts import Design, Outlook
-from pipeline.study import Study, require_live, with_keys
-from pipeline.study.load import study_of
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import study_of
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from pipeline.methods import task_of
 from pipeline.prediction.classifier import LinearClassifier
 from pipeline.prediction.files import rule_of
 from pipeline.prediction.regressor import LinearRegressor
-from pipeline.study import Study, StudySource, read_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import StudySource, read_study
 
 #: Characters of a line of a summary.
 WIDTH = 100

@@ -15,7 +15,7 @@ from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import offline_method
 from pipeline.records.response import response_of
 from pipeline.release.task import Task
-from pipeline.study import with_keys
+from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector
 
 #: A file is cut into so many consecutive parts, if each has so many records.

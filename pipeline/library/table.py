@@ -12,7 +12,7 @@ from pipeline.library.numbers import interval, number_of, value
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.methods import method_of
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import counted
 
 #: From this share of its record slots on, an estimate is as precise as if all counted in full,

@@ -21,7 +21,7 @@ from pipeline.privacy import events
 from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.trust.signed import check_plain
 
 #: The topic of all clients: compacted, one key for each.

@@ -19,7 +19,7 @@ from pipeline.messages.form import Rows
 from pipeline.methods.facts import Design, Missed, ModelCard, Outlook, Sizes, Timetable
 from pipeline.release.model import Part
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
 S = TypeVar("S", bound=State)
@@ -186,8 +186,8 @@ class Method(ABC, Generic[T]):
         return ()
 
     @abstractmethod
-    def task(self, study: Study, level: str | None = None) -> T:
-        """Return the public numbers of a study; for `level` and errors see `Task`."""
+    def task(self, study: Study, revision: str = "", level: str | None = None) -> T:
+        """Return the public numbers of a study; for the others and errors see `Task`."""
 
     @abstractmethod
     def server(self, task: T) -> Server[Any]:

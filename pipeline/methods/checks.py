@@ -31,7 +31,7 @@ from pipeline.release.model import Model, round_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.query import LatticePart, Query
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 #: Neighbouring windows that are tried, and by how much rounding may pass the budget.
 PAIRS, ROUNDING = 200, 1e-6

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import VeilstreamError
-from pipeline.study import Study, with_keys
+from pipeline.study.model import Study
+from pipeline.study.variants import replace_keys
 
 #: The largest epsilon that a study can have.
 LARGEST_EPSILON = 20.0
@@ -170,7 +171,7 @@ def least_epsilon(
     epsilon = study.privacy.epsilon
     while epsilon is not None and (epsilon := step * epsilon) <= LARGEST_EPSILON:
         try:
-            found = needed(with_keys(study, {"privacy.epsilon": epsilon}, name="the study"))
+            found = needed(replace_keys(study, {"privacy.epsilon": epsilon}))
         except VeilstreamError:
             # whatever leaves no room here leaves none at a larger one either
             return None

@@ -75,7 +75,7 @@ class OfflineMethod(Protocol):
         """Yield the coefficients of an online method after each batch: window b of every client."""
 
     def beside(self, study: Study, seed: int) -> Study:
-        """Return a study with this method for the same data and loss, with the usual keys."""
+        """Return a study with this method for the same data and loss, unchecked: the usual keys."""
 
 
 def offline_method(study: Study) -> OfflineMethod | None:

@@ -23,7 +23,7 @@ from pipeline.messages.topics import Topics
 from pipeline.page.clients import Clients
 from pipeline.page.watched import Watched
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 #: What a release begins with; other records of its topic say who is admitted.
 RELEASE = MAGIC.to_bytes(4, "little")

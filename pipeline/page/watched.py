@@ -26,7 +26,7 @@ from pipeline.methods import method_of
 from pipeline.page.clients import Clients, budget_of
 from pipeline.page.happenings import Happenings
 from pipeline.page.history import History, Point
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 #: Estimates that wait for a browser, at most: it skips older ones.
 RECENT = 64

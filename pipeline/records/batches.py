@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.records.features import Features
 from pipeline.records.response import Response, response_of
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Integers, Matrix, Vector
 
 

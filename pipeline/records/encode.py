@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.records.features import Features
 from pipeline.records.response import Response, response_of
 from pipeline.records.values import Faults, Record
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.release_tables import Personal
 from pipeline.types import Integers, Matrix, Vector
 

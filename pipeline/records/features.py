@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pipeline.errors import DataError, RecordError
 from pipeline.records.classes import Codes
 from pipeline.records.values import Faults, Record, number_of, numbers_in, numbers_of, picked
-from pipeline.study import Study
 from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import Encoding
+from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
 #: What separates columns in files that are no CSV file for this program.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.errors import RecordError
 from pipeline.records.classes import Codes
 from pipeline.records.values import Faults, number_of, numbers_in, numbers_of, plain
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Vector
 
 #: A class label: the text of the study file, or the number or truth value that it stands for.

@@ -18,11 +18,10 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.form import Rows
 from pipeline.messages.incoming import Decoder
-from pipeline.methods import server_of
+from pipeline.methods import require_live, server_of
 from pipeline.reducer.numbering import numbered
 from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
-from pipeline.study import require_live
 from pipeline.types import Integers
 
 

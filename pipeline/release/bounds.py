@@ -12,7 +12,7 @@ from pipeline.linalg import pack_upper
 from pipeline.losses import Loss
 from pipeline.privacy.sensitivity import Bounds
 from pipeline.release.model import Model, start_model
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.reference import typical_norm_bound
 from pipeline.study.steps import steps_of
 from pipeline.types import Integers, Vector

@@ -16,7 +16,7 @@ from pipeline.privacy.mechanisms import (
     Simulation,
 )
 from pipeline.privacy.policy import NO_PRIVACY, Guarantee, guarantee_of, simulation_of
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 
 class Budget:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Integers
 
 #: So much is no release: 0.29 times 100 is 29, and not what floats make of it.

@@ -20,8 +20,8 @@ from pipeline.release.query import OpenQuery, Query
 from pipeline.release.rows import clipped_to_norm, weight_of
 from pipeline.scheduling.policy import ReleasePolicy, WhenFull
 from pipeline.scheduling.rhythm import RELEASES, Rhythm
-from pipeline.study import Study, revision_of
 from pipeline.study.growth import Growth, growth_of
+from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
 #: Windows that a client releases at the public start, and at one model where each stands by itself.
@@ -33,23 +33,21 @@ class Task(RecordBounds, ABC):
 
     Client and worker build it from the same file; the revision in each release says that they did.
 
+    revision: The study's, as the registry finds it; empty in a task that plans alone, and so has no
+        releases.
     level: As `Budget` takes it.
 
     Raises PrivacyError if the budget cannot be kept with the bounds that the study declares;
     ConfigError if the study has no such level.
     """
 
-    def __init__(self, study: Study, level: str | None = None) -> None:
+    def __init__(self, study: Study, revision: str = "", level: str | None = None) -> None:
         super().__init__(study)
+        self.revision = revision
         #: What its releases may cost a unit, and what they promise.
         self.budget = self.make_budget(level)
         if study.noised:
             self.check_fit()
-
-    @cached_property
-    def revision(self) -> str:
-        """The study's, which may hold numbers that the task derives: `Method.enter`."""
-        return revision_of(self.study)
 
     #: How the states of several partitions go together where they are not simply added up.
     partition_strategy: Literal["pooled", "shared"] | None = None

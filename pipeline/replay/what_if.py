@@ -12,7 +12,9 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of
-from pipeline.study import Study, check_key, with_keys
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import check_key
 
 #: The keys that may differ, with what reads them.
 SERVER_SIDE = {

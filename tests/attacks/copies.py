@@ -17,7 +17,7 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Arrays
 from pipeline.release.copies import CopiedPart, Law
 from pipeline.release.privatise import privatise
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.attacks.bounds import Scores, epsilon_bound, strongest
 from tests.attacks.windows import Finding, Streams

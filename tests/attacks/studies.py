@@ -14,7 +14,7 @@ from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.sensitivity import Neighbours
 from pipeline.release.model import Model, start_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 Mechanism = Literal["discrete-gaussian", "discrete-laplace"]

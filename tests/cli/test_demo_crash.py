@@ -13,7 +13,7 @@ from pipeline.cli.stage import Stage
 from pipeline.methods import task_of
 from pipeline.reducer import Partition
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from state import RedisStore
 from state.connection import redis_client
 from tests.ages import study_text

@@ -13,7 +13,9 @@ from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Row
 from pipeline.release.task import Task
-from pipeline.study import Study, load_study, parse_study, with_keys
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import load_study, parse_study
 from producers.sources.flights import AIRLINES
 
 FILE = Path(str(files("pipeline.study") / "examples" / "flights.toml"))

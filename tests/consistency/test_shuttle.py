@@ -13,7 +13,9 @@ from pipeline.library.comparing import counts
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open as open_side
 from pipeline.records.encode import Encoder, stack
-from pipeline.study import load_study, with_keys, without_privacy
+from pipeline.study.variants import without_privacy
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import load_study
 from producers.sources import open_source
 from tests.builders import SeededStream, oracle
 

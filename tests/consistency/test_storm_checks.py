@@ -12,7 +12,7 @@ from pipeline.messages.form import identity
 from pipeline.methods import task_of
 from pipeline.records.encode import Encoder
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 
 TASK = task_of(parse_study(PLANTED.format(name="planted", records=20)))
 ENCODER = Encoder(TASK.study)

@@ -22,7 +22,7 @@ from pipeline.reducer.partition import SUMS
 from pipeline.release.model import Model, Part
 from pipeline.release.task import Task
 from pipeline.releasing import Standing, Window, release_behind, release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests.builders import LogEntry, SeededStream
 from tests.golden.cases import Case, windows_of

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from pipeline.errors import VeilstreamError
-from pipeline.study import parse_study, revision_of
+from pipeline.methods import revision_of
+from pipeline.study_file.load import parse_study
 from tests.docs.snippets import PAGES, snippets_of
 from tests.golden.cases import CASES
 

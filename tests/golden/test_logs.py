@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.messages.form import form_of
 from pipeline.methods import task_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.golden.cases import CASES
 from tests.golden.logs import Outcome, alike, differences, folded, load, made_again
 from tests.golden.record import changes

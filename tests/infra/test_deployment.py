@@ -22,7 +22,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.stage import study_text
 from tests.trusted import TRUST
 

@@ -25,7 +25,7 @@ from pipeline.reducer.partition import Partition
 from pipeline.release.model import Model, start_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.stage import OPEN, Stage, lines, send, study_text, write_csv
 from tests.wire import edited, valued
 

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
 from pipeline.methods import task_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.database import Database
 from producers.upgrades import SCHEMA

@@ -26,7 +26,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.privacy.accounting import total_mu
 from pipeline.privacy.events import Gaussian, NonPrivate, Pure, compose
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client_id import vault_path
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit

@@ -19,7 +19,7 @@ from benchmarks.timing import (
     slot_of,
 )
 from pipeline.records.encode import Encoder
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.intake import GOOD as USABLE
 from producers.intake import encoded
 

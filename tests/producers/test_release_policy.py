@@ -25,7 +25,7 @@ from pipeline.scheduling.policy import (
     WhenFull,
     ready,
 )
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import client as loop
 from producers.client import Client
 from producers.client_store import ClientStore

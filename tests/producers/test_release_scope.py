@@ -17,7 +17,7 @@ from pipeline.privacy.events import Gaussian, Pure, compose, encode
 from pipeline.release.budget import Budget
 from pipeline.release.model import Model, start_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import report
 from producers.client import Client
 from producers.client_store import ClientStore, Outgoing, Tally

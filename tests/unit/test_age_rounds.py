@@ -32,7 +32,7 @@ from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import Pure, compose
 from pipeline.records.encode import Arrays
 from pipeline.scheduling.policy import Directive, OpenWindow, Send, Wait
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests import ages
 from tests.nested import Upload, table, worst_epsilon
 

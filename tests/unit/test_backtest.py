@@ -25,7 +25,8 @@ from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder, Row, stack
 from pipeline.reducer import differences
 from pipeline.release.task import Task
-from pipeline.study import Study, read_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import read_study
 from tests.builders import oracle
 
 CLASSES = """

@@ -15,7 +15,7 @@ from pipeline.messages.release import header_of
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
 from pipeline.release.model import Model
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 CLIENTS, RECORDS = 3, 60

@@ -23,7 +23,7 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Arrays
 from pipeline.release import copies as drawing
 from pipeline.release.copies import CopiedPart, Law
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests.attacks.copies import drawn, law_of
 from tests.builders import SeededStream

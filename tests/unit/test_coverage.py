@@ -15,7 +15,7 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, estimate_of
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import population_target, regression_stream, study_text, whole_stream
 
 LEVEL = 0.95

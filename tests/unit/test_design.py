@@ -21,15 +21,9 @@ from pipeline.methods.renewable.expected import noise_size
 from pipeline.methods.renewable.reference import reference_of
 from pipeline.methods.renewable.solution import KNOWN
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import (
-    TEMPLATE,
-    Study,
-    edited,
-    parse_study,
-    with_features,
-    with_keys,
-    with_tables,
-)
+from pipeline.study.model import Study
+from pipeline.study_file.edit import TEMPLATE, edited, with_features, with_keys, with_tables
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 from tests.sgd import study_text as gradients
 

@@ -21,7 +21,8 @@ from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Row
 from pipeline.release.task import Task
-from pipeline.study import Study, parse_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text as renewable
 from tests.sgd import study_text as gradients
 from tests.sgd import task_of_text as real_task

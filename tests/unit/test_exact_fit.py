@@ -13,7 +13,7 @@ from pipeline.estimators.exact import INTERVAL, RECORDS_PER_COEFFICIENT, exact_f
 from pipeline.estimators.pooled import study_rows, target
 from pipeline.methods import task_of
 from pipeline.records.encode import Arrays
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests.builders import study_text
 

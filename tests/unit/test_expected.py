@@ -16,7 +16,7 @@ from pipeline.methods.renewable.reference import reference_of
 from pipeline.methods.renewable.solution import noise_of
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text, task_of
 
 

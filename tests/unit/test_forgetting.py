@@ -36,8 +36,8 @@ from pipeline.methods.renewable.summarise import summarise
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, combine, differences, estimate_of
 from pipeline.release.model import Model
-from pipeline.study import parse_study
 from pipeline.study.model import Forgetting
+from pipeline.study_file.load import parse_study
 from tests.builders import (
     LogEntry,
     SeededStream,

@@ -24,7 +24,8 @@ from pipeline.backtest.report import report_of, rows_of
 from pipeline.cli.backtest_grid import summary, to_dict
 from pipeline.cli.pool import Pool
 from pipeline.errors import ConfigError, DataError, NumericError
-from pipeline.study import parse_study, with_keys
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 from tests.sites import study_text as sites_text
 

@@ -12,7 +12,7 @@ from pipeline.methods.renewable.influence import OPEN, influence, largest_move
 from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.reference import reference_of
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import study_text
 

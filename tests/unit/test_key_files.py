@@ -23,7 +23,7 @@ from pipeline.methods import task_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.trust.keys import Pair
 from tests.stage import study_text
 from tests.trusted import TRUST, World

@@ -19,7 +19,8 @@ from pipeline.reducer import OFFLINE, Partition, Reducer, differences
 from pipeline.release.model import Model, round_model
 from pipeline.release.share import above_share, least_clients, most_releases, standstill
 from pipeline.release.task import Task
-from pipeline.study import Study, load_study, parse_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import load_study, parse_study
 from tests.builders import LogEntry
 from tests.stage import study_text
 from tests.trusted import TRUST, World

@@ -23,7 +23,7 @@ from pipeline.methods.renewable import solution
 from pipeline.reducer import combine, estimate_of
 from pipeline.release.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, round_model, start_model
 from pipeline.replay.comparing import difference
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import folded, sample_log, some_model, study_text, task_of
 
 TASK = task_of(p=2, records=30, maximum=1000.0)

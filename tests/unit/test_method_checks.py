@@ -15,7 +15,8 @@ from pipeline.methods.checks import CHECKS, Case, windows_of
 from pipeline.methods.renewable import private_state
 from pipeline.privacy import copies, sensitivity
 from pipeline.records.encode import Arrays
-from pipeline.study import parse_study, without_privacy
+from pipeline.study.variants import without_privacy
+from pipeline.study_file.load import parse_study
 from tests import ages, sgd, sites
 from tests.builders import study_text
 

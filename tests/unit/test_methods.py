@@ -11,11 +11,11 @@ import pytest
 
 import pipeline
 from pipeline.errors import ConfigError
-from pipeline.methods import OFFLINE, load
+from pipeline.methods import OFFLINE, load, require_live
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import offline_method
 from pipeline.records.encode import stack
-from pipeline.study import parse_study, require_live
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 from tests.published import KEYS, NOISED, rows_by_client, sample, task_of, text_of
 
@@ -41,7 +41,7 @@ def test_a_room_is_loaded_for_its_own_studies_alone() -> None:
         "import sys\n"
         "from pipeline.cli.main import cli\n"
         "import pipeline.cli.fit, pipeline.cli.backtest, pipeline.cli.study\n"
-        "from pipeline.study import parse_study\n"
+        "from pipeline.study_file.load import parse_study\n"
         "from tests.builders import study_text\n"
         "parse_study(study_text())\n"
         "print([name for name in sys.modules if name.startswith('pipeline.methods.published')])\n"

@@ -20,7 +20,7 @@ from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer
 from pipeline.release.model import round_model
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.sites import SPREAD, TRUTH, name_of, run, study_text, task_of, truth_in, window
 
 SHAPE = Shape(3, 1)

@@ -24,7 +24,8 @@ from pipeline.records.encode import Encoder, Row
 from pipeline.reducer import Partition, Reducer
 from pipeline.release.privatise import privatise
 from pipeline.releasing import release_of
-from pipeline.study import Study, parse_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, SeededStream
 from tests.builders import study_text as renewable
 from tests.sgd import TRUTH, drawn, rows_of, study_text, task_of_text

@@ -18,7 +18,8 @@ from pipeline.estimators.pooled import TOLERANCE, pooled_fit, study_rows, target
 from pipeline.estimators.population import Population, target_of
 from pipeline.losses import GeneralisedDWD, Linear, Logistic
 from pipeline.records.encode import stack
-from pipeline.study import parse_study, read_study, with_keys
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study, read_study
 from tests.builders import simulate
 from tests.builders import study_text as renewable
 from tests.sgd import drawn, rows_of, task_of

@@ -41,8 +41,8 @@ from pipeline.records.encode import Encoder, stack
 from pipeline.records.features import Features
 from pipeline.records.response import ClassResponse
 from pipeline.release.task import Task
-from pipeline.study import load_study, parse_study
 from pipeline.study.data_tables import Feature
+from pipeline.study_file.load import load_study, parse_study
 from producers.sources import heldout
 from tests.builders import rows_of, simulate, study_text, task_of
 

@@ -21,7 +21,9 @@ from pipeline.methods import method_of, task_of
 from pipeline.methods.renewable.design import COUNTS_PLANNED, MOST_COUNTS, records_until
 from pipeline.methods.renewable.expected import Windows
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import Study, parse_study, with_keys
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 RECORDS, CLIENTS, STREAMS = 4_000, 5, 4

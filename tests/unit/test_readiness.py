@@ -16,7 +16,7 @@ from pipeline.methods.renewable.solution import Solution, bread_of
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder, Row
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 

@@ -28,7 +28,7 @@ from pipeline.prediction.scores import Errors
 from pipeline.records.encode import Encoder
 from pipeline.reducer import differences
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import cut, study_text, task_of
 
 # short streams and far values on purpose: test_warnings is about what is said of them

@@ -41,7 +41,8 @@ from pipeline.replay.ranges import (
 from pipeline.replay.run import Replay, in_order
 from pipeline.replay.saved import Saved
 from pipeline.replay.what_if import REASONS, SERVER_SIDE, altered, parse_change, parse_forgetting
-from pipeline.study import Study, parse_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, study_text, task_of
 from tests.sgd import study_text as sgd_text
 from tests.wire import edited

@@ -15,8 +15,8 @@ from pipeline.reducer import model_after
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
 from pipeline.scheduling.rhythm import SECONDS, Rhythm
-from pipeline.study import parse_study
 from pipeline.study.release_tables import Publish
+from pipeline.study_file.load import parse_study
 from tests.builders import folded, relogged, sample_log, study_text
 
 GROWS = Rhythm(True, 8, 2)

@@ -38,7 +38,7 @@ from pipeline.records.encode import Encoder, Row, stack
 from pipeline.release import privatise, query
 from pipeline.release.model import start_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import client_store
 from tests import sgd
 from tests.stage import OPEN, lines, study_text

@@ -20,7 +20,7 @@ from pipeline.reducer import Partition, Reducer, combine
 from pipeline.release.model import COEFFICIENT_LIMIT, Model, round_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, SeededStream, relogged
 from tests.sgd import TRUTH, drawn, folded, log_of, path_of, rows_of, study_text, task_of
 from tests.wire import edited, numbers_of

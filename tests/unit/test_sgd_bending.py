@@ -19,7 +19,7 @@ from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
 from pipeline.methods.ldp_sgd.readiness import distance
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.sgd import study_text
 

@@ -24,7 +24,8 @@ from pipeline.methods.ldp_sgd.facts import slope_error
 from pipeline.methods.ldp_sgd.forecast import records_needed
 from pipeline.methods.ldp_sgd.settings import mean_products, rule_of
 from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.study import parse_study, with_keys
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.sgd import study_text
 

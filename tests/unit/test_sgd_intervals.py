@@ -30,7 +30,7 @@ from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer, combine, differences
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sgd import (
     TRUTH,

@@ -23,7 +23,7 @@ from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Row as Record
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.sgd import study_text
 
 GUESS = np.diag([1.0, 0.25])

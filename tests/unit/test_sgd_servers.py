@@ -24,7 +24,7 @@ from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry
 from tests.sgd import drawn, rows_of, study_text, task_of
 from tests.wire import as_rows

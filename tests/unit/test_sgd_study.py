@@ -24,7 +24,7 @@ from pipeline.records.encode import Row
 from pipeline.reducer import Partition, Reducer, combine, differences
 from pipeline.release.model import Model, round_model
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.builders import study_text as renewable
 from tests.sgd import TRUTH, drawn, folded, log_of, rows_of, streamed, study_text, task_of

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests import sgd
 from tests.builders import study_text, task_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import ConfigError, NumericError, PrivacyError
 from pipeline.linalg import packed_indices
-from pipeline.methods import server_of, task_of
+from pipeline.methods import revision_of, server_of, task_of
 from pipeline.methods.noisy_mle import copies_estimate, copies_task, site_fit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import largest_move
@@ -25,7 +25,7 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Arrays
 from pipeline.release.copies import CopiedPart, Law
 from pipeline.release.model import round_model
-from pipeline.study import parse_study, revision_of
+from pipeline.study_file.load import parse_study
 from tests.attacks.copies import EPSILON, FAULTS, measure_copies
 from tests.builders import SeededStream
 from tests.sites import name_of, run, study_text

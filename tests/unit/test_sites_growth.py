@@ -30,7 +30,7 @@ from pipeline.reducer import Partition, Reducer, estimate_of
 from pipeline.release.model import round_model
 from pipeline.release.query import MatrixPart, Query, VectorPart
 from pipeline.scheduling.policy import Directive, OpenWindow, Wait
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sites import SPREAD, TRUTH, study_text, task_of, window
 

@@ -30,7 +30,7 @@ from pipeline.methods.noisy_mle.sites import Points, needed_sites
 from pipeline.methods.noisy_mle.state import SiteState, epochs_of
 from pipeline.offline import OfflineRun
 from pipeline.records.blocks import with_intercept
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.sites import name_of, study_text, task_of
 
 STREAMS = 16

@@ -16,7 +16,9 @@ from pipeline.methods.noisy_mle.estimate import limit
 from pipeline.methods.noisy_mle.facts import driven
 from pipeline.methods.noisy_mle.planned import first_windows, near_windows
 from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.study import Study, parse_study, with_keys
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study
 from tests.sites import study_text
 
 DRAWS = 400

@@ -12,7 +12,8 @@ from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.offline import OfflineRun
 from pipeline.page.watched import Watched
-from pipeline.study import Study, parse_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from tests import sites
 
 

@@ -22,7 +22,7 @@ from pipeline.records import blocks
 from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.query import Exact
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import oracle, simulate, some_model, study_text, task_of
 
 

@@ -31,7 +31,7 @@ from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.trust.keys import Pair, derived
 from pipeline.trust.mac import SIZE
 from pipeline.trust.signed import check_plain, check_signed, signed

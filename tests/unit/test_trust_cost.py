@@ -11,7 +11,7 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer
 from pipeline.reducer.fold import CHUNK
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.trust.keys import Pair
 from tests.builders import LogEntry
 from tests.stage import study_text

@@ -10,7 +10,7 @@ from pipeline.offline import OfflineRun, run_windows
 from pipeline.records.encode import Encoder, stack
 from pipeline.records.windows import Window
 from pipeline.reducer import estimate_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import cut, rows_of, simulate, study_text, task_of
 
 ENCODER = Encoder(parse_study(study_text(p=2, low=-40.0, high=120.0)))

@@ -18,7 +18,7 @@ from pipeline.privacy.events import Event, Pure, parts
 from pipeline.privacy.mechanisms import Mechanism
 from pipeline.privacy.policy import Guarantee, guarantee_of
 from pipeline.release.budget import Budget
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 #: More rounds than any study has.
 _FOR_EVER = 10**9

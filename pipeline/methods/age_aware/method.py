@@ -15,7 +15,7 @@ from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.task import AgedTask
 from pipeline.methods.base import Method
 from pipeline.methods.facts import Design, Missed
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 
 class AgeAware(Method[AgedTask]):

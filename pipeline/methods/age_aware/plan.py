@@ -21,7 +21,7 @@ from pipeline.methods.age_aware.mixing import constant, deltas, forward
 from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs
 from pipeline.methods.age_aware.schemes import Round
 from pipeline.methods.age_aware.spec import Group, Spec, chain_of, clients_of, spec_of
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Integers, Matrix, Vector
 from pipeline.words import counted
 

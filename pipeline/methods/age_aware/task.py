@@ -21,7 +21,7 @@ from pipeline.release.model import Model
 from pipeline.release.query import Query
 from pipeline.release.task import Task
 from pipeline.scheduling.policy import Decision, Directive, OpenWindow, ReleasePolicy, Send, Wait
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Vector
 
 
@@ -51,14 +51,14 @@ class AgedTask(Task):
     budget: AgedBudget
 
     def __init__(
-        self, study: Study, level: str | None = None, *,
+        self, study: Study, revision: str = "", level: str | None = None, *,
         client: str | None = None, plan: Plan | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan_of(study) if plan is None else plan
         self._number = None if client is None else self.plan.number(client)
         self._of: dict[str, AgedTask] = {}
         self._after: dict[int, float] = {}
-        super().__init__(study, level)
+        super().__init__(study, revision, level)
 
     def make_budget(self, level: str | None) -> AgedBudget:
         """As `Task.make_budget`."""
@@ -68,7 +68,7 @@ class AgedTask(Task):
     def of_client(self, name: str) -> AgedTask:
         """As `Task.of_client`; ConfigError if the study does not name the client."""
         if name not in self._of:
-            self._of[name] = AgedTask(self.study, client=name, plan=self.plan)
+            self._of[name] = AgedTask(self.study, self.revision, client=name, plan=self.plan)
         return self._of[name]
 
     @property

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.methods.age_aware.spec import Spec, clients_of, spec_of
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import counted
 
 _Count = Annotated[int, Meta(ge=0, le=2**53)]

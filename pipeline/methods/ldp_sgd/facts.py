@@ -29,7 +29,8 @@ from pipeline.methods.ldp_sgd.settings import (
 from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.records.blocks import with_intercept
-from pipeline.study import Study, with_keys
+from pipeline.study.model import Study
+from pipeline.study.variants import replace_keys
 from pipeline.types import Matrix
 
 #: Where noise moves predictors by more than this share of their scale, formulas do not hold.
@@ -212,7 +213,7 @@ def design(study: Study, records: int, clients: int) -> Design:
     for window in WINDOWS:
         if window > most:
             continue
-        task = GradientTask(with_keys(study, {"window.records": window}, name="the design"))
+        task = GradientTask(replace_keys(study, {"window.records": window}))
         found = records_needed(task)
         if found < (1 - WORTH) * least:
             best, least = window, found

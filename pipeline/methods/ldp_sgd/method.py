@@ -11,7 +11,7 @@ from pipeline.methods.ldp_sgd import facts as known
 from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 
 class LdpSgd(Method[GradientTask]):

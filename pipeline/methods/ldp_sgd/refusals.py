@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pipeline.errors import ConfigError
 from pipeline.methods.ldp_sgd.spec import INTERVALS, LOSSES, Path, spec_of
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 
 def check(study: Study) -> None:

@@ -18,7 +18,7 @@ from pipeline.release.layout import MOST_NUMBERS, Field, Layout
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
 #: Sums of floats may pass the bound of exact ones by this share: 2^17 records, 2^-53 for each.
@@ -33,9 +33,9 @@ class GradientTask(Task):
     path: The study's table of steps.
     """
 
-    def __init__(self, study: Study, level: str | None = None) -> None:
+    def __init__(self, study: Study, revision: str = "", level: str | None = None) -> None:
         self.path = spec_of(study)
-        super().__init__(study, level)
+        super().__init__(study, revision, level)
         # when a release is sent it is too late: what it costs has been spent
         beside = self.layout.point.length + self.extra_numbers
         most = (MOST_NUMBERS - beside) // self.size

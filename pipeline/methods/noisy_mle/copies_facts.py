@@ -18,8 +18,9 @@ from pipeline.methods.noisy_mle.copies_estimate import limit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import influence
 from pipeline.methods.noisy_mle.planned import bend_of
-from pipeline.study import Study, with_keys
+from pipeline.study.model import Study
 from pipeline.study.reference import moments
+from pipeline.study.variants import replace_keys
 from pipeline.types import Matrix
 
 #: Above it the noise of a mean is more than all that records vary.
@@ -85,7 +86,7 @@ def fitting(study: Study, design: Design) -> Design:
     while window > 1:
         changes["window.records"] = window
         try:
-            CopiesTask(with_keys(study, changes, name="the design"))
+            CopiesTask(replace_keys(study, changes))
         except PrivacyError:
             window //= 2
         else:

@@ -32,8 +32,9 @@ from pipeline.methods.noisy_mle.planned import (
 )
 from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.study import Study, with_keys
+from pipeline.study.model import Study
 from pipeline.study.reference import kept_moments, typical_norm_bound
+from pipeline.study.variants import replace_keys
 
 #: A smaller ridge changes nothing that could be seen.
 LEAST_RIDGE = 1e-3
@@ -208,7 +209,7 @@ def _why(task: SiteTask) -> str:
 def design(study: Study, records: int, clients: int) -> Design:
     """As `Method.design`."""
     task = SiteTask(study)
-    shorter = with_keys(study, {"estimator.norm_bound": "typical"}, name="the design")
+    shorter = replace_keys(study, {"estimator.norm_bound": "typical"})
     near = first_windows(SiteTask(shorter)) + LATER
     # one more than it takes until scores are near
     windows = near + 1
@@ -230,7 +231,7 @@ def design(study: Study, records: int, clients: int) -> Design:
             "a model after one window of each client, which the next window uses"
         )
     if task.release != "copies":
-        begun = SiteTask(with_keys(study, changes, name="the design"))
+        begun = SiteTask(replace_keys(study, changes))
         certain = _spectral(begun) / begun.slots / math.sqrt(near * clients)
         ridge = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
         larger = changes["estimator.ridge"] = _near_ridge(study, changes, ridge, near)
@@ -251,7 +252,7 @@ def _near_ridge(study: Study, changes: Mapping[str, object], ridge: float, windo
     """
     larger = ridge
     while larger <= LARGEST_RIDGE:
-        task = SiteTask(with_keys(study, {**changes, "estimator.ridge": larger}, name="the design"))
+        task = SiteTask(replace_keys(study, {**changes, "estimator.ridge": larger}))
         if not task.at_models or near_windows(task) <= windows:
             return larger
         larger = float(f"{1.1 * larger:.2g}")

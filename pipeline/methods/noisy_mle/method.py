@@ -11,8 +11,8 @@ from pipeline.methods.noisy_mle import beginning, copies_facts, facts, spec, tel
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.server import SiteServer
 from pipeline.methods.noisy_mle.task import SiteTask, chosen_release
-from pipeline.study import Study
 from pipeline.study.growth import growth_of
+from pipeline.study.model import Study
 
 AnyTask: TypeAlias = SiteTask | CopiesTask
 
@@ -69,9 +69,10 @@ class NoisyMle(Method[AnyTask]):
                 "drawn": drawn
             }
 
-    def task(self, study: Study, level: str | None = None) -> AnyTask:
+    def task(self, study: Study, revision: str = "", level: str | None = None) -> AnyTask:
         """As `Method.task`."""
-        return (CopiesTask if chosen_release(study) == "copies" else SiteTask)(study, level)
+        kind = CopiesTask if chosen_release(study) == "copies" else SiteTask
+        return kind(study, revision, level)
 
     def server(self, task: AnyTask) -> SiteServer:
         """As `Method.server`."""

@@ -13,7 +13,7 @@ from msgspec import Meta
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.noisy_mle import guards
 from pipeline.methods.noisy_mle.state import SiteState
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
 #: How intervals are made.

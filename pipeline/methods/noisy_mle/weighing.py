@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.methods.noisy_mle.spec import spec_of
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
 
@@ -22,9 +22,9 @@ class WeighedTask(Task):
 
     weighs = True
 
-    def __init__(self, study: Study, level: str | None = None) -> None:
+    def __init__(self, study: Study, revision: str = "", level: str | None = None) -> None:
         self.spec = spec_of(study)
-        super().__init__(study, level)
+        super().__init__(study, revision, level)
 
     def record_weights(self, design: Matrix) -> Vector | float:
         """As `Task.record_weights`."""

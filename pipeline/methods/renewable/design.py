@@ -23,8 +23,9 @@ from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.reference import reference_of
 from pipeline.methods.renewable.solution import KNOWN
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import Study, with_keys
+from pipeline.study.model import Study
 from pipeline.study.reference import rarer_share, typical_norm_bound
+from pipeline.study.variants import replace_keys
 from pipeline.types import Vector
 
 #: A plan has a class count so many standard deviations of its noise above 0: 98 of 100 streams are
@@ -166,11 +167,11 @@ def design(study: Study, records: int, clients: int) -> Design:
 
     def tried(before: Mapping[str, Any], **more: Any) -> _Tried:
         changes = {**before, **{key.replace("__", "."): value for key, value in more.items()}}
-        task = RenewableTask(with_keys(study, changes, name="the design"))
+        task = RenewableTask(replace_keys(study, changes))
         if study.estimator.loss == "gdwd":
             # it follows from the others
             changes["estimator.ridge"] = _needed_ridge(task, records, clients)
-            task = RenewableTask(with_keys(study, changes, name="the design"))
+            task = RenewableTask(replace_keys(study, changes))
         return _Tried(changes, task, outlook(task, records, clients))
 
     task, reasons = RenewableTask(study), dict[str, str]()

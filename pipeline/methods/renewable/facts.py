@@ -11,7 +11,7 @@ from pipeline.methods.renewable.influence import influence
 from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.readiness import releases_needed
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 
 def sizes(task: RenewableTask, records: int, clients: int) -> Sizes:

@@ -17,8 +17,8 @@ from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
 from pipeline.release.bounds import RecordBounds
-from pipeline.study import Study
 from pipeline.study.growth import growth_of
+from pipeline.study.model import Study
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
 START_SEMANTICS = {"logistic": 2}

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.errors import NumericError
 from pipeline.estimators.population import Population, even_points, minimiser_of, rows_of
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.release_tables import Privacy, Stream, Window
 from pipeline.types import Matrix, Vector
 
