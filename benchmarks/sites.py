@@ -17,7 +17,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.papers.noisy_infembler import draw, sent, start
-from pipeline.messages.form import form_of
 from pipeline.messages.incoming import Decoder
 from pipeline.messages.release import seal
 from pipeline.methods import server_of, task_of
@@ -26,6 +25,7 @@ from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
 from pipeline.release.model import round_model
 from pipeline.release.privatise import privatise
+from pipeline.release.task import form_of
 from pipeline.study_file.load import parse_study
 
 RESULTS = Path(__file__).parent / "results" / "sites.json"

@@ -17,10 +17,10 @@ import argparse
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import identity
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Arrays
+from pipeline.release.form import identity
 from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from infra.connection import first_offset, read_partition
 from pipeline.errors import PayloadError
-from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.reducer.admissions import Admissions
 from pipeline.reducer.numbering import within
+from pipeline.release.form import identity
 from pipeline.release.share import most_releases
 from pipeline.release.task import Task
 from pipeline.settings import Settings

@@ -12,13 +12,13 @@ import numpy as np
 from pipeline.errors import ConfigError, PrivacyError, StateError
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import Rows
 from pipeline.methods.base import Method, Server
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
 from pipeline.records.encode import Arrays
 from pipeline.release.budget import Budget
+from pipeline.release.form import Rows
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
 from pipeline.release.query import Exact, OpenQuery, Query, VectorPart

@@ -118,7 +118,7 @@ class Options:
         cannot be simulated.
         """
         require_live(study, "a backtest")
-        require_no_level_column(study, "a backtest")
+        require_no_level_column(study.privacy, "a backtest")
         if self.without_privacy:
             found = without_privacy(study)
             require_noise(found)

@@ -28,8 +28,8 @@ from pipeline.messages.admission import (
     read_word,
     write_signed,
 )
-from pipeline.messages.form import identity
 from pipeline.messages.topics import Topics
+from pipeline.release.form import identity
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Span
 from pipeline.settings import Settings

@@ -14,8 +14,8 @@ from pipeline.cli.flights import Flights
 from pipeline.cli.stage import Site, told_apart
 from pipeline.library.comparing import comparison, counts
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.form import identity
 from pipeline.records.encode import Row
+from pipeline.release.form import identity
 from pipeline.release.task import Task
 from producers.sources.flights import AIRLINES, FlightRows
 

@@ -29,7 +29,7 @@ class Stream:
     """
 
     def __init__(self, study: Study) -> None:
-        require_no_level_column(study, "a learner")
+        require_no_level_column(study.privacy, "a learner")
         self.task = task_of(study)
         self.run = OfflineRun(self.task)
         self.labels: tuple[Label, Label] | None = None

@@ -11,13 +11,13 @@ import numpy as np
 
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import Retirement, Word, read_word
-from pipeline.messages.form import HEADER, NO_PARTITION, Rows, ends_of, form_of
 from pipeline.messages.incoming import Incoming
 from pipeline.messages.topics import partition_of
 from pipeline.messages.unbelieved import FAULTS
+from pipeline.release.form import HEADER, NO_PARTITION, Rows, ends_of
 from pipeline.release.model import Model
 from pipeline.release.share import above_share
-from pipeline.release.task import Task
+from pipeline.release.task import Task, form_of
 from pipeline.trust.keys import LAST_GENERATION, Pair
 from pipeline.trust.mac import SIZE, mac
 from pipeline.trust.signed import check_signed, signed

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError
-from pipeline.messages.form import HEADER, MAGIC, NO_PARTITION, Rows, form_of, identity
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.privacy.memory import EPOCHS, epochs_of
+from pipeline.release.form import HEADER, MAGIC, NO_PARTITION, Rows, identity
 from pipeline.release.layout import Field
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
-from pipeline.release.task import Task
+from pipeline.release.task import Task, form_of
 from pipeline.trust.keys import LAST_GENERATION
 from pipeline.types import Integers
 

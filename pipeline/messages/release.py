@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError, PrivacyError
-from pipeline.messages.form import (
+from pipeline.release.form import (
     CHAIN,
     CHAIN_FORM,
     FORM,
@@ -22,11 +22,10 @@ from pipeline.messages.form import (
     MAGIC,
     NO_PARTITION,
     Rows,
-    form_of,
     identity,
 )
 from pipeline.release.privatise import Answer, OpenAnswer
-from pipeline.release.task import Task
+from pipeline.release.task import Task, form_of
 
 #: The header as `form.HEADER` has it, up to the ticket: what all releases share, and its own.
 _OWN, _NO_TICKET = struct.Struct("<40sII16s16sqqqq"), bytes(16)

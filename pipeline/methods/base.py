@@ -15,8 +15,8 @@ import numpy as np
 
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import Rows
 from pipeline.methods.facts import Design, Missed, ModelCard, Outlook, Sizes, Timetable
+from pipeline.release.form import Rows
 from pipeline.release.model import Part
 from pipeline.release.task import Task
 from pipeline.study.model import Study

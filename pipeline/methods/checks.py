@@ -18,7 +18,6 @@ import numpy as np
 from pipeline.errors import StateError
 from pipeline.messages.composing import Provenance, compose
 from pipeline.messages.estimate import write_estimate
-from pipeline.messages.form import Rows, form_of, short
 from pipeline.messages.incoming import Decoder, Incoming
 from pipeline.messages.release import seal
 from pipeline.methods import method_of, server_of, task_of
@@ -27,10 +26,11 @@ from pipeline.privacy.events import Event, Renyi, group, parts
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays, stack
 from pipeline.release.copies import CopiedPart, Law
+from pipeline.release.form import Rows, short
 from pipeline.release.model import Model, round_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.query import LatticePart, Query
-from pipeline.release.task import Task
+from pipeline.release.task import Task, form_of
 from pipeline.study.model import Study
 
 #: Neighbouring windows that are tried, and by how much rounding may pass the budget.

@@ -18,10 +18,10 @@ from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.library.feed import Feed
 from pipeline.messages import spends
 from pipeline.messages.envelope import marks_of
-from pipeline.messages.form import MAGIC
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import Clients
 from pipeline.page.watched import Watched
+from pipeline.release.form import MAGIC
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 

@@ -16,11 +16,11 @@ from pipeline.errors import ConfigError, OffsetGap, PayloadError, StateError
 from pipeline.estimators.forgetting import KEPT, bucket_of
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
-from pipeline.messages.form import Rows
 from pipeline.messages.incoming import Decoder
 from pipeline.methods import require_live, server_of
 from pipeline.reducer.numbering import numbered
 from pipeline.reducer.partition import Partition
+from pipeline.release.form import Rows
 from pipeline.release.task import Task
 from pipeline.types import Integers
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import PayloadError
-from pipeline.messages.form import ends_of, slots_of
 from pipeline.messages.incoming import Incoming, Mask
 from pipeline.reducer.head import Progress
 from pipeline.reducer.partition import Partition
+from pipeline.release.form import ends_of, slots_of
 from pipeline.study.release_tables import Rate
 from pipeline.types import Integers
 

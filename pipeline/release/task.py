@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, Self
 
 import numpy as np
@@ -14,6 +14,7 @@ from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
 from pipeline.release.bounds import RecordBounds
 from pipeline.release.budget import Budget
+from pipeline.release.form import Form, FormHeader
 from pipeline.release.layout import Layout
 from pipeline.release.model import Model
 from pipeline.release.query import OpenQuery, Query
@@ -174,3 +175,19 @@ class Task(RecordBounds, ABC):
             return design, np.broadcast_to(self.record_weights(design), len(responses))
         design = with_intercept(clipped_to_norm(features, self))
         return design, np.broadcast_to(weight_of(weights, responses), len(responses))
+
+
+@lru_cache(maxsize=64)
+def form_of(task: Task, revision: str = "") -> Form:
+    """Return the form of a study's releases; of the task's revision unless told another."""
+    study = task.study
+    header = FormHeader(
+        study=study.name,
+        revision=revision or task.revision,
+        claim=task.budget.claim,
+        partitions=study.stream.partitions,
+        growth=task.growth,
+        chained=task.chained,
+        noised=study.noised,
+    )
+    return Form(task.layout, header)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from pipeline.errors import ConfigError
 from pipeline.study.data_tables import Strict, key
-
-if TYPE_CHECKING:
-    from pipeline.study.model import Study
-
 
 #: Shares of gradient and curvature where a method has no better ones.
 GRADIENT, CURVATURE = 0.665, 0.285
@@ -47,14 +43,14 @@ class Personal(Strict, frozen=True, kw_only=True):
         return tuple(sorted(self.levels, key=lambda name: (self.levels[name], name)))
 
 
-def require_no_level_column(study: Study, doing: str) -> None:
+def require_no_level_column(privacy: Privacy, doing: str) -> None:
     """Refuse a study in which a column says how private each record is.
 
     doing: What does not read it, such as "a backtest".
 
     Raises ConfigError if there is such a column.
     """
-    personal = study.privacy.personal
+    personal = privacy.personal
     if personal is not None and personal.column is not None:
         raise ConfigError(
             f"privacy.personal.column: {doing} does not read levels of records; remove column, so "

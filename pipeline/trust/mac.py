@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 #: Bytes of a MAC and of a ticket.
 SIZE = 16
-#: Where the header of a release has the generation of the study's key, as `messages.form` says.
+#: Where the header of a release has the generation of the study's key, as `release.form` says.
 GENERATION = slice(6, 8)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.storm_checks import MARKS, PLANTED, marks, noised_twice, payloads, shared_records
-from pipeline.messages.form import identity
 from pipeline.methods import task_of
 from pipeline.records.encode import Encoder
+from pipeline.release.form import identity
 from pipeline.releasing import release_of
 from pipeline.study_file.load import parse_study
 

@@ -17,7 +17,6 @@ from pipeline.doctor.streams import simulated
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
 from pipeline.library.lengths import of_sample
 from pipeline.library.table import table as shown
-from pipeline.messages.form import form_of, identity
 from pipeline.methods import method_of
 from pipeline.methods.age_aware import facts
 from pipeline.methods.age_aware import plan as plans
@@ -31,6 +30,8 @@ from pipeline.offline import OfflineRun
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import Pure, compose
 from pipeline.records.encode import Arrays
+from pipeline.release.form import identity
+from pipeline.release.task import form_of
 from pipeline.scheduling.policy import Directive, OpenWindow, Send, Wait
 from pipeline.study_file.load import parse_study
 from tests import ages

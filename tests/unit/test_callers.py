@@ -36,7 +36,7 @@ class Trees(UserDict[str, ast.Module]):
 TREES = Trees()
 RELEASING, PRIVATISE = "pipeline/releasing.py", "pipeline/release/privatise.py"
 RELEASE, MAKING = "pipeline/messages/release.py", "producers/making.py"
-FORM = "pipeline/messages/form.py"
+FORM = "pipeline/release/form.py"
 #: What sums a window up, by method, with its door: where `Task.query` ends.
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/summarise.py"
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/gradients.py"
@@ -112,7 +112,7 @@ MAKERS = {
     "RecordSums": {GRADIENTS},
     "Release": {RELEASE},
     "Header": {RELEASE},
-    "Form": {FORM},
+    "Form": {"pipeline/release/task.py"},
     "Outgoing": {MAKING, VAULT},
     "KafkaProducer": {SENDER, CLOSING},
 }

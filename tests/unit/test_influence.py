@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pipeline.linalg import pack_upper
-from pipeline.messages.form import form_of
 from pipeline.methods import server_of
 from pipeline.methods.renewable.influence import OPEN, influence, largest_move
 from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.reference import reference_of
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.release.task import form_of
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import study_text

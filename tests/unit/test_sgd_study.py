@@ -12,7 +12,6 @@ from scipy.special import ndtr
 
 from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
 from pipeline.messages.estimate import read_estimate, write_estimate
-from pipeline.messages.form import form_of
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
@@ -23,6 +22,7 @@ from pipeline.privacy.accounting import total_epsilon, total_mu
 from pipeline.records.encode import Row
 from pipeline.reducer import Partition, Reducer, combine, differences
 from pipeline.release.model import Model, round_model
+from pipeline.release.task import form_of
 from pipeline.releasing import release_of
 from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged

@@ -25,10 +25,10 @@ from pipeline.messages.admission import (
     read_enrolment,
     write_signed,
 )
-from pipeline.messages.form import HEADER
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, differences
+from pipeline.release.form import HEADER
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study

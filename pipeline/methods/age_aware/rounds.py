@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import identity
 from pipeline.methods.age_aware.state import KEPT, RoundState, Uploads
 from pipeline.methods.age_aware.task import AgedTask
+from pipeline.release.form import identity
 from pipeline.types import Integers, Vector
 
 INTERVAL = "normal, from the expected loss of the plan"

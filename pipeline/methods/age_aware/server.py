@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import Rows
 from pipeline.methods.age_aware.rounds import INTERVAL, Members, estimate
 from pipeline.methods.age_aware.state import RoundState
 from pipeline.methods.age_aware.task import AgedTask
 from pipeline.methods.base import Server
+from pipeline.release.form import Rows
 
 
 class RoundServer(Server[RoundState]):

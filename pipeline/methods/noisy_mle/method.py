@@ -59,7 +59,8 @@ class NoisyMle(Method[AnyTask]):
         grown = growth_of(study.window, grows=self.grows(study))
         if grown.divisor:
             meaning["growth"] = [grown.divisor, grown.most]
-        if release == "copies":
+        # without noise none are drawn, and no such study has a stream
+        if release == "copies" and study.noised:
             said = spec.spec_of(study)
             task = CopiesTask(study)
             # what is derived, too: whoever derives another noise draws other releases, at another

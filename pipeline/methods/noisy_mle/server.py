@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import Rows
 from pipeline.methods.base import Server
 from pipeline.methods.noisy_mle import copies_estimate, estimate, telling
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.rows import Room, Shape
 from pipeline.methods.noisy_mle.state import SiteState, epochs_of
 from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.release.form import Rows
 from pipeline.types import Integers
 
 #: Releases that are added at once, in memory that is kept.

@@ -36,10 +36,10 @@ from pipeline.linalg import (
     solve_positive,
     unpack_upper,
 )
-from pipeline.messages.form import Rows
 from pipeline.methods.base import Server
 from pipeline.methods.renewable.spec import JUMPS
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.release.form import Rows
 from pipeline.types import Matrix, Vector
 
 SUMS, START = "sums", "start"

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import Rows
 from pipeline.methods.base import Server
 from pipeline.methods.renewable.private_estimate import BETWEEN, INTERVAL, estimate_private
 from pipeline.methods.renewable.private_state import GROUPS, PrivateBatch, PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
+from pipeline.release.form import Rows
 from pipeline.release.share import most_releases
 from pipeline.types import Integers
 

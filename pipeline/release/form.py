@@ -7,13 +7,15 @@ structured array. docs/wire.md has the offsets.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.privacy.memory import EPOCHS
-from pipeline.release.task import Task
+from pipeline.release.layout import Layout
+from pipeline.study.growth import Growth
 from pipeline.types import Integers
 
 #: Releases as one structured array, with the fields of `HEADER`, "point", "sums" and "mac".
@@ -51,24 +53,48 @@ CHAIN = np.dtype(
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class FormHeader:
+    """What the releases of a study have in common beside their layout: public names and numbers.
+
+    study: Its name.
+    revision: The one that releases name, 16 hexadecimal digits.
+    claim: What the budget promises, in one line.
+    partitions: Of the topic.
+    growth: How large windows are.
+    chained: Whether a release depends on those before it, by its size or by its noise.
+    noised: Whether numbers are noised.
+    """
+
+    study: str
+    revision: str
+    claim: str
+    partitions: int
+    growth: Growth
+    chained: bool
+    noised: bool
+
+
 class Form:
     """The form of one study's releases.
 
     Where windows grow or noise remembers, it has the fields of `CHAIN` before its MAC.
 
-    revision: The one that they name, 16 hexadecimal digits.
-
     dtype: Of a whole payload.
     blank: What every release of the study has in common, the rest zeros: shape (1,).
+
+    Raises ValueError if there is no revision, as in a task that only plans.
     """
 
-    def __init__(self, task: Task, revision: str) -> None:
-        self.layout, self.slots, self.noised = task.layout, task.slots, task.study.noised
-        self.most_records = task.growth.largest
+    def __init__(self, layout: Layout, header: FormHeader) -> None:
+        revision = bytes.fromhex(header.revision)
+        if len(revision) != HEADER["revision"].itemsize:
+            raise ValueError("a release names the revision of its study: make its task by task_of")
+        self.layout, self.noised, self.chained = layout, header.noised, header.chained
+        self.growth = header.growth
+        self.slots, self.most_records = self.growth.records, self.growth.largest
         number, point = self.layout.number, self.layout.point.length
-        self.chained = task.chained
         self.number = CHAIN_FORM if self.chained else FORM
-        self.growth = task.growth
         body = [("point", number, (point,)), ("sums", number, (self.layout.length,))]
         chain = CHAIN.descr if self.chained else []
         self.dtype = np.dtype([*HEADER.descr, *body, *chain, MAC])
@@ -76,12 +102,12 @@ class Form:
         common = {
             "magic": MAGIC,
             "form": self.number,
-            "study": short(task.study.name),
-            "revision": int.from_bytes(bytes.fromhex(revision), "little"),
-            "claim": short(task.budget.claim),
+            "study": short(header.study),
+            "revision": int.from_bytes(revision, "little"),
+            "claim": short(header.claim),
             "layout": short(self.layout.text),
-            "partitions": task.study.stream.partitions,
-            "records": task.slots,
+            "partitions": header.partitions,
+            "records": self.slots,
         }
         for name, value in common.items():
             self.blank[name] = value
@@ -90,19 +116,13 @@ class Form:
         self.chain_at = self.dtype.itemsize - (CHAIN.itemsize + 16 if self.chained else 16)
         #: Name and version of the form in the headers of a message.
         self.schema = f"release/{self.number}"
-        self.partitions = task.study.stream.partitions
+        self.partitions = header.partitions
         #: The first bytes of every release, up to its own numbers.
         self.common_bytes = self.blank.tobytes()[: HEADER.fields["records"][1]]  # type: ignore[index]
 
     def common(self, name: str) -> int:
         """Return a field of the header that all releases have in common."""
         return int(self.blank[name][0])
-
-
-@lru_cache(maxsize=64)
-def form_of(task: Task, revision: str = "") -> Form:
-    """Return the form of a study's releases; of the task's revision unless told another."""
-    return Form(task, revision or task.revision)
 
 
 def slots_of(rows: Rows, slots: int) -> Integers:
