@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 
 from pipeline.linalg import packed_indices
+from pipeline.methods import revision_of
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.privacy import copies as copies_module
 from pipeline.privacy.copies import Change
@@ -35,7 +36,8 @@ def task_of(loss: str, neighbours: str = "zero-out") -> CopiesTask:
         method, p=1, records=2, loss=loss, epsilon=EPSILON, delta=DELTA, neighbours=neighbours,
         noise_scale=0.5 if loss == "linear" else None,
     )  # fmt: skip
-    return CopiesTask(parse_study(text))
+    study = parse_study(text)
+    return CopiesTask(study, revision_of(study))
 
 
 def windows_of(neighbours: str) -> tuple[Arrays, Arrays]:

@@ -13,6 +13,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from pipeline.methods import revision_of
 from pipeline.methods.noisy_mle.copies_floating import MACHINE
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.privacy import gdp
@@ -119,7 +120,8 @@ def task(**settings: object) -> CopiesTask:
     """Return a task whose bounds one record reaches: its fit stays far inside its ball."""
     method = 'release = "copies", copies = 20, coefficient_bound = 0.002, site_ridge = 3000.0'
     given = {"p": 1, "records": 2, "loss": "linear", "epsilon": 4.0, "noise_scale": 1.0}
-    return CopiesTask(parse_study(study_text(method, **(given | settings))))
+    study = parse_study(study_text(method, **(given | settings)))
+    return CopiesTask(study, revision_of(study))
 
 
 WITH, WITHOUT = Arrays(np.ones((1, 1)), np.ones(1)), Arrays(np.zeros((0, 1)), np.zeros(0))
