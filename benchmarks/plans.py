@@ -118,7 +118,7 @@ def main() -> None:
     for name in options.designs:
         planned = DESIGNS[name]
         study = planned.study
-        found = method_of(study).outlook(
+        found = method_of(study).plan(
             method_of(study).task(study), planned.records, planned.clients
         )
         with ProcessPoolExecutor(options.processes) as pool:

@@ -19,7 +19,7 @@ from scipy.special import expit
 from benchmarks.interval_records import every_flight
 from benchmarks.limit_law import covariance, moments
 from pipeline.methods import task_of
-from pipeline.methods.facts import Exact
+from pipeline.methods.base import Exact
 from pipeline.methods.ldp_sgd.exact import HALF, exact
 from pipeline.methods.ldp_sgd.forecast import records_needed
 from pipeline.methods.ldp_sgd.task import GradientTask

@@ -152,7 +152,7 @@ def _exact(
         return None, "not asked for"
     if task.study.estimator.forgetting is not None:
         return None, "the study forgets, and aims at no fit of the whole history"
-    if why := method_of(task.study).no_pooled:
+    if why := method_of(task.study).spec.no_reference_fit:
         return None, why
     if task.classes and 0 in reading.classes:
         return None, "the history has one class only, so there is no pooled fit"

@@ -125,7 +125,7 @@ def _may_follow(study: Study, name: str) -> bool:
     """Whether the study's method lets it take the place of another."""
     heading = msgspec.structs.replace(study.study, follows=name)
     try:
-        method_of(study).check(msgspec.structs.replace(study, study=heading))
+        method_of(study).resolve(msgspec.structs.replace(study, study=heading), ())
     except ConfigError:
         return False
     return True

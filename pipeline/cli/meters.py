@@ -12,7 +12,6 @@ import numpy as np
 from pipeline.cli.context import say
 from pipeline.cli.stage import Demonstration, Site, same_state
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.methods import method_of
 from pipeline.records.encode import Encoder, Row
 from pipeline.release.task import Task
 from pipeline.types import Vector
@@ -34,7 +33,7 @@ class Meters(Demonstration):
         super().__init__(task)
         method: dict[str, Any] = task.study.estimator.method or {}
         self._slots_each, rng = int(method["slots"]), np.random.default_rng(SEED)
-        names = method_of(task.study).clients(task.study)
+        names = task.clients
         cards = {name: method["groups"][name.rpartition("-")[0]] for name in names}
         self._loads = {
             name: _loads(card, task, self._slots_each, rng) for name, card in cards.items()

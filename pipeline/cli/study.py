@@ -35,7 +35,7 @@ from pipeline.library.planning import proposed
 from pipeline.methods import METHODS, load_live
 from pipeline.release.usable import worded
 from pipeline.settings import Settings
-from pipeline.study_file.edit import TEMPLATE, with_tables
+from pipeline.study_file.edit import TEMPLATE, template_of
 from pipeline.study_file.load import parse_study
 
 #: What facts are called where their keys, which `--json` has, do not say it to a reader.
@@ -205,7 +205,7 @@ def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     """
     if path.exists():
         raise ConfigError(f"{path} exists; name another file")
-    text = with_tables(load_live(kind).beginning(clients)) if kind else TEMPLATE
+    text = template_of(load_live(kind).spec, clients) if kind else TEMPLATE
     found = proposed(parse_study(text), records, clients)
     try:
         path.write_text(designed(text, found), encoding="utf-8")

@@ -102,7 +102,7 @@ class _Shown:
             self._draw()
         else:
             when = self._when() if live or not self._whole else ""
-            own = method_of(self._study).told(self._study, message.details)
+            own = method_of(self._study).report.lines(self._study, message.details)
             click.echo("; ".join(filter(None, [estimate_line(message), *own, when])))
 
     def end(self) -> None:

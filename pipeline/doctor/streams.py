@@ -53,7 +53,7 @@ def simulated(study: Study) -> Task:
     clock, or has several paths.
     """
     require_live(study, "a simulated stream")
-    if why := method_of(study).no_pooled:
+    if why := method_of(study).spec.no_reference_fit:
         raise ConfigError(
             f'estimator.kind: kind = "{study.estimator.kind}" cannot be simulated here, '
             f"because {why}, and a simulation draws each record once, so it knows no true "
@@ -82,23 +82,10 @@ def simulated(study: Study) -> Task:
 
 def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:
     """Return the last estimate of stream `number`; NumericError if no finite estimate exists."""
-    task, windows = population.task, size.windows(population.task)
-    rng = np.random.default_rng([seed, number])
-    run = method_of(task.study).simulation(task, rng)
-    if run is None:
-        releases = Releases(population, size.clients, seed, number)
-        for _ in releases.models(size.records):
-            pass
-        return releases.estimate()
-    waiting = 0
-    for first in range(0, windows, size.clients):
-        clients = min(size.clients, windows - first)
-        run.fold(*population.draw(rng, clients * task.slots), clients)
-        waiting += clients
-        if waiting >= task.study.stream.publish.releases:
-            run.publish()
-            waiting = 0
-    return run.estimate()
+    releases = Releases(population, size.clients, seed, number)
+    for _ in releases.models(size.records):
+        pass
+    return releases.estimate()
 
 
 #: How far the pace of a client is from the mean, as a share, at most.
@@ -115,7 +102,7 @@ class Releases:
         self._population, task = population, population.task
         self._rng, self._seed, self._number = np.random.default_rng([seed, number]), seed, number
         self.run = OfflineRun(task)
-        self._names = list(method_of(task.study).clients(task.study)[:clients])
+        self._names = list(task.clients[:clients])
         self._names = self._names or [f"c{i}" for i in range(clients)]
         paces = 1 + PACE * np.linspace(-1, 1, len(self._names) + 2)[1:-1]
         #: Share of all records that each client has.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.doctor.coverage import Coverage
 from pipeline.methods import method_of
-from pipeline.methods.facts import Missed, Outlook, Sizes
+from pipeline.methods.base import Plan
 from pipeline.release.task import Task
 
 #: Coverage may miss its level by so much, that of single coefficients by more.
@@ -46,22 +46,22 @@ class Verdict:
 
 
 def judge(
-    task: Task, found: Coverage, sizes: Sizes, records: int, outlook: Outlook | None = None
+    task: Task, found: Coverage, plan: Plan, records: int, epsilon: float | None = None
 ) -> Verdict:
     """Return the verdict on the study's own kind of interval.
 
-    outlook: What formulas expect of the study at this size; None: a yes does not say whether it
-        holds for other records than the simulated ones.
+    plan: What formulas expect of the study at this size.
+    epsilon: The one at which so many records usually have intervals; None: no larger one is known.
     """
     if found.given + CHANCE * found.given_error < LEAST_GIVEN:
         return Verdict(
             False, f"no: {'most coefficients have' if found.ready else 'it has'} no intervals yet",
             f"{found.ready:.0%} of the streams ended ready, with intervals for {found.given:.0%} "
             f"of all coefficients; {found.reason}",
-            _larger(task, sizes, records),
+            _larger(task, plan, records, epsilon),
         )  # fmt: skip
     # few streams can show that intervals are wrong, and not that they are right
-    wrong = _wrong(task, found, sizes, records) if found.intervals else None
+    wrong = _wrong(task, found, plan, records, epsilon) if found.intervals else None
     if wrong is not None:
         return wrong
     if not found.intervals or found.intervals[0].error > LARGEST_ERROR:
@@ -72,7 +72,7 @@ def judge(
             "more --replications, or fewer --records",
         )  # fmt: skip
     right, assumed = _right(found), list[str]()
-    if outlook is not None and not _by_ridge(outlook, records):
+    if not _by_ridge(plan, records):
         assumed.append("independent features")
     if _leans(task):
         assumed.append("residuals")
@@ -82,28 +82,28 @@ def judge(
     return replace(right, verdict=f"{right.verdict}, for {' and '.join(assumed)} as assumed")
 
 
-def limits(outlook: Outlook, records: int) -> str:
+def limits(plan: Plan, records: int) -> str:
     """Say for which records a yes holds, as `study design` knows it by formulas."""
-    if _by_ridge(outlook, records):
+    if _by_ridge(plan, records):
         return (
-            f"the ridge alone is enough for slopes after {outlook.latest:,} records; the "
+            f"the ridge alone is enough for slopes after {plan.latest:,} records; the "
             "intercept has no ridge, so it and slopes that go with it may need more"
         )
-    if outlook.exact is not None:
+    if plan.exact is not None:
         return (
             "this holds for features that are independent and use their whole range, as assumed. "
             "Intervals of features that are correlated, or that use only a part of their range, "
             "appear later and are longer"
         )
-    if outlook.classes is not None and outlook.usual == outlook.classes:
+    if plan.classes is not None and plan.usual == plan.classes:
         return (
             "one class is so rare that its noised count stands out of the noise only after "
-            f"{outlook.classes:,} records"
+            f"{plan.classes:,} records"
         )
     least = (
         "no ridge is enough by itself"
-        if outlook.latest is None
-        else f"the ridge alone is enough after {outlook.latest:,} records"
+        if plan.latest is None
+        else f"the ridge alone is enough after {plan.latest:,} records"
     )
     return (
         f"{least}, so at this size intervals depend on the assumption that features are "
@@ -118,32 +118,34 @@ def _leans(task: Task) -> bool:
     return task.study.noised and estimator.loss == "expectile" and estimator.tau != EVEN
 
 
-def _by_ridge(outlook: Outlook, records: int) -> bool:
-    return outlook.latest is not None and outlook.latest <= records
+def _by_ridge(plan: Plan, records: int) -> bool:
+    return plan.latest is not None and plan.latest <= records
 
 
-def _wrong(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict | None:
+def _wrong(
+    task: Task, found: Coverage, plan: Plan, records: int, epsilon: float | None
+) -> Verdict | None:
     own = found.intervals[0]
     if own.coverage + CHANCE * own.error < found.level - TOLERATED:
         return Verdict(
             False, "no: intervals miss the true coefficients too often",
             f"they cover {own.coverage:.1%} (+-{own.error:.1%}) where they promise "
             f"{found.level:.0%}{_bent(found)}",
-            _better(task, found, sizes, records),
+            _better(task, found, plan, records, epsilon),
         )  # fmt: skip
     if own.worst_coverage + CHANCE_WORST * own.worst_error < found.level - TOLERATED_WORST:
         return Verdict(
             False, f"no: intervals of {own.worst!r} miss the true value too often",
             f"they cover {own.worst_coverage:.1%} (+-{own.worst_error:.1%}) where they promise "
             f"{found.level:.0%}{_bent(found)}",
-            _better(task, found, sizes, records),
+            _better(task, found, plan, records, epsilon),
         )  # fmt: skip
     if found.bias - CHANCE * found.bias_error > TOLERATED_BIAS:
         return Verdict(
             False, "no: estimates are biased",
             f"{found.biased!r} is off by {found.bias:.2f} of its standard deviations "
             f"(+-{found.bias_error:.2f}), and intervals do not allow for that",
-            _better(task, found, sizes, records),
+            _better(task, found, plan, records, epsilon),
         )  # fmt: skip
     return None
 
@@ -183,29 +185,28 @@ def _bent(found: Coverage) -> str:
     return f"; {found.biased!r} is off by {found.bias:.2f} of its standard deviations"
 
 
-def _larger(task: Task, sizes: Sizes, records: int) -> str:
+def _larger(task: Task, plan: Plan, records: int, epsilon: float | None) -> str:
     """Say what makes intervals appear."""
-    needed = sizes.records_for_intervals
-    parts = list(sizes.sooner)
+    needed = plan.usual
+    parts = list(plan.sooner)
     if needed > records:
         parts.append(f"about {needed:,} records instead of {records:,} by the rule of thumb")
     else:
         parts.append("more records")
-    if sizes.epsilon_for_intervals is not None:
-        parts.append(f"privacy.epsilon of about {sizes.epsilon_for_intervals:.2g}")
+    if epsilon is not None:
+        parts.append(f"privacy.epsilon of about {epsilon:.2g}")
     elif task.study.noised:
         parts.append("a larger privacy.epsilon")
     parts.append("fewer features, or narrower public ranges")
     return "; or ".join(parts)
 
 
-def _better(task: Task, found: Coverage, sizes: Sizes, records: int) -> str:
+def _better(task: Task, found: Coverage, plan: Plan, records: int, epsilon: float | None) -> str:
     """Say what brings coverage to its level."""
-    missed = Missed(
-        biased=found.bias - CHANCE * found.bias_error > TOLERATED_BIAS / 2,
-        covering=tuple(
-            i.method for i in found.intervals[1:] if i.coverage >= found.level - TOLERATED
-        ),
-    )
-    advice = method_of(task.study).better(task, missed)
-    return "; or ".join(part or _larger(task, sizes, records) for part in advice)
+    if plan.bias_remedies and found.bias - CHANCE * found.bias_error > TOLERATED_BIAS / 2:
+        return "; or ".join(plan.bias_remedies)
+    key = method_of(task.study).spec.interval_key
+    other = [i.method for i in found.intervals[1:] if i.coverage >= found.level - TOLERATED]
+    advice = [f'{key} = "{name}", which covered here' for name in other[:1] if key]
+    advice += [one or _larger(task, plan, records, epsilon) for one in plan.remedies]
+    return "; or ".join(advice)

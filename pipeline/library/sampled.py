@@ -68,7 +68,7 @@ def _later(task: Task, share: float, clients: int) -> str:
     if offline_method(task.study) is not None:
         return ""
     study = with_keys(task.study, {"data.response.typical": share}, name="the sample")
-    outlook = method_of(study).outlook(task_of(study), task.slots, clients)
+    outlook = method_of(study).plan(task_of(study), task.slots, clients)
     if outlook.classes is None:
         return ""
     return (

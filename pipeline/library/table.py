@@ -35,7 +35,7 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
         spread_line(message, study),
         line(message),
         information_line(message),
-        *method_of(study).told(study, message.details),
+        *method_of(study).report.lines(study, message.details),
     ]
     told = [Text(text) for text in below if text]
     dim = Text(privacy_line(message), style="dim")
@@ -49,7 +49,7 @@ def short_table(message: EstimateMessage, study: Study, height: int) -> Renderab
     """
     count = len(message.coefficients)
     # the first line of what a method says, which may be that somebody is left out
-    own = list(method_of(study).told(study, message.details))[:1]
+    own = list(method_of(study).report.lines(study, message.details))[:1]
     rows = max(1, min(count, height - 10 - len(own)))
     left = f"{counted(count - rows, 'more coefficient')}, " if count > rows else ""
     return Group(
@@ -180,7 +180,7 @@ def spread_line(message: EstimateMessage, study: Study) -> str:
     Empty for classes, and for methods without features, which fit nothing that leaves residuals.
     """
     kind = study.data.response.kind
-    if kind == "class" or not method_of(study).features:
+    if kind == "class" or not method_of(study).spec.features:
         return ""
     found = message.dispersion
     if kind == "count":

@@ -95,7 +95,7 @@ def require_noise(study: Study) -> None:
 
     Raises ConfigError, saying why, and what to do instead.
     """
-    why = method_of(study).no_open
+    why = method_of(study).spec.needs_noise
     if why and not study.noised:
         raise ConfigError(f"the study cannot run without privacy: {why}")
 

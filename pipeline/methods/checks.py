@@ -21,7 +21,6 @@ from pipeline.messages.estimate import write_estimate
 from pipeline.messages.incoming import Decoder, Incoming
 from pipeline.messages.release import seal
 from pipeline.methods import method_of, server_of, task_of
-from pipeline.methods.base import Pointing
 from pipeline.privacy.events import Event, Renyi, group, parts
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays, stack
@@ -202,9 +201,9 @@ def estimates_are_numbers_for_everybody(case: Case) -> None:
         state = _state(server, [rows[:count]] if count else [])
         begun = [0] if state.begun else []
         one, two = (server.estimate([(1.0, state)], begun) for _ in range(2))
-        if isinstance(server, Pointing):
-            assert np.array_equal(server.point([(1.0, state)]), one.expansion)
-            assert one.weights == (1.0, 1.0)
+        point, weights = server.next_point([(1.0, state)])
+        assert np.array_equal(point, one.expansion)
+        assert weights == one.weights
         where = Provenance(1, 0, 0, 0, None, [], None, "2026-01-01T00:00:00Z")
         message = write_estimate(compose(task, one, where))
         assert message == write_estimate(compose(task, two, where))
@@ -214,14 +213,15 @@ def estimates_are_numbers_for_everybody(case: Case) -> None:
 
 
 def it_says_what_it_is(case: Case) -> None:
-    """Facts, warnings and sizes are there for people and programs."""
-    task = case.task
+    """Names, facts, warnings and sizes are there for people and programs."""
     method = method_of(case.study)
-    assert method.title
-    assert json.dumps(dict(method.facts(task, 4)))
-    assert all(isinstance(words, str) for words in method.warnings(task))
-    assert method.sizes(task, 10_000, 4).records_for_intervals > 0
-    assert case.study.estimator.loss in method.losses
+    plan = method.plan(case.task, 10_000, 4)
+    assert method.spec.title
+    assert method.spec.kind == case.study.estimator.kind
+    assert case.study.estimator.loss in method.spec.losses
+    assert json.dumps(dict(plan.facts))
+    assert all(isinstance(words, str) for words in plan.warnings)
+    assert plan.usual > 0
 
 
 #: Every check.

@@ -98,12 +98,7 @@ def expansion_of(task: Task, partitions: Sequence[Summed]) -> tuple[Vector, tupl
 
     Cheaper than an estimate where the method knows its point without one.
     """
-    server = server_of(task)
-    # looked up by name: to ask whether it is a `Pointing` takes as long as a small fold
-    if hasattr(server, "point"):
-        return server.point(_merged(task, partitions)), (1.0, 1.0)
-    estimate = estimate_of(task, partitions)
-    return estimate.expansion, estimate.weights
+    return server_of(task).next_point(_merged(task, partitions))
 
 
 def _merged(task: Task, partitions: Sequence[Summed]) -> list[tuple[float, State]]:

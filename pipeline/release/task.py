@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Literal, Self
 
 import numpy as np
 
 from pipeline.errors import PrivacyError
+from pipeline.privacy.channel import INTEGER_LIMIT
 from pipeline.privacy.events import Event
 from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
@@ -84,12 +86,25 @@ class Task(RecordBounds, ABC):
         del name
         return self
 
-    @abstractmethod
     def check_fit(self) -> None:
         """Refuse a study whose largest possible sums would not fit the lattice.
 
+        By default those of `layout`, with windows as large as they can grow.
+
         Raises PrivacyError, naming the key that must change.
         """
+        more = self.growth.largest - self.slots
+        fields = (*self.layout.start, *self.layout.later)
+        if any(field.largest + field.per_slot * more >= INTEGER_LIMIT for field in fields):
+            raise PrivacyError(
+                f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
+                "records are too large to be sent; use smaller windows"
+            )
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """The ids of all clients where the study names them; none: any may release."""
+        return ()
 
     @abstractmethod
     def query(self, window: Arrays, model: Model) -> Query:

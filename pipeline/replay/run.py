@@ -15,7 +15,7 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import header_of
-from pipeline.methods import method_of
+from pipeline.methods import server_of
 from pipeline.reducer import LogRecord, Partition, Reducer, combine
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Rhythm, Span
@@ -87,7 +87,7 @@ class Replay:
 
         ConfigError if a path of gradients would begin in its middle.
         """
-        whole = method_of(self.task.study).whole_log(self.task)
+        whole = server_of(self.task).from_start
         if whole and any(span.start for span in self.spans.values()):
             raise ConfigError(
                 f"--from: {whole}: it can only be replayed from the beginning of the log (--to may "

@@ -33,7 +33,6 @@ REASONS = {
     "estimator": "clients take their gradients by it, so it is in every release",
     "estimator.class_weights": "clients weigh classes by it, and it decides the noise",
     "estimator.noise_scale": "it decides what releases hold beside the gradient",
-    "estimator.method": "it belongs to methods that have no stream of releases",
 }
 
 
@@ -81,11 +80,11 @@ def altered(study: Study, changes: Mapping[str, Any]) -> Study:
     or the value is not allowed.
     """
     method = method_of(study)
-    allowed = {**SERVER_SIDE, **method.server_side}
+    allowed = {**SERVER_SIDE, **method.spec.server_keys}
     for key in changes:
         check_key(key)
         if key not in allowed and not key.startswith("estimator.forgetting."):
-            reason = _reason({**REASONS, **method.client_side}, key)
+            reason = _reason(REASONS, key)
             raise ConfigError(
                 f"{key}: a replay cannot change it: {reason}. It may change {', '.join(allowed)}"
             )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
+from string import Template
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.methods.base import Spec
 from pipeline.study.model import Study
 from pipeline.study.variants import tables_with
 from pipeline.study_file.load import parse_study, study_of
@@ -91,8 +93,11 @@ def with_features(count: int) -> str:
     return re.sub(r"temperature = .*\npressure = .*", lines, TEMPLATE)
 
 
-def with_tables(tables: Mapping[str, str]) -> str:
-    """Return the template with other lines in some tables, by name; without those that get none."""
+def template_of(spec: Spec, clients: int) -> str:
+    """Return the template as a kind has it, for so many clients, without tables that it has not."""
+    tables = {
+        name: Template(text).substitute(clients=clients) for name, text in spec.template.items()
+    }
     parts = re.split(r"^\[(.+)\]\n", TEMPLATE, flags=re.MULTILINE)
     found = [
         f"[{name}]\n{tables.get(name, lines).strip()}\n"

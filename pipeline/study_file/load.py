@@ -11,6 +11,7 @@ import msgspec
 
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
+from pipeline.methods.base import Spec
 from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import check_reach
 from pipeline.study.families import check_response
@@ -20,7 +21,7 @@ from pipeline.study.model import LIVE, Study
 from pipeline.study.tables import check_known, near, strict
 
 if TYPE_CHECKING:
-    from pipeline.methods.base import Method
+    pass
 
 #: What says which study it is: the study, a path, or the text of a study file.
 StudySource: TypeAlias = Study | Path | str
@@ -244,7 +245,7 @@ def check_kind(study: Study) -> None:
     Raises ConfigError, naming the key, what is allowed and the way out.
     """
     kind, estimator = study.estimator.kind, study.estimator
-    if not study.data.features and not (kind in METHODS and not load_live(kind).features):
+    if not study.data.features and not (kind in METHODS and not load_live(kind).spec.features):
         raise ConfigError(
             "data.features: needs at least one entry with its public range, or its levels; "
             "example: sensor_1 = { min = 20, max = 120 }"
@@ -258,23 +259,23 @@ def check_kind(study: Study) -> None:
             f"estimator.kind: unknown kind{meant}; allowed: {', '.join(METHODS)}, which run live, "
             f'and for `veilstream fit` {", ".join(OFFLINE)}; example: kind = "{LIVE}"'
         )
-    method = method_of(study)
+    method, spec = method_of(study), method_of(study).spec
     for table in ("method", "path"):
-        if getattr(estimator, table) is not None and table not in method.tables:
+        if getattr(estimator, table) is not None and table != spec.table:
             raise ConfigError(
                 f'estimator.{table}: kind = "{kind}" has no keys in this table; remove it, or '
-                f"choose the kind that it belongs to{_with(table, lambda m: m.tables)}"
+                f"choose the kind that it belongs to{_with(table, lambda m: (m.table,))}"
             )
-    if estimator.loss not in method.losses:
+    if estimator.loss not in spec.losses:
         raise ConfigError(
-            f'estimator.loss: kind = "{kind}" has {", ".join(method.losses)}; choose one of them, '
+            f'estimator.loss: kind = "{kind}" has {", ".join(spec.losses)}; choose one of them, '
             f"or a kind that has this one{_with(estimator.loss, lambda m: m.losses)}"
         )
-    if study.privacy.personal is not None and not method.levels:
+    if study.privacy.personal is not None and not spec.personal_levels:
         raise ConfigError(
             "privacy.personal: records can have levels of their own where each is noised by "
             f'itself, and kind = "{kind}" noises sums of them; remove it, or choose another '
-            f"estimator.kind{_with(True, lambda m: (m.levels,))}"
+            f"estimator.kind{_with(True, lambda m: (m.personal_levels,))}"
         )
     growth_of(study.window, grows=method.grows(study))
     if study.privacy.noise_memory and not method.remembers(study):
@@ -283,13 +284,12 @@ def check_kind(study: Study) -> None:
             'Gaussian, nothing is forgotten, and kind = "renewable"; remove it, or set '
             "noise_memory = 0"
         )
-    method.check(study)
 
 
 def unpenalised(study: Study, given: Container[str]) -> Study:
     """Return a study without the default ridge where its kind has none; `given` as `completed`."""
     kind = study.estimator.kind
-    if "ridge" in given or kind not in METHODS or load_live(kind).penalised:
+    if "ridge" in given or kind not in METHODS or load_live(kind).spec.penalised:
         return study
     return msgspec.structs.replace(
         study, estimator=msgspec.structs.replace(study.estimator, ridge=0.0)
@@ -299,10 +299,10 @@ def unpenalised(study: Study, given: Container[str]) -> Study:
 def completed(study: Study, given: Container[str]) -> Study:
     """Return a checked study with what its method fills in; `given` are its estimator's keys."""
     kind = study.estimator.kind
-    return method_of(study).complete(study, given) if kind in METHODS else study
+    return method_of(study).resolve(study, given) if kind in METHODS else study
 
 
-def _with(wanted: object, of: Callable[[Method[Any]], Sequence[object]]) -> str:
+def _with(wanted: object, of: Callable[[Spec], Sequence[object]]) -> str:
     """Return the kinds whose method has what is wanted, in brackets; nothing if there is none."""
-    kinds = [kind for kind in METHODS if wanted in of(load_live(kind))]
+    kinds = [kind for kind in METHODS if wanted in of(load_live(kind).spec)]
     return f" ({', '.join(kinds)})" if kinds else ""

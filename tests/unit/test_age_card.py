@@ -138,7 +138,7 @@ def test_a_plan_has_more_noise_with_an_error_and_pays_for_the_card() -> None:
     assert [event.epsilon for event in task.of_client("c").budget.beforehand.values()] == [0.5]
     unpaid = groups.replace("card_epsilon = 0.5", "error = 0.05")
     free = ages.task_of(ages.study_text(groups=unpaid))
-    told = [" ".join(method_of(one.study).warnings(one)) for one in (free, task)]
+    told = [" ".join(method_of(one.study).plan(one, 10_000, 4).warnings) for one in (free, task)]
     assert ["has an error and no card_epsilon" in words for words in told] == [True, False]
 
 

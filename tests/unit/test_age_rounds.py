@@ -174,7 +174,9 @@ def test_rounds_compose_by_the_nested_rule_until_the_study_is_over() -> None:
     slow = ages.task_of(ages.study_text(groups=frozen))
     # what never changes adds up as ever
     assert slow.of_client("b").budget.after(7) == pytest.approx(7 * 0.3, rel=1e-3)
-    assert any("after 26 rounds" in words for words in method_of(slow.study).warnings(slow))
+    assert any(
+        "after 26 rounds" in words for words in method_of(slow.study).plan(slow, 10_000, 4).warnings
+    )
 
 
 def test_a_card_that_has_expired_pays_for_nothing() -> None:
@@ -277,14 +279,21 @@ def test_without_age_credit_every_release_has_the_noise_of_a_fresh_one() -> None
     groups = ages.ALONE.replace("rate = 0.4", "rate = 1e-5")
     task = ages.task_of(ages.study_text(groups=groups))
     assert task.plan.epsilons == pytest.approx([0.3], rel=1e-3)
-    assert any("no noise in group 'all'" in words for words in method_of(task.study).warnings(task))
+    assert any(
+        "no noise in group 'all'" in words
+        for words in method_of(task.study).plan(task, 10_000, 4).warnings
+    )
     # of two groups, the one whose values go round and are never forgotten
     turning = 'mixing = "matrix"\nmatrix = [[0, 1], [1, 0]]'
     groups = ages.GROUPS.replace('mixing = "cyclic"', turning).replace("q = 0.4\n", "")
     before, slow = groups.split("[estimator.method.groups.slow]")
     slow = slow.replace("states = [0, 60, 120, 180]", "states = [0, 180]")
     task = ages.task_of(ages.study_text(groups=f"{before}[estimator.method.groups.slow]{slow}"))
-    said = [words for words in method_of(task.study).warnings(task) if "no noise in" in words]
+    said = [
+        words
+        for words in method_of(task.study).plan(task, 10_000, 4).warnings
+        if "no noise in" in words
+    ]
     assert [word for words in said for word in words.split() if "'" in word] == ["'slow':"]
 
 
@@ -299,7 +308,11 @@ def test_a_plan_says_when_its_card_has_expired() -> None:
     task = ages.task_of(ages.study_text(groups=groups))
     said = [" ".join(method_of(task.study).timetable(task, number).notes) for number in (2, 3)]
     assert ["round 3 is one of those that are refused" in words for words in said] == [False, True]
-    [warning] = [words for words in method_of(task.study).warnings(task) if "last_round" in words]
+    [warning] = [
+        words
+        for words in method_of(task.study).plan(task, 10_000, 4).warnings
+        if "last_round" in words
+    ]
     assert "'slow'" in warning
     assert "from round 3 on" in warning
 
@@ -379,7 +392,9 @@ def test_missing_values_under_a_promise_of_speed_are_told() -> None:
     run.fold("c", run.release("c", window(np.full(task.slots, np.nan)), run.model))
     found = run.estimate(0.0)[0]
     assert found.details["missing_values_count_as"] == 90.0
-    assert any("counts as 90" in words for words in method_of(task.study).warnings(task))
+    assert any(
+        "counts as 90" in words for words in method_of(task.study).plan(task, 10_000, 4).warnings
+    )
 
 
 def test_all_rounds_cost_what_the_card_has_cost_and_what_was_never_folded() -> None:
@@ -414,7 +429,7 @@ def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
     for name, rounds in (("c", 3), ("a-1", 3), ("a-2", 3), ("b", 1)):
         for values in ages.rounds_of(task, name, rounds, rng):
             run.fold(name, run.release(name, window(values), run.model))
-    assert method_of(task.study).told(task.study, {}) == []
+    assert method_of(task.study).report.lines(task.study, {}) == []
     message = run.estimate(0.0)[1]
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(shown(message, task.study))
@@ -431,7 +446,9 @@ def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
     unknown = ages.task_of(ages.study_text(groups=ages.ALONE))
     run = OfflineRun(unknown)
     run.fold("c", run.release("c", window(np.full(unknown.slots, 60.0)), run.model))
-    said = " ".join(method_of(unknown.study).told(unknown.study, run.estimate(0.0)[1].details))
+    said = " ".join(
+        method_of(unknown.study).report.lines(unknown.study, run.estimate(0.0)[1].details)
+    )
     assert "would be unknown" in said
     assert "not yet of" not in said
 
@@ -445,7 +462,7 @@ def test_who_watches_is_told_who_comes_too_late_to_count_and_whose_card_has_ende
             for values in ages.rounds_of(task, name, each, rng):
                 run.fold(name, run.release(name, window(values), run.model))
         message = run.estimate(0.0)[1]
-        return " ".join(method_of(task.study).told(task.study, message.details))
+        return " ".join(method_of(task.study).report.lines(task.study, message.details))
 
     # one whose source began later releases, and its rounds are over
     found = said(ages.GROUPS, c=5, a_1=5, a_2=5, b=2)

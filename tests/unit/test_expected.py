@@ -166,7 +166,7 @@ def test_a_study_that_forgets_expects_no_more_than_it_keeps() -> None:
     forgetting = 'half_life = 2000, of = "records"'
     text = study_text(loss="logistic", p=7, epsilon=0.5, ridge=0.0, records=250)
     kept, fading = (
-        method_of(study).outlook(method_of(study).task(study), 100_000, 4)
+        method_of(study).plan(method_of(study).task(study), 100_000, 4)
         for study in (
             parse_study(text),
             parse_study(text.replace("[privacy]", f"forgetting = {{ {forgetting} }}\n[privacy]")),

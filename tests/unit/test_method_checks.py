@@ -117,7 +117,7 @@ def test_every_method_of_the_registry_is_checked() -> None:
 @pytest.mark.parametrize(("kind", "name"), NAMES, ids=["-".join(pair) for pair in NAMES])
 def test_a_study_without_privacy_has_a_stream_or_says_why_not(kind: str, name: str) -> None:
     opened = without_privacy(parse_study(STUDIES[kind][name]()))
-    if method_of(opened).no_open:
+    if method_of(opened).spec.needs_noise:
         with pytest.raises(ConfigError, match="without privacy"):
             Options(without_privacy=True).study_of(opened)
         with pytest.raises(ConfigError, match="without noise"):

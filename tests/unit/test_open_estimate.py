@@ -303,5 +303,5 @@ def test_an_open_study_hears_of_sums_that_keep_early_curvatures(
     settings: dict[str, object], *, told: bool
 ) -> None:
     task = task_of(**settings)  # type: ignore[arg-type]
-    words = " ".join(method_of(task.study).warnings(task))
+    words = " ".join(method_of(task.study).plan(task, 10_000, 4).warnings)
     assert ("early models" in words) == told

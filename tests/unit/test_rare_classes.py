@@ -71,7 +71,7 @@ def test_numbers_have_no_share() -> None:
 def test_no_size_of_a_plan_is_below_that_of_the_counts(share: float) -> None:
     task = task_of(study_with(share, ridge=0.3))
     assert isinstance(task, RenewableTask)
-    found = method_of(task.study).outlook(task, RECORDS, CLIENTS)
+    found = method_of(task.study).plan(task, RECORDS, CLIENTS)
     assert task.update_channels.counts is not None
     assert found.classes is not None
     assert found.first is not None
@@ -129,7 +129,7 @@ def test_streams_whose_counts_are_hidden_say_so() -> None:
 def test_what_is_assumed_is_said() -> None:
     for typical, said in ((None, "0.5 of the records"), (0.9, "0.1 of the records")):
         study = study_with(typical)
-        outlook = method_of(study).outlook(task_of(study), RECORDS, CLIENTS)
+        outlook = method_of(study).plan(task_of(study), RECORDS, CLIENTS)
         assert said in classes(outlook, study)
         found = check_study(study)["intervals"]
         assert isinstance(found, dict)

@@ -188,7 +188,7 @@ def test_every_key_of_a_study_may_differ_or_is_refused_with_a_reason() -> None:
     keys += keys_of(msgspec.inspect.type_info(Path), "estimator.path.")
     assert "estimator.path.eta0" in keys
     own = method_of(study)
-    allowed = {*SERVER_SIDE, *own.server_side}
+    allowed = {*SERVER_SIDE, *own.spec.server_keys}
     assert allowed <= set(keys)
     inside = {key for key in keys if key.startswith("estimator.forgetting.")}
     for key in set(keys) - allowed - inside:
@@ -197,7 +197,7 @@ def test_every_key_of_a_study_may_differ_or_is_refused_with_a_reason() -> None:
         assert "no such key" not in str(caught.value)
     with pytest.raises(ConfigError, match="levle: unknown key"):
         altered(study, {"levle": 0.9})
-    assert REASONS.keys() | own.client_side.keys() <= set(keys)
+    assert REASONS.keys() <= set(keys)
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -225,7 +225,7 @@ def test_what_may_differ_changes_no_release(kind: str) -> None:
         made = sgd_text(records=50, name="x").replace('mechanism = "discrete-gaussian"', words)
         task = make_task(parse_study(made))
     rows = _rows(task, np.random.default_rng(1))
-    own = method_of(task.study).server_side
+    own = method_of(task.study).spec.server_keys
     tried = {key for changes in CHANGES.values() for key in changes}
     assert own.keys() | SERVER_SIDE.keys() <= tried
 

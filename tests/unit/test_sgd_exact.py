@@ -87,7 +87,7 @@ def test_ten_coefficients_are_ready_when_models_are_near_enough() -> None:
     """Models wander the further the more coefficients there are: then twice is too early."""
     task = Row("logistic", 10, 2).task(100)
     found = exact(task, 1000)
-    assert found.ready == method_of(task.study).outlook(task, 1000, 4).usual > 2 * found.records
+    assert found.ready == method_of(task.study).plan(task, 1000, 4).usual > 2 * found.records
 
 
 def test_plan_and_check_say_it_before_there_are_records(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_plans_say_when_intervals_come_and_how_long_they_are(
         assert ends is not None
         firsts.append(first)
         halves.append(float(np.median((ends[1] - ends[0])[1:] / 2)))
-    outlook = method_of(task.study).outlook(task, slots, SITES)
+    outlook = method_of(task.study).plan(task, slots, SITES)
     # nine of ten, to a quarter
     assert 0.75 < outlook.usual / float(np.quantile(firsts, 0.9)) < 1.25
     assert 0.75 < outlook.usual_half / float(np.mean(halves)) < 1.25

@@ -58,7 +58,7 @@ def test_a_terminal_names_the_site_that_is_left_out_and_says_what_to_do(loss: st
 
 def test_a_site_of_another_spread_is_said_to_have_that() -> None:
     study, message = streamed("linear", "features")
-    first, _ = method_of(study).told(study, message.details)
+    first, _ = method_of(study).report.lines(study, message.details)
     assert f"{sites.name_of(0)} (distance" in first
     assert "its curvature is unlike that of the others" in first
 
@@ -66,7 +66,7 @@ def test_a_site_of_another_spread_is_said_to_have_that() -> None:
 def test_where_nobody_is_left_out_nothing_is_said() -> None:
     study, message = streamed("linear")
     assert message.details["flagged"] == []
-    assert method_of(study).told(study, message.details) == ()
+    assert method_of(study).report.lines(study, message.details) == ()
 
 
 @pytest.mark.parametrize("evil", ["\x1b[2J", "a" * 31 + "\x9b", "a" * 32 + "\n", "A" * 32])

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Final
 
-
-def tables(clients: int) -> Mapping[str, str]:
-    """Return lines by the name of their table, for so many clients."""
-    return {
-        "data": """\
+TABLES: Final = {
+    "data": """\
 # What is collected: one number of each record in each slot of time, such as the load of a flat in
 # half an hour. The range is public. The study is of its mean over all clients; it has no features.
 response = { name = "load", kind = "number", min = 0, max = 180 }
 features = {}
 """,
-        "data.features": "",
-        "estimator": f"""\
+    "data.features": "",
+    "estimator": """\
 kind = "age-aware"            # an older value needs less noise: read docs/methods/age-aware.md
 loss = "linear"
 level = 0.95
@@ -30,24 +27,24 @@ use = "wiener"                # weigh uploads and cards; "debiased" where their 
 # How records of some clients change from slot to slot: public, and part of the promise. Where they
 # change more slowly than this says, values are protected less: take the slowest that you know.
 [estimator.method.groups.all]
-clients = ["client-{{1..{clients}}}"]
+clients = ["client-{1..$clients}"]
 mixing = "birth-death"        # one state up or down, with probability q; "cyclic": always up, from
                               # the last state to the first; or "matrix", "constant"
 states = [0, 60, 120, 180]
 q = 0.4
 """,
-        "privacy": """\
+    "privacy": """\
 mechanism = "discrete-laplace"
 epsilon = 4.0                 # about a record's value at any one time, all rounds together
 unit = "record"
 neighbours = "replace-one"
 """,
-        "window": """\
+    "window": """\
 records = 2400                # a round: its slots times the records of a client, here 24 * 100
 """,
-        "stream": """\
+    "stream": """\
 partitions = 2
 retention = "30d"
 max_in_flight_windows = 0     # rounds need no model, so nobody waits for one
 """,
-    }
+}

@@ -22,7 +22,7 @@ from pipeline.methods.age_aware.chains import Chain
 from pipeline.methods.age_aware.client import to_states
 from pipeline.methods.age_aware.estimated import safe_deltas
 from pipeline.methods.age_aware.plan import KEPT
-from pipeline.methods.facts import ModelCard
+from pipeline.methods.base import ModelCard
 from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
 from pipeline.types import Integers, Matrix, Vector

@@ -10,16 +10,15 @@ from scipy.special import ndtri
 
 from pipeline.methods.age_aware.mixing import odds
 from pipeline.methods.age_aware.task import AgedTask
-from pipeline.methods.facts import Outlook, Sizes
+from pipeline.methods.base import Plan
 from pipeline.words import counted
 
 #: Rounds that stand for ever: what they cost together grows no more, or without an end.
 FOR_EVER = 10_000
 
 
-def facts(task: AgedTask, clients: int) -> dict[str, object]:
-    """As `Method.facts`: its study names the clients."""
-    del clients
+def _facts(task: AgedTask) -> dict[str, object]:
+    """Return what `study check` prints of a study."""
     plan, spec = task.plan, task.plan.spec
     loss, alone = loss_of(task), loss_without_data(task)
     return {
@@ -61,7 +60,7 @@ def largest_move(task: AgedTask) -> float:
 
 
 def warnings(task: AgedTask) -> tuple[str, ...]:
-    """As `Method.warnings`."""
+    """Return what the operator should know, in words."""
     plan = task.plan
     found = [
         f"age saves no noise in group {name!r}: by its model card nothing of a value is "
@@ -146,14 +145,16 @@ def rounds_that_fit(task: AgedTask) -> int | None:
     return low
 
 
-def sizes(task: AgedTask, records: int, clients: int) -> Sizes:
-    """As `Method.sizes`: one round of all clients."""
+def plan(task: AgedTask, records: int, clients: int) -> Plan:
+    """As `Method.plan`: one round of all clients is enough, whatever comes."""
     del records, clients
-    return Sizes(len(task.plan.names) * task.slots)
-
-
-def outlook(task: AgedTask, records: int, clients: int) -> Outlook:
-    """As `Method.outlook`."""
-    needed = sizes(task, records, clients).records_for_intervals
+    needed = len(task.plan.names) * task.slots
     reach = float(ndtri((1 + task.study.estimator.level) / 2))
-    return Outlook(latest=needed, usual=needed, usual_half=reach * math.sqrt(loss_of(task)))
+    return Plan(
+        latest=needed,
+        usual=needed,
+        usual_half=reach * math.sqrt(loss_of(task)),
+        remedies=("model cards that are nearer to how records change",),
+        facts=_facts(task),
+        warnings=warnings(task),
+    )

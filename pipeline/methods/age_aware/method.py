@@ -3,66 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import ClassVar
 
 import msgspec
 
-from pipeline.methods.age_aware import beginning as start
-from pipeline.methods.age_aware import card, spec, telling
-from pipeline.methods.age_aware import facts as known
-from pipeline.methods.age_aware import timetable as plans
+from pipeline.methods.age_aware import beginning, card, facts, timetable
+from pipeline.methods.age_aware import spec as keys
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.task import AgedTask
-from pipeline.methods.base import Method
-from pipeline.methods.facts import Design, Missed
+from pipeline.methods.age_aware.telling import RoundReport
+from pipeline.methods.base import Method, Rounds, Spec
 from pipeline.study.model import Study
 
 
+class PlannedRounds(Rounds):
+    """Which slot each client releases in a round, and the cards behind it."""
+
+    timetable = staticmethod(timetable.timetable)
+    model_card = staticmethod(card.model_card)
+
+
 class AgeAware(Method[AgedTask]):
-    """As `methods.base.Method`."""
+    """One planned value of each client a round, with less noise the older it is."""
 
-    title = "values of planned age, noised for their present"
-    losses, tables, features = ("linear",), ("method",), False
-    client_side: ClassVar = {"estimator.method": "clients noised their releases by it"}
-    no_open = (
-        'kind = "age-aware" plans how old values are by the noise that they need, so that without '
-        "noise it has no stream; leave --without-privacy out"
+    spec = Spec(
+        kind="age-aware",
+        title="values of planned age, noised for their present",
+        losses=("linear",),
+        table="method",
+        features=False,
+        template=beginning.TABLES,
+        needs_noise=(
+            'kind = "age-aware" plans how old values are by the noise that they need, so that '
+            "without noise it has no stream; leave --without-privacy out"
+        ),
+        no_reference_fit=(
+            "an estimate is of the end of a round, and all records are of all its slots"
+        ),
     )
-    no_pooled = "an estimate is of the end of a round, and all records are of all its slots"
+    report = RoundReport()
+    rounds = PlannedRounds()
 
-    beginning = staticmethod(start.tables)
-    check = staticmethod(spec.check)
-
-    def complete(self, study: Study, given: Container[str]) -> Study:
-        """As `Method.complete`: there is nothing to penalise."""
+    def resolve(self, study: Study, given: Container[str]) -> Study:
+        """As `Method.resolve`: there is nothing to penalise."""
         del given
+        keys.check(study)
         estimator = msgspec.structs.replace(study.estimator, ridge=0.0)
         return msgspec.structs.replace(study, estimator=estimator)
 
-    def clients(self, study: Study) -> tuple[str, ...]:
-        """As `Method.clients`."""
-        return tuple(spec.clients_of(spec.spec_of(study)))
-
     task = AgedTask
     server = RoundServer
-    facts = staticmethod(known.facts)
-    warnings = staticmethod(known.warnings)
-    timetable = staticmethod(plans.timetable)
-    compared = staticmethod(plans.compared)
-    model_card = staticmethod(card.model_card)
-    sizes = staticmethod(known.sizes)
-    outlook = staticmethod(known.outlook)
-    told = staticmethod(telling.told)
-
-    def design(self, study: Study, records: int, clients: int) -> Design:
-        """As `Method.design`: the cards decide, and no size."""
-        del study, records, clients
-        return Design({}, {})
-
-    def better(self, task: AgedTask, missed: Missed) -> tuple[str, ...]:
-        """As `Method.better`."""
-        del task, missed
-        return ("model cards that are nearer to how records change",)
+    plan = staticmethod(facts.plan)
 
 
 METHOD = AgeAware()

@@ -13,7 +13,8 @@ from pipeline.errors import PrivacyError
 from pipeline.methods.age_aware import client
 from pipeline.methods.age_aware.budget import AgedBudget
 from pipeline.methods.age_aware.plan import Plan, plan_of
-from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.methods.age_aware.spec import clients_of, spec_of
+from pipeline.privacy.channel import Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
 from pipeline.records.encode import Arrays
 from pipeline.release.layout import Field, Layout
@@ -150,14 +151,10 @@ class AgedTask(Task):
         field = Field("sum", 1, widest.exponent, math.floor(widest.largest(self.plan.records)))
         return Layout.noised(self.size, [field])
 
-    def check_fit(self) -> None:
-        """As `Task.check_fit`."""
-        [field] = self.layout.later
-        if field.largest >= INTEGER_LIMIT:
-            raise PrivacyError(
-                "window.records: the sum of so many records is too large to be sent; use fewer, "
-                "or a smaller estimator.method.cap"
-            )
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """As `Task.clients`: those of the model cards."""
+        return tuple(clients_of(spec_of(self.study)))
 
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""

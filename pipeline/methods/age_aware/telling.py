@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.methods.age_aware.spec import Spec, clients_of, spec_of
+from pipeline.methods.base import Report
 from pipeline.study.model import Study
 from pipeline.words import counted
 
@@ -35,8 +36,15 @@ class Said(msgspec.Struct, frozen=True):
     behind: _Count = 0
 
 
-def told(study: Study, details: Mapping[str, Any]) -> list[str]:
-    """As `Method.told`; nothing of details that are none of a round."""
+class RoundReport(Report):
+    """As `methods.base.Report`: round, who is late, what no data give."""
+
+    def lines(self, study: Study, details: Mapping[str, Any]) -> list[str]:
+        """As `Report.lines`; nothing of details that are none of a round."""
+        return _lines(study, details)
+
+
+def _lines(study: Study, details: Mapping[str, Any]) -> list[str]:
     try:
         said = msgspec.convert(dict(details), Said)
     except msgspec.ValidationError:

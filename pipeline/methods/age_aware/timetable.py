@@ -12,7 +12,7 @@ from pipeline.methods.age_aware.facts import loss_of, loss_without_data, rounds_
 from pipeline.methods.age_aware.plan import round_of
 from pipeline.methods.age_aware.schemes import compare
 from pipeline.methods.age_aware.task import AgedTask
-from pipeline.methods.facts import Timetable
+from pipeline.methods.base import Timetable
 
 #: Random schedules that are drawn, and their seed.
 DRAWS, SEED = 200, 1

@@ -15,7 +15,7 @@ import scipy
 
 from pipeline.errors import NumericError
 from pipeline.linalg import sandwich
-from pipeline.methods.facts import Exact
+from pipeline.methods.base import Exact
 from pipeline.methods.ldp_sgd.forecast import records_needed
 from pipeline.methods.ldp_sgd.settings import CURVATURE, mean_products, planned_share
 from pipeline.methods.ldp_sgd.task import GradientTask

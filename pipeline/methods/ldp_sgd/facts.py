@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from pipeline.errors import NumericError
-from pipeline.methods.facts import Design, Missed, Outlook, Sizes, least_epsilon
+from pipeline.methods.base import Plan, Proposal
 from pipeline.methods.ldp_sgd.exact import exact
 from pipeline.methods.ldp_sgd.forecast import largest_move, largest_step, records_needed
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
@@ -37,59 +37,8 @@ from pipeline.types import Matrix
 LARGEST_CLOUD = 1.0
 
 
-def sizes(task: GradientTask, records: int, clients: int) -> Sizes:
-    """As `Method.sizes`, whatever the number of clients."""
-    del clients
-    least = records_needed(task)
-    rule, curvature, scaling = rule_of(task), mean_curvature(task), scaling_of(task)
-    trace = task.size if scaling is None else float(np.trace(scaling.first()))
-    noise = task.record_noise if task.study.noised else 0.0
-    # the step that an average over the path sees: its mean over the last seven eighths
-    cap = SgdPath(rule).steps.cap
-    step = float(np.mean(np.minimum(rule.steps.eta0 * np.linspace(records / 8, records, 64)
-                                    ** -rule.steps.alpha, cap)))  # fmt: skip
-    cloud = step * noise**2 * trace / (2 * curvature)
-    logistic = task.loss.name == "logistic"
-    scaled = cloud if logistic else cloud / task.loss.slope_bound**2
-    released = "curvature" in INTERVALS.get(task.path.shown, "")
-    late = cap == lateness_cap(task) < rule.steps.eta0
-    sooner = []
-    if scaled > LARGEST_CLOUD:
-        sooner.append("a smaller estimator.path.kappa: its steps are too long for so much noise")
-    if late:
-        sooner.append(
-            "newer models, which allow longer steps: fewer window.records or "
-            "stream.publish.releases, or what estimator.path.behind can truly be"
-        )
-    return Sizes(
-        records_for_intervals=least,
-        epsilon_for_intervals=None
-        if least <= records or task.study.privacy.personal is not None
-        else least_epsilon(task.study, records, lambda study: records_needed(GradientTask(study))),
-        slope_error=slope_error(task, records),
-        cloud=scaled,
-        # what a released curvature moves is straightened as well
-        relative_bias=GROWTH * cloud if logistic and not released else None,
-        late=late,
-        sooner=tuple(sooner),
-    )
-
-
-def better(task: GradientTask, missed: Missed) -> tuple[str, ...]:
-    """As `Method.better`."""
-    shorter = "shorter steps: estimator.path.kappa or eta0 halved, which takes more records"
-    if missed.biased and task.loss.name != "linear":
-        return (f"{shorter}; or a larger privacy.epsilon: a curved loss is biased by the noise",)
-    if missed.biased:
-        return (f"{shorter}; or a later estimator.path.burn_in",)
-    tried = [
-        f'estimator.path.interval = "{name}", which covered here' for name in missed.covering[:1]
-    ]
-    return (*tried, "")
-
-
-def warnings(task: GradientTask) -> tuple[str, ...]:
-    """As `Method.warnings`: where one release can stop a path."""
+def _warnings(task: GradientTask) -> tuple[str, ...]:
+    """Warn where one release can stop a path."""
     moved = largest_move(task, rule_of(task))
     if moved <= LARGEST:
         return ()
@@ -100,9 +49,8 @@ def warnings(task: GradientTask) -> tuple[str, ...]:
     return (said,)
 
 
-def facts(task: GradientTask, clients: int) -> dict[str, object]:
-    """As `Method.facts`: the steps, and when intervals can be hoped for."""
-    del clients
+def _facts(task: GradientTask) -> dict[str, object]:
+    """Return the steps, and when intervals can be hoped for."""
     rule = rule_of(task)
     each = "in each partition, " if task.partition_strategy == "pooled" else ""
     return {
@@ -161,17 +109,53 @@ LEAST = 20
 WORTH = 0.05
 
 
-def outlook(task: GradientTask, records: int, clients: int) -> Outlook:
-    """As `Method.outlook`, whatever the number of clients."""
+def plan(task: GradientTask, records: int, clients: int) -> Plan:
+    """As `Method.plan`, whatever the number of clients."""
     del clients
+    rule, curvature, scaling = rule_of(task), mean_curvature(task), scaling_of(task)
+    trace = task.size if scaling is None else float(np.trace(scaling.first()))
+    noise = task.record_noise if task.study.noised else 0.0
+    # the step that an average over the path sees: its mean over the last seven eighths
+    cap = SgdPath(rule).steps.cap
+    step = float(np.mean(np.minimum(rule.steps.eta0 * np.linspace(records / 8, records, 64)
+                                    ** -rule.steps.alpha, cap)))  # fmt: skip
+    cloud = step * noise**2 * trace / (2 * curvature)
+    logistic = task.loss.name == "logistic"
+    scaled = cloud if logistic else cloud / task.loss.slope_bound**2
+    released = "curvature" in INTERVALS.get(task.path.shown, "")
+    sooner = []
+    if scaled > LARGEST_CLOUD:
+        sooner.append("a smaller estimator.path.kappa: its steps are too long for so much noise")
+    if cap == lateness_cap(task) < rule.steps.eta0:
+        sooner.append(
+            "newer models, which allow longer steps: fewer window.records or "
+            "stream.publish.releases, or what estimator.path.behind can truly be"
+        )
     error = slope_error(task, records)
-    return Outlook(
+    return Plan(
         latest=None,
         usual=records_needed(task),
         usual_half=float(ndtri((1 + task.study.estimator.level) / 2)) * error,
         why=_narrower(task),
         exact=exact(task, records),
+        slope_error=error,
+        cloud=scaled,
+        # what a released curvature moves is straightened as well
+        relative_bias=GROWTH * cloud if logistic and not released else None,
+        sooner=tuple(sooner),
+        remedies=("",),
+        bias_remedies=(_against_bias(task),),
+        facts=_facts(task),
+        warnings=_warnings(task),
     )
+
+
+def _against_bias(task: GradientTask) -> str:
+    """Say what brings estimates to their target."""
+    shorter = "shorter steps: estimator.path.kappa or eta0 halved, which takes more records"
+    if task.loss.name != "linear":
+        return f"{shorter}; or a larger privacy.epsilon: a curved loss is biased by the noise"
+    return f"{shorter}; or a later estimator.path.burn_in"
 
 
 def _narrower(task: GradientTask) -> str:
@@ -206,8 +190,8 @@ def of_features(task: GradientTask, features: Matrix) -> dict[str, object]:
     }
 
 
-def design(study: Study, records: int, clients: int) -> Design:
-    """As `Method.design`."""
+def propose(study: Study, records: int, clients: int) -> Proposal:
+    """As `Method.propose`."""
     most = max(records // (LEAST * clients), WINDOWS[-1])
     best, least = WINDOWS[-1], float("inf")
     for window in WINDOWS:
@@ -221,4 +205,4 @@ def design(study: Study, records: int, clients: int) -> Design:
         f"the largest window with {LEAST} of each client whose models are not so late that steps "
         "must be shorter"
     )
-    return Design({"window.records": best}, {"window.records": reason})
+    return Proposal({"window.records": best}, {"window.records": reason})

@@ -21,6 +21,10 @@ class GradientServer(Server[SgdState]):
     """As `methods.base.Server`, for paths, with or without noise."""
 
     ordered = True
+    from_start = (
+        'kind = "ldp-sgd" moves one path from the public start through all records in their '
+        "order, and each gradient was taken where that path had led"
+    )
 
     def __init__(self, task: GradientTask) -> None:
         self._task, self._rule, layout = task, rule_of(task), task.layout
@@ -79,10 +83,12 @@ class GradientServer(Server[SgdState]):
         [(_, state)] = parts
         return estimate_sgd(self._task, state, partitions)
 
-    def point(self, parts: Sequence[tuple[float, SgdState]]) -> Vector:
-        """As `Pointing.point`: the newest iterate, without the intervals of the average."""
+    def next_point(
+        self, parts: Sequence[tuple[float, SgdState]]
+    ) -> tuple[Vector, tuple[float, float]]:
+        """As `Server.next_point`: the newest iterate, without the intervals of the average."""
         [(_, state)] = parts
-        return newest_point(self._task, state.paths)
+        return newest_point(self._task, state.paths), (1.0, 1.0)
 
     def part(self, slots: int, state: SgdState | None) -> Part | None:
         """As `Server.part`: how far its partition has come, and its own point where paths pool."""

@@ -13,10 +13,10 @@ from scipy.special import ndtri
 
 from pipeline.errors import PrivacyError
 from pipeline.estimators.forgetting import counted_slots
-from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
+from pipeline.methods.base import Plan, Proposal
 from pipeline.methods.noisy_mle.copies_estimate import limit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.facts import influence
+from pipeline.methods.noisy_mle.facts import REMEDIES, influence
 from pipeline.methods.noisy_mle.planned import bend_of
 from pipeline.study.model import Study
 from pipeline.study.reference import moments
@@ -25,12 +25,10 @@ from pipeline.types import Matrix
 
 #: Above it the noise of a mean is more than all that records vary.
 NOISY = 1.0
-#: By how much epsilon is raised in a search.
-STEP = 1.25
 
 
 def facts(task: CopiesTask) -> dict[str, object]:
-    """As `Method.facts`."""
+    """Return what `study check` prints of a study."""
     return {
         "noise": {
             "copies": task.copies,
@@ -64,7 +62,7 @@ def _bound(task: CopiesTask) -> dict[str, object]:
 
 
 def warnings(task: CopiesTask) -> tuple[str, ...]:
-    """As `Method.warnings`."""
+    """Return what the operator should know, in words."""
     said = []
     noise, least = task.scale / task.copies, float(np.linalg.eigvalsh(_information(task))[0])
     if noise > NOISY:
@@ -80,9 +78,9 @@ def warnings(task: CopiesTask) -> tuple[str, ...]:
     return tuple(said)
 
 
-def fitting(study: Study, design: Design) -> Design:
-    """Return a design with windows so small that floating point leaves room in delta."""
-    changes, window = dict(design.changes), design.changes["window.records"]
+def fitting(study: Study, proposal: Proposal) -> Proposal:
+    """Return a proposal with windows so small that floating point leaves room in delta."""
+    changes, window = dict(proposal.changes), proposal.changes["window.records"]
     while window > 1:
         changes["window.records"] = window
         try:
@@ -91,22 +89,11 @@ def fitting(study: Study, design: Design) -> Design:
             window //= 2
         else:
             break
-    return replace(design, changes=changes)
+    return replace(proposal, changes=changes)
 
 
-def sizes(task: CopiesTask, records: int) -> Sizes:
-    """As `Method.sizes`."""
-
-    def needed(study: Study) -> int:
-        return outlook(CopiesTask(study), records).usual
-
-    least = outlook(task, records).usual
-    epsilon = least_epsilon(task.study, records, needed, STEP) if least > records else None
-    return Sizes(least, epsilon)
-
-
-def outlook(task: CopiesTask, records: int) -> Outlook:
-    """As `Method.outlook`."""
+def plan(task: CopiesTask, records: int) -> Plan:
+    """As `Method.plan`: its study names the clients."""
     information = _information(task)
     kept = information + task.ridge / task.slots * np.eye(task.size)
     inverse = np.linalg.inv(information)
@@ -114,11 +101,14 @@ def outlook(task: CopiesTask, records: int) -> Outlook:
     variance = inverse + noise * inverse @ kept @ inverse
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
     half = reach * np.sqrt(np.diag(variance)[1:] / counted_slots(task.study, records))
-    return Outlook(
+    return Plan(
         latest=None,
         usual=_until(task, float(np.linalg.eigvalsh(information)[0])),
         usual_half=float(np.median(half)),
         why="intervals wait until the scatters show what records add to the sites' ridge",
+        remedies=REMEDIES,
+        facts=facts(task),
+        warnings=warnings(task),
     )
 
 

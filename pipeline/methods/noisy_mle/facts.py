@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from pipeline.estimators.estimate import median_kept
 from pipeline.estimators.forgetting import counted_slots
-from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
+from pipeline.methods.base import Plan, Proposal
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import limit
 from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of, possible
@@ -50,6 +50,8 @@ SOONER = (
     "a larger estimator.ridge, which keeps models from moving far by noise alone; or the same "
     "records in more windows (window.records), where models have not come near yet"
 )
+#: What brings coverage to its level.
+REMEDIES = ("larger windows (window.records), and more sites",)
 #: Share of the streams that have intervals where a plan says that they come; so much of the
 #: Tracy-Widom law of real matrices lies below the second number.
 NINE_TENTHS, DRIVEN = 0.9, 0.45
@@ -58,7 +60,7 @@ FARTHEST = 1e15
 
 
 def facts(task: SiteTask) -> dict[str, object]:
-    """As `Method.facts`."""
+    """Return what `study check` prints of a study."""
     later = task.channels(1)
     noise = {
         "gradient_sd": later.gradient.standard_deviation,
@@ -137,7 +139,7 @@ def least_records(task: SiteTask) -> int:
 
 
 def warnings(task: SiteTask) -> tuple[str, ...]:
-    """As `Method.warnings`."""
+    """Return what the operator should know, in words."""
     said, least, largest = [], least_records(task), task.growth.largest
     if least > 20 * largest:
         said.append(
@@ -157,22 +159,8 @@ def warnings(task: SiteTask) -> tuple[str, ...]:
     return tuple(said)
 
 
-def sizes(task: SiteTask, records: int) -> Sizes:
-    """As `Method.sizes`."""
-
-    def needed(study: Study) -> int:
-        return outlook(SiteTask(study), records).usual
-
-    least = outlook(task, records).usual
-    return Sizes(
-        least,
-        least_epsilon(task.study, records, needed) if least > records else None,
-        sooner=(SOONER,) if task.at_models and least == _until_near(task) else (),
-    )
-
-
-def outlook(task: SiteTask, records: int) -> Outlook:
-    """As `Method.outlook`."""
+def plan(task: SiteTask, records: int) -> Plan:
+    """As `Method.plan`: its study names the clients."""
     counted = counted_slots(task.study, records)
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
     curvature = planned_curvature(task)
@@ -181,19 +169,27 @@ def outlook(task: SiteTask, records: int) -> Outlook:
     releases = releases_in(task, records) - releases_in(task, records - counted)
     half = np.diag(covariance(task, curvature, counted, max(releases, 1.0)))[1:]
     latest = _until(task, ridge) if ridge else None
-    narrow = None
+    narrow: int | None = None
+    sooner: tuple[str, ...] = ()
     if task.at_models:
         # no number of windows is known to bring a model near, whatever the records say
         near = _until_near(task)
         latest, narrow = None, None if latest is None else max(latest, near)
         usual = max(usual, near)
-    return Outlook(
+    usual = usual if latest is None else min(usual, latest)
+    if task.at_models and usual == _until_near(task):
+        sooner = (SOONER,)
+    return Plan(
         latest=latest,
-        usual=usual if latest is None else min(usual, latest),
+        usual=usual,
         usual_half=reach * math.sqrt(float(np.median(half))),
         why=_why(task),
         narrow=narrow,
         kept=median_kept(bread, task.penalty),
+        sooner=sooner,
+        remedies=REMEDIES,
+        facts=facts(task),
+        warnings=warnings(task),
     )
 
 
@@ -206,8 +202,8 @@ def _why(task: SiteTask) -> str:
     return "intervals wait until models are near the estimate" if task.at_models else ""
 
 
-def design(study: Study, records: int, clients: int) -> Design:
-    """As `Method.design`."""
+def propose(study: Study, records: int, clients: int) -> Proposal:
+    """As `Method.propose`."""
     task = SiteTask(study)
     shorter = replace_keys(study, {"estimator.norm_bound": "typical"})
     near = first_windows(SiteTask(shorter)) + LATER
@@ -242,7 +238,7 @@ def design(study: Study, records: int, clients: int) -> Design:
             f"{', once models are near' if task.at_models else ''}{held}; these intervals are for "
             "the penalised coefficients"
         )
-    return Design(changes, reasons)
+    return Proposal(changes, reasons)
 
 
 def _near_ridge(study: Study, changes: Mapping[str, object], ridge: float, windows: int) -> float:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Container
+from typing import Any, TypeAlias
 
-from pipeline.methods.base import Method
-from pipeline.methods.facts import Design, Missed, Outlook, Sizes
-from pipeline.methods.noisy_mle import beginning, copies_facts, facts, spec, telling
+from pipeline.methods.base import Method, Plan, Proposal, Spec
+from pipeline.methods.noisy_mle import beginning, copies_facts, facts
+from pipeline.methods.noisy_mle import spec as keys
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.server import SiteServer
 from pipeline.methods.noisy_mle.task import SiteTask, chosen_release
+from pipeline.methods.noisy_mle.telling import SiteReport
 from pipeline.study.growth import growth_of
 from pipeline.study.model import Study
 
@@ -18,35 +19,31 @@ AnyTask: TypeAlias = SiteTask | CopiesTask
 
 
 class NoisyMle(Method[AnyTask]):
-    """As `methods.base.Method`."""
+    """Noised sums or fits of each window of a site, weighed at the worker."""
 
-    title = "noised scores of many sites, far ones weighed down"
-    tables = ("method",)
-    losses = spec.LOSSES
-    no_open = (
-        'kind = "noisy-mle" weighs sites by their noise, so that it has no stream without noise; '
-        "see the exact fit (`veilstream fit --without-privacy`), or set estimator.kind = "
-        '"renewable"'
+    spec = Spec(
+        kind="noisy-mle",
+        title="noised scores of many sites, far ones weighed down",
+        losses=keys.LOSSES,
+        table="method",
+        server_keys={
+            "estimator.method.largest_share": "how much one site may weigh",
+            "estimator.method.sites": "what `study check` reckons with",
+        },
+        template={"estimator": beginning.LINES},
+        needs_noise=(
+            'kind = "noisy-mle" weighs sites by their noise, so that it has no stream without '
+            "noise; see the exact fit (`veilstream fit --without-privacy`), or set estimator.kind "
+            '= "renewable"'
+        ),
     )
-    told = staticmethod(telling.told)
-    of_clients = staticmethod(telling.of_clients)
-    server_side: ClassVar = {
-        "estimator.method.largest_share": "how much one site may weigh",
-        "estimator.method.sites": "what `study check` reckons with",
-    }
-    client_side: ClassVar = {
-        "estimator.method.release": "clients took other sums of their records",
-        "estimator.method": "clients drew their copies so",
-    }
+    report = SiteReport()
 
-    def beginning(self, clients: int) -> Mapping[str, str]:
-        """As `Method.beginning`: how many sites there are, its design says."""
-        del clients
-        return {"estimator": beginning.LINES}
-
-    def check(self, study: Study) -> None:
-        """As `Method.check`."""
-        spec.check(study)
+    def resolve(self, study: Study, given: Container[str]) -> Study:
+        """As `Method.resolve`."""
+        del given
+        keys.check(study)
+        return study
 
     def grows(self, study: Study) -> bool:
         """As `Method.grows`: sums do, fits of a window do not."""
@@ -61,12 +58,12 @@ class NoisyMle(Method[AnyTask]):
             meaning["growth"] = [grown.divisor, grown.most]
         # without noise none are drawn, and no such study has a stream
         if release == "copies" and study.noised:
-            said = spec.spec_of(study)
+            said = keys.spec_of(study)
             task = CopiesTask(study)
             # what is derived, too: whoever derives another noise draws other releases, at another
             # cost. To six digits, which all machines find alike
             drawn = {"psi": f"{task.scale:.6g}", "ridge": f"{task.ridge:.6g}"}
-            meaning["copies"] = {key: getattr(said, key) for key in spec.OF_COPIES} | {
+            meaning["copies"] = {key: getattr(said, key) for key in keys.OF_COPIES} | {
                 "drawn": drawn
             }
 
@@ -79,42 +76,17 @@ class NoisyMle(Method[AnyTask]):
         """As `Method.server`."""
         return SiteServer(task)
 
-    def facts(self, task: AnyTask, clients: int) -> dict[str, object]:
-        """As `Method.facts`: its study names the clients."""
+    def plan(self, task: AnyTask, records: int, clients: int) -> Plan:
+        """As `Method.plan`: its study says how many sites there are."""
         del clients
         if isinstance(task, CopiesTask):
-            return copies_facts.facts(task)
-        return facts.facts(task)
+            return copies_facts.plan(task, records)
+        return facts.plan(task, records)
 
-    def warnings(self, task: AnyTask) -> tuple[str, ...]:
-        """As `Method.warnings`."""
-        if isinstance(task, CopiesTask):
-            return copies_facts.warnings(task)
-        return facts.warnings(task)
-
-    def sizes(self, task: AnyTask, records: int, clients: int) -> Sizes:
-        """As `Method.sizes`."""
-        del clients
-        if isinstance(task, CopiesTask):
-            return copies_facts.sizes(task, records)
-        return facts.sizes(task, records)
-
-    def outlook(self, task: AnyTask, records: int, clients: int) -> Outlook:
-        """As `Method.outlook`."""
-        del clients
-        if isinstance(task, CopiesTask):
-            return copies_facts.outlook(task, records)
-        return facts.outlook(task, records)
-
-    def design(self, study: Study, records: int, clients: int) -> Design:
-        """As `Method.design`."""
-        found = facts.design(study, records, clients)
+    def propose(self, study: Study, records: int, clients: int) -> Proposal:
+        """As `Method.propose`."""
+        found = facts.propose(study, records, clients)
         return copies_facts.fitting(study, found) if chosen_release(study) == "copies" else found
-
-    def better(self, task: AnyTask, missed: Missed) -> tuple[str, ...]:
-        """As `Method.better`."""
-        del task, missed
-        return ("larger windows (window.records), and more sites",)
 
 
 METHOD = NoisyMle()

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
+from pipeline.methods.base import Report
 from pipeline.methods.noisy_mle import guards
 from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.study.model import Study
@@ -52,34 +53,38 @@ class Said(msgspec.Struct, frozen=True):
     misplaced: list[Digest] = []
 
 
-def told(study: Study, details: Mapping[str, Any]) -> Sequence[str]:
-    """As `Method.told`: who is left out, why, and what to do; nothing where nobody is."""
-    said = _said_of(details)
-    if said is None or not said.flagged:
-        return ()
-    size = len(study.coefficient_names)
-    far = math.sqrt(guards.FLAGGED * guards.limit_of(size) / size)
-    rows = {row.site: row for row in said.sites}
-    named = [f"{name} ({_why(said, rows.get(name), name, far)})" for name in said.flagged[:NAMED]]
-    more = len(said.flagged) - len(named)
-    who = ", ".join(named) + (f" and {more} more" if more else "")
-    return (
-        f"flagged, with weight 0: {len(said.flagged)} of {said.count} sites: {who}",
-        DO,
-    )
+class SiteReport(Report):
+    """As `methods.base.Report`: sites that are far, and how much each weighs."""
 
+    def lines(self, study: Study, details: Mapping[str, Any]) -> Sequence[str]:
+        """As `Report.lines`: who is left out, why, and what to do; nothing where nobody is."""
+        said = _said_of(details)
+        if said is None or not said.flagged:
+            return ()
+        size = len(study.coefficient_names)
+        far = math.sqrt(guards.FLAGGED * guards.limit_of(size) / size)
+        rows = {row.site: row for row in said.sites}
+        named = [
+            f"{name} ({_why(said, rows.get(name), name, far)})" for name in said.flagged[:NAMED]
+        ]
+        more = len(said.flagged) - len(named)
+        who = ", ".join(named) + (f" and {more} more" if more else "")
+        return (
+            f"flagged, with weight 0: {len(said.flagged)} of {said.count} sites: {who}",
+            DO,
+        )
 
-def of_clients(details: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """As `Method.of_clients`."""
-    said = _said_of(details)
-    return (
-        {}
-        if said is None
-        else {
-            row.site: {"share": row.share, "distance": row.distance, "flag": int(row.flag)}
-            for row in said.sites
-        }
-    )
+    def clients(self, details: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """As `Report.clients`."""
+        said = _said_of(details)
+        return (
+            {}
+            if said is None
+            else {
+                row.site: {"share": row.share, "distance": row.distance, "flag": int(row.flag)}
+                for row in said.sites
+            }
+        )
 
 
 def _said_of(details: Mapping[str, Any]) -> Said | None:

@@ -17,7 +17,7 @@ from scipy.special import ndtri
 from pipeline.estimators.estimate import median_kept
 from pipeline.estimators.forgetting import counted_slots
 from pipeline.losses import Bends
-from pipeline.methods.facts import Design, Outlook
+from pipeline.methods.base import Plan, Proposal
 from pipeline.methods.renewable.expected import MOST_RECORDS, Windows, expect, noise_size
 from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.reference import reference_of
@@ -46,8 +46,8 @@ LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
 USUAL_WINDOWS, USUAL_CLIENTS = 160, 8
 
 
-def outlook(task: RenewableTask, records: int, clients: int) -> Outlook:
-    """As `Method.outlook`."""
+def plan(task: RenewableTask, records: int, clients: int) -> Plan:
+    """As `Method.plan`."""
     ridge, counted = task.study.estimator.ridge, counted_slots(task.study, records)
     reference = reference_of(task)
     penalised = reference.curvature + np.diag(task.penalty)
@@ -56,7 +56,7 @@ def outlook(task: RenewableTask, records: int, clients: int) -> Outlook:
         inverse = np.linalg.pinv(penalised, hermitian=True)
         half = _half(task, np.diag(inverse @ reference.middle @ inverse) / counted)
         needed = RECORDS_PER_COEFFICIENT * task.size
-        return Outlook(needed, needed, half, kept=kept)
+        return Plan(latest=needed, usual=needed, usual_half=half, kept=kept)
     most = min(counted_slots(task.study, MOST_RECORDS), MOST_RECORDS)
     found = expect(task, counted, clients, most)
     # without both classes there are no intervals at all
@@ -68,7 +68,7 @@ def outlook(task: RenewableTask, records: int, clients: int) -> Outlook:
     names = np.array(task.study.coefficient_names)[found.late]
     sure = _up(KNOWN * noise_size(task, counted, clients))
     held = np.append(0.0, np.full(task.size - 1, sure))
-    return Outlook(
+    return Plan(
         latest=max(_known_by_ridge(task, clients, ridge), classes or 0) if ridge else None,
         usual=lasting,
         usual_half=_half(task, found.variances),
@@ -151,7 +151,7 @@ class _Tried:
 
     changes: dict[str, Any]
     task: RenewableTask
-    outlook: Outlook
+    outlook: Plan
 
     @property
     def worth(self) -> tuple[float, float]:
@@ -160,10 +160,10 @@ class _Tried:
         return self.outlook.usual, math.inf if half is None else half
 
 
-def design(study: Study, records: int, clients: int) -> Design:
-    """As `Method.design`."""
+def propose(study: Study, records: int, clients: int) -> Proposal:
+    """As `Method.propose`."""
     if not study.noised:
-        return Design({}, {})
+        return Proposal({}, {})
 
     def tried(before: Mapping[str, Any], **more: Any) -> _Tried:
         changes = {**before, **{key.replace("__", "."): value for key, value in more.items()}}
@@ -172,7 +172,7 @@ def design(study: Study, records: int, clients: int) -> Design:
             # it follows from the others
             changes["estimator.ridge"] = _needed_ridge(task, records, clients)
             task = RenewableTask(replace_keys(study, changes))
-        return _Tried(changes, task, outlook(task, records, clients))
+        return _Tried(changes, task, plan(task, records, clients))
 
     task, reasons = RenewableTask(study), dict[str, str]()
     typical = {"estimator.norm_bound": "typical"}
@@ -219,7 +219,7 @@ def design(study: Study, records: int, clients: int) -> Design:
             "gdwd needs one: the smallest that makes slopes known beside the noise at this size; "
             "its intervals are of penalised coefficients"
         )
-    return Design(best.changes, reasons)
+    return Proposal(best.changes, reasons)
 
 
 def _counts_needed(task: RenewableTask, records: float, clients: int) -> float:

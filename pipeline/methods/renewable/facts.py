@@ -5,33 +5,14 @@ from __future__ import annotations
 import math
 
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
-from pipeline.methods.facts import Missed, Sizes, least_epsilon
-from pipeline.methods.renewable.design import outlook
 from pipeline.methods.renewable.influence import influence
 from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.readiness import releases_needed
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study.model import Study
-
-
-def sizes(task: RenewableTask, records: int, clients: int) -> Sizes:
-    """As `Method.sizes`."""
-
-    def needed(study: Study) -> int:
-        return outlook(RenewableTask(study), records, clients).usual
-
-    least = needed(task.study)
-    return Sizes(least, least_epsilon(task.study, records, needed) if least > records else None)
-
-
-def better(task: RenewableTask, missed: Missed) -> tuple[str, ...]:
-    """As `Method.better`."""
-    del task, missed
-    return ("more records",)
 
 
 def facts(task: RenewableTask, clients: int) -> dict[str, object]:
-    """As `Method.facts`: noise, and when intervals can come."""
+    """Return what `study check` prints of a study: noise, and when intervals can come."""
     found: dict[str, object] = {}
     if task.study.noised and task.update_channels.curvature is not None:
         found["noise"] = {

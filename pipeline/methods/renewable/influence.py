@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pipeline.estimators.forgetting import counted_slots
-from pipeline.methods.renewable.design import outlook
+from pipeline.methods.renewable.design import plan
 from pipeline.methods.renewable.expected import Windows, noise_size
 from pipeline.methods.renewable.reference import reference_of
 from pipeline.methods.renewable.solution import FLOOR, LONGEST_STEP
@@ -22,7 +22,7 @@ def influence(task: RenewableTask, clients: int) -> dict[str, object]:
     """
     if not task.study.noised:
         return {"one_release_moves_at_most": OPEN}
-    usual = outlook(task, task.slots, clients).usual
+    usual = plan(task, task.slots, clients).usual
     return {
         "one_release_moves_at_most": largest_move(task, counted_slots(task.study, usual), clients),
         "after": (
