@@ -213,7 +213,7 @@ def careless(right):  # type: ignore[no-untyped-def]
 
 def test_clients_are_those_of_the_study() -> None:
     task = ages.task_of(ages.study_text())
-    assert method_of(task.study).clients(task.study) == ("c", "a-1", "a-2", "b")
+    assert task.clients == ("c", "a-1", "a-2", "b")
     with pytest.raises(ConfigError, match="--client"):
         task.of_client("stranger")
     with pytest.raises(PrivacyError):

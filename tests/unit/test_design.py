@@ -171,7 +171,7 @@ def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     assert found.own.detectable == pytest.approx(1.4294 * found.own.outlook.usual_half, rel=1e-4)
     paths = plan(parse_study(gradients()), RECORDS, CLIENTS)
     # a study with features can be of every kind but those that collect a response alone
-    kinds = {kind for kind in METHODS if load_live(kind).features}
+    kinds = {kind for kind in METHODS if load_live(kind).spec.features}
     assert {row.kind for row in paths.rows} == kinds
     with pytest.raises(ConfigError, match="give --epsilon"):
         plan(parse_study(study_text(private=False)), RECORDS, CLIENTS)
@@ -184,24 +184,24 @@ def test_two_hundred_features_can_be_planned() -> None:
 
 
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
-    assert when(Plan(500, 500, None)).startswith(
+    assert when(Plan(latest=500, usual=500)).startswith(
         "after 500 records for slopes; for the intercept perhaps later. Only slopes"
     )
-    assert when(Plan(500, 400, None)).startswith("after about 400 records, if features")
-    sure = when(Plan(500, 400, None))
+    assert when(Plan(latest=500, usual=400)).startswith("after about 400 records, if features")
+    sure = when(Plan(latest=500, usual=400))
     assert "Whatever features are like, slopes have one after 500. Only slopes that" in sure
     # of slopes that go with the intercept it is no latest one
     assert "latest" not in sure
-    assert "No number of records guarantees" in when(Plan(None, 400, None))
-    both = when(Plan(500, 400, None, intercept=700))
+    assert "No number of records guarantees" in when(Plan(latest=None, usual=400))
+    both = when(Plan(latest=500, usual=400, intercept=700))
     assert "about 400 records for slopes and 700 for the intercept" in both
 
 
 def test_when_says_what_comes_at_first_what_stays_and_what_is_late() -> None:
-    said = when(Plan(None, 9_000, None, first=4_000, whole=20_000, late=("b=x", "b=y")))
+    said = when(Plan(latest=None, usual=9_000, first=4_000, whole=20_000, late=("b=x", "b=y")))
     assert said.startswith("at first after about 4,000 records, and from about 9,000 on to stay")
     assert "for b=x, b=y after about 20,000" in said
-    same = when(Plan(12_000, 9_000, None, first=9_000, whole=9_000))
+    same = when(Plan(latest=12_000, usual=9_000, first=9_000, whole=9_000))
     assert same.startswith("after about 9,000 records, if features are independent")
     assert "The ridge alone is enough for slopes after 12,000" in same
 
@@ -286,7 +286,7 @@ def test_a_plan_says_effects_before_the_ridge_shrinks_them() -> None:
 
 
 def test_a_ridge_that_leaves_next_to_nothing_of_slopes_is_said_to_find_nothing() -> None:
-    outlook = Plan(900, 800, 0.2, kept=LITTLE / 2, first=700)
+    outlook = Plan(latest=900, usual=800, usual_half=0.2, kept=LITTLE / 2, first=700)
     found = proposed(parse_study(study_text(p=5, epsilon=1.0)), 30_000, 3)
     said = verdict(replace(found, own=replace(found.own, outlook=outlook)))
     assert "for wide intervals only" in said
