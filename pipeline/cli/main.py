@@ -65,7 +65,7 @@ COMMANDS = {
     "with.",
     "produce": "Read records, send noised sums of them to STUDY, and count the privacy spent.",
     "client": "Look at a client's own database, make its key, admit it to a study or revoke it.",
-    "privacy": "Calibrate noise, and read what clients have spent.",
+    "privacy": "Read what clients have spent, write it to a file, and charge such a file.",
     "worker": "Add up the releases of STUDY as they come, and publish estimates, until stopped.",
     "watch": "Follow the estimates of STUDY: a live table, or lines where there is no terminal.",
     "page": "Show the live estimates of STUDY in a browser, until stopped.",
