@@ -59,8 +59,7 @@ COMMANDS = {
     "logs": "Print the last lines that a SERVICE wrote.",
     "study": "Check a study file, plan, begin or change one, or make its keys.",
     "doctor": "Ask whether a study can run here, and whether its results can be trusted.",
-    "schedule": "Show what each client of STUDY releases in a round and why, compare plans, or "
-    "make a card.",
+    "schedule": "Show what each client of STUDY releases in a round and why, or make a model card.",
     "topics": "Make the topics of STUDY, and write its revision for clients to compare theirs "
     "with.",
     "produce": "Read records, send noised sums of them to STUDY, and count the privacy spent.",

@@ -1,4 +1,4 @@
-"""`veilstream schedule`: what each client releases in a round and why, other plans, and cards."""
+"""`veilstream schedule`: what each client releases in a round and why, and model cards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _ShowFirst(click.Group):
 
 @click.group(cls=_ShowFirst)
 def schedule() -> None:
-    """Show what each client of STUDY releases in a round and why, compare plans, or make a card.
+    """Show what each client of STUDY releases in a round and why, or make a model card.
 
     `veilstream schedule STUDY` is short for `veilstream schedule show STUDY`. The plan follows from
     the study file alone: it needs neither Kafka nor data.
@@ -57,15 +57,6 @@ def show(study: Path, number: int, explain: bool, as_json: bool) -> None:
     """Print the plan of a round: client, slot, age, epsilon and noise."""
     task = live_task_of(study, "`veilstream schedule`")
     _print(_there(method_of(task.study).timetable(task, number), task), explain, as_json)
-
-
-@schedule.command()
-@STUDY
-@AS_JSON
-def compare(study: Path, as_json: bool) -> None:
-    """Print the loss of other plans, the best one among them, and of no data at all."""
-    task = live_task_of(study, "`veilstream schedule compare`")
-    _print(_there(method_of(task.study).compared(task), task), False, as_json)
 
 
 @schedule.command()

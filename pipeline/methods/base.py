@@ -251,14 +251,6 @@ class Method(ABC, Generic[T]):
         del task, number
         return None
 
-    def compared(self, task: T) -> Timetable | None:
-        """Return the losses that other plans of a round would have; None as `timetable`.
-
-        Raises ConfigError if the study is too large for it.
-        """
-        del task
-        return None
-
     def model_card(
         self, task: T, group: str, histories: Sequence[Vector], epsilon: float
     ) -> ModelCard | None:

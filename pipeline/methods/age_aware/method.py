@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -16,6 +16,9 @@ from pipeline.methods.age_aware.task import AgedTask
 from pipeline.methods.base import Method
 from pipeline.methods.facts import Design, Missed
 from pipeline.study import Study
+
+#: Raised whenever the plan of the same study becomes another where slots take so many clients.
+PLAN_SEMANTICS = 2
 
 
 class AgeAware(Method[AgedTask]):
@@ -39,6 +42,11 @@ class AgeAware(Method[AgedTask]):
         estimator = msgspec.structs.replace(study.estimator, ridge=0.0)
         return msgspec.structs.replace(study, estimator=estimator)
 
+    def enter(self, meaning: dict[str, Any], study: Study) -> None:
+        """As `Method.enter`: of plans that are equally good, another one noises other slots."""
+        if spec.spec_of(study).capacity is not None:
+            meaning["plan"] = PLAN_SEMANTICS
+
     def clients(self, study: Study) -> tuple[str, ...]:
         """As `Method.clients`."""
         return tuple(spec.clients_of(spec.spec_of(study)))
@@ -48,7 +56,6 @@ class AgeAware(Method[AgedTask]):
     facts = staticmethod(known.facts)
     warnings = staticmethod(known.warnings)
     timetable = staticmethod(plans.timetable)
-    compared = staticmethod(plans.compared)
     model_card = staticmethod(card.model_card)
     sizes = staticmethod(known.sizes)
     outlook = staticmethod(known.outlook)
