@@ -1,4 +1,4 @@
-"""`veilstream schedule`: what each client releases in a round and why, other plans, and cards."""
+"""`veilstream schedule`: what each client releases in a round and why, and model cards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _ShowFirst(click.Group):
 
 @click.group(cls=_ShowFirst)
 def schedule() -> None:
-    """Show what each client of STUDY releases in a round and why, compare plans, or make a card.
+    """Show what each client of STUDY releases in a round and why, or make a model card.
 
     `veilstream schedule STUDY` is short for `veilstream schedule show STUDY`. The plan follows from
     the study file alone: it needs neither Kafka nor data.

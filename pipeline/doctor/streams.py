@@ -57,8 +57,8 @@ def simulated(study: Study) -> Task:
         raise ConfigError(
             f'estimator.kind: kind = "{study.estimator.kind}" cannot be simulated here, '
             f"because {why}, and a simulation draws each record once, so it knows no true "
-            "values. Use `veilstream backtest` with your own records; `veilstream "
-            "schedule compare` says which error is expected"
+            "values. Use `veilstream backtest` with your own records; `veilstream schedule` "
+            "says which error is expected"
         )
     forgetting = study.estimator.forgetting
     if forgetting is not None and forgetting.of == "seconds":

@@ -1,4 +1,4 @@
-"""Noise, calibration and sensitivities; the maths of the guarantee.
+"""Noise and sensitivities; the maths of the guarantee.
 
 - `gdp`: mu-GDP, its exact (epsilon, delta) form and composition.
 - `sensitivity`: how far one record moves each sum.

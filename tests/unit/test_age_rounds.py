@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pipeline.doctor.streams import simulated
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
 from pipeline.library.lengths import of_sample
 from pipeline.library.table import table as shown
-from pipeline.methods import method_of
+from pipeline.methods import method_of, revision_of
 from pipeline.methods.age_aware import facts
 from pipeline.methods.age_aware import plan as plans
 from pipeline.methods.age_aware.nested import repeated_epsilon
@@ -273,6 +274,33 @@ def test_more_clients_than_places_are_refused() -> None:
     roomy = plans.plan_of(parse_study(text.replace("capacity = 1", "capacity = 2")))
     assert max(np.bincount(roomy.slots)) <= 2
     assert set(roomy.slots.tolist()) <= {0, 1, 2}
+
+
+def test_a_plan_of_few_places_has_the_least_loss_of_all_that_fit() -> None:
+    def losses(method: str) -> np.ndarray:
+        return plans.plan_of(parse_study(ages.study_text(method=method))).losses
+
+    slots = range(12)
+    cost = np.array(
+        [losses(f"closed = {[other for other in slots if other != slot]}") for slot in slots]
+    ).T
+    for places in (1, 2):
+        orders = np.array(list(itertools.product(slots, repeat=len(cost))))
+        crowd = [np.bincount(order).max() for order in orders]
+        least = cost[np.arange(len(cost)), orders[np.array(crowd) <= places]].sum(axis=1).min()
+        found = losses(f"capacity = {places}").sum()
+        assert found == pytest.approx(least, rel=1e-12)
+        assert found > cost.min(axis=1).sum() * (1 + 1e-6)
+
+
+def test_another_plan_of_the_same_study_is_another_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = ages.study_text(), ages.study_text(method="capacity = 1")
+    free, placed = (revision_of(parse_study(text)) for text in texts)
+    monkeypatch.setattr("pipeline.methods.age_aware.method.PLAN_SEMANTICS", 3)
+    assert revision_of(parse_study(texts[0])) == free
+    assert revision_of(parse_study(texts[1])) != placed
 
 
 def test_without_age_credit_every_release_has_the_noise_of_a_fresh_one() -> None:
@@ -532,5 +560,5 @@ def test_a_changed_study_is_not_advised_to_follow_one_that_it_cannot(tmp_path: P
 
 
 def test_what_draws_each_record_once_simulates_no_rounds() -> None:
-    with pytest.raises(ConfigError, match="schedule compare"):
+    with pytest.raises(ConfigError, match="`veilstream schedule` says"):
         simulated(ages.task_of(ages.study_text()).study)

@@ -304,7 +304,7 @@ def test_a_new_study_of_each_kind_has_intervals_within_its_records(
     assert found.study.estimator.kind == (kind if text != TEMPLATE else "renewable")
     assert found.own.outlook.usual <= records
     assert parse_study(edited(text, found.own.design.changes)) == found.study
-    names = load_live(kind).clients(found.study)
+    names = task_of(found.study).clients
     assert len(names) in (0, clients)
 
 

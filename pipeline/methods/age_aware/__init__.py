@@ -9,8 +9,5 @@ against what, is in docs/methods/age-aware.md.
 - `estimated`, `card`: the same of a card that is estimated, under privacy, and how that is done.
 - `guarantee`: noise at collection and protection of the present, one from the other.
 - `nested`: what several releases of one client say together about its value at any time.
-- `objective`: the expected loss of a schedule.
-- `assignment`: schedules with a certificate of how good they are; `merging`, `warm`, `local`: its
-  parts.
-- `schemes`: the schedules and noises that the paper compares.
+- `objective`: the expected loss of a schedule; `plan`: the best one.
 """

@@ -27,7 +27,6 @@ def _facts(task: AgedTask) -> dict[str, object]:
             "slots": spec.slots,
             "records_of_a_client": plan.records,
             "ages": {str(age): n for age, n in sorted(Counter(plan.ages.tolist()).items())},
-            "gap": plan.schedule.gap,
             "one_release_moves_at_most": largest_move(task),
         },
         "noise": {

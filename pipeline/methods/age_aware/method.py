@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,10 @@ class PlannedRounds(Rounds):
 
     timetable = staticmethod(timetable.timetable)
     model_card = staticmethod(card.model_card)
+
+
+#: Raised whenever the plan of the same study becomes another where slots take so many clients.
+PLAN_SEMANTICS = 2
 
 
 class AgeAware(Method[AgedTask]):
@@ -49,6 +54,11 @@ class AgeAware(Method[AgedTask]):
         keys.check(study)
         estimator = msgspec.structs.replace(study.estimator, ridge=0.0)
         return msgspec.structs.replace(study, estimator=estimator)
+
+    def enter(self, meaning: dict[str, Any], study: Study) -> None:
+        """As `Method.enter`: of plans that are equally good, another one noises other slots."""
+        if keys.spec_of(study).capacity is not None:
+            meaning["plan"] = PLAN_SEMANTICS
 
     task = AgedTask
     server = RoundServer

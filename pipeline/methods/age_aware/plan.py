@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.methods.age_aware.assignment import Schedule, schedule
 from pipeline.methods.age_aware.chains import Chain, Start, laws, moments
 from pipeline.methods.age_aware.estimated import safe_deltas
 from pipeline.methods.age_aware.guarantee import classical_epsilon, sensitivity
 from pipeline.methods.age_aware.mixing import constant, deltas, forward
-from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs
-from pipeline.methods.age_aware.schemes import Round
+from pipeline.methods.age_aware.objective import Estimator, Reporter, costs
 from pipeline.methods.age_aware.spec import Group, Spec, chain_of, clients_of, spec_of
 from pipeline.study.model import Study
-from pipeline.types import Integers, Matrix, Vector
+from pipeline.types import Integers, Vector
 from pipeline.words import counted
 
 #: Where more than this share of a value is left, its age is no help.
@@ -62,7 +61,6 @@ class Plan:
     mean_then, mean_now: What the card expects at collection and at the end.
     gains: How much of what an upload differs from `mean_then` is believed.
     losses, alone: Expected squared error of each client's share; without any upload, by its card.
-    schedule: How good the slots are.
     """
 
     spec: Spec
@@ -81,7 +79,6 @@ class Plan:
     gains: Vector
     losses: Vector
     alone: Vector
-    schedule: Schedule
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -134,14 +131,14 @@ def plan_of(study: Study) -> Plan:
     by_group = _tables(spec, cards, ages, sensitivity(*ends, records), records, 1 / len(members))
     groups = tuple(members.values())
     cost = np.array([by_group[group].cost[places] for group in groups])
-    free = spec.capacity is None
-    found = _alone(cost) if free else schedule(Costs(cost, np.zeros_like(cost)))
-    slots = places[found.slots]
+    # each client's loss is its own, so that one assignment is the best plan
+    chosen = cost.argmin(axis=1) if spec.capacity is None else linear_sum_assignment(cost)[1]
+    slots = places[chosen]
     rows = [by_group[group] for group in groups]
     at = [(row, int(slot)) for row, slot in zip(rows, slots, strict=True)]
     plan = Plan(
         spec=spec, cards=cards, names=tuple(members), groups=groups, records=records, slots=slots,
-        ages=ages[slots], schedule=found,
+        ages=ages[slots],
         deltas=np.array([row.delta[slot] for row, slot in at]),
         epsilons=np.array([row.epsilon[slot] for row, slot in at]),
         capped=np.array([row.capped[slot] for row, slot in at]),
@@ -170,26 +167,6 @@ def check_policy(plan: Plan) -> None:
                 f"the plan gives client {plan.names[number]!r} less noise than its age allows: "
                 "nothing is released; report it to whoever made this program"
             )
-
-
-def round_of(study: Study) -> Round:
-    """Return a round of the study as the schemes of the paper take it; ConfigError as `plan_of`."""
-    spec, ends = spec_of(study), study.data.response.ends
-    members, records = clients_of(spec), study.window.records // spec.slots
-    cards = {name: card_of(group, spec, ends) for name, group in spec.groups.items()}
-    # where a slot takes any number, one place for each client
-    ages = spec.slots - 1 - _places(spec, len(members), spec.capacity or len(members))
-    groups = list(members.values())
-    steady = all(card.steady for card in cards.values())
-    return Round(
-        [Reporter(cards[g].chain, cards[g].law, records, 1 / len(members)) for g in groups],
-        ages,
-        np.array([cards[g].backward[ages] for g in groups]),
-        np.full(len(groups), sensitivity(*ends, records)),
-        spec.epsilon_now,
-        spec.cap,
-        "stationary" if steady else "round",
-    )
 
 
 def card_of(group: Group, spec: Spec, ends: tuple[float, float]) -> Card:
@@ -267,10 +244,3 @@ def _places(spec: Spec, clients: int, each: int) -> Integers:
             "each do not fit; raise it, use more slots, or close fewer"
         )
     return np.repeat(slots, min(each, clients)).astype(np.int64)
-
-
-def _alone(cost: Matrix) -> Schedule:
-    """Return the best slot of each client, where any number of them may share one."""
-    slots = cost.argmin(axis=1).astype(np.int64)
-    value = float(cost[np.arange(len(cost)), slots].sum())
-    return Schedule(slots, value, value)

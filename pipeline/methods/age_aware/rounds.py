@@ -108,7 +108,6 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
         "epsilon_when_collected": float(plan.epsilons[who].max()),
         "epsilon_at_any_time": task.at_any_time(max(rounds.values())),
         "epsilon_of_all_rounds": max(history),
-        "gap": plan.schedule.gap,
     }
     return Estimate(
         coefficients=np.array([(value - centre) / unit]),
