@@ -289,6 +289,18 @@ def test_a_claim_of_no_privacy_lifts_no_limit(tmp_path: Path) -> None:
         assert store.released_without_privacy(SOURCE)
 
 
+def test_a_database_of_another_version_hides_no_other_account(tmp_path: Path) -> None:
+    spent(tmp_path, "first")
+    path = vault_path(tmp_path, "older")
+    ClientStore(path, "older").close()
+    with sqlite_file(path) as db:
+        db.execute("UPDATE identity SET schema = schema - 1")
+    code, said = command(tmp_path)
+    assert (code, "client site, source" in said) == (0, True)
+    assert "client older: the client database has schema" in said
+    assert command(tmp_path, "older")[0] == 10
+
+
 def test_accounts_of_the_version_before_say_the_same() -> None:
     old = Path(__file__).parent / "spends1"
     found = read_spends((old / "export.json").read_bytes())
