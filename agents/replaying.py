@@ -19,7 +19,7 @@ from agents.refold import history_of
 from pipeline.errors import NumericError, OffsetGap
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.reducer import LogRecord
+from pipeline.reducer.fold import LogRecord
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Bound, Extent, Rhythm, Span, resolve
 from pipeline.replay.run import Replay

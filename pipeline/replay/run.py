@@ -16,7 +16,9 @@ from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import header_of
 from pipeline.methods import method_of
-from pipeline.reducer import LogRecord, Partition, Reducer, combine
+from pipeline.reducer.fold import LogRecord, Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Rhythm, Span
 

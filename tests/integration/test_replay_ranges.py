@@ -31,7 +31,9 @@ from pipeline.errors import (
     VeilstreamError,
 )
 from pipeline.records.encode import Row
-from pipeline.reducer import Partition, Reducer, combine
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition
 from pipeline.releasing import release_of
 from tests.stage import OPEN, PATIENCE, Stage, send, study_text
 from tests.wire import edited

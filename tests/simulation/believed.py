@@ -11,7 +11,8 @@ from pipeline.messages.form import form_of
 from pipeline.messages.release import read
 from pipeline.messages.topics import partition_of
 from pipeline.offline import OfflineRecord
-from pipeline.reducer import OFFLINE, Partition, Reducer, differences
+from pipeline.reducer.fold import OFFLINE, Reducer
+from pipeline.reducer.partition import Partition, differences
 from tests.simulation.byzantine import MALLORY, Byzantine
 from tests.simulation.checks import accounts
 

@@ -12,7 +12,8 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.messages.form import identity
 from pipeline.methods import task_of
-from pipeline.reducer import OFFLINE, Partition, Reducer, differences
+from pipeline.reducer.fold import OFFLINE, Reducer
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.counted import TOO_MANY, Counted

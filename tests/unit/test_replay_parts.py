@@ -23,7 +23,9 @@ from pipeline.methods.ldp_sgd.spec import Path
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Row
 from pipeline.records.values import parse_rfc3339, time_of
-from pipeline.reducer import Partition, Reducer, combine
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.replay.comparing import difference

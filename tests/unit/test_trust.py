@@ -28,7 +28,8 @@ from pipeline.messages.admission import (
 from pipeline.messages.form import HEADER
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer, differences
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.settings import Settings
 from pipeline.study import parse_study
