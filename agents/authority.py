@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from infra.keyring import read_study, study_path
 from infra.roll import own_roll
 from pipeline.messages.authentic import Authenticator
-from pipeline.reducer import Partition
+from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.trust.keys import Pair

@@ -17,7 +17,9 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.methods import server_of
-from pipeline.reducer import LogRecord, Partition, Reducer, combine
+from pipeline.reducer.fold import LogRecord, Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
 from pipeline.replay.comparing import Difference, difference
 from pipeline.replay.ranges import Span

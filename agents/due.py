@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.reducer import Summed, slots_seen
+from pipeline.reducer.merging import slots_seen
+from pipeline.reducer.partition import Summed
 from pipeline.scheduling.rhythm import Rhythm
 from pipeline.study.release_tables import Publish
 

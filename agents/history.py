@@ -20,7 +20,7 @@ from agents.header_names import read_any_name
 from infra.connection import kafka_options, told
 from infra.topics import check_partitions
 from pipeline.errors import BrokerError, OffsetGap
-from pipeline.reducer import LogRecord
+from pipeline.reducer.fold import LogRecord
 from pipeline.replay.ranges import Extent, Span
 from pipeline.settings import Settings
 

@@ -10,7 +10,8 @@ from agents.log_extent import check_end
 from pipeline.errors import OffsetGap
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Span
 from pipeline.settings import Settings

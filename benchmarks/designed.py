@@ -40,7 +40,8 @@ from pipeline.losses import Loss
 from pipeline.methods import method_of, task_of
 from pipeline.methods.renewable.solution import solve
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.reducer import Partition, estimate_of
+from pipeline.reducer.merging import estimate_of
+from pipeline.reducer.partition import Partition
 from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector
 

@@ -18,7 +18,8 @@ import numpy as np
 from pipeline.methods import task_of
 from pipeline.offline import OFFLINE, OfflineRecord
 from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
 from pipeline.releasing import Standing, Window, release_behind

@@ -34,8 +34,10 @@ from pipeline.methods import task_of
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, Summed, combine
+from pipeline.reducer.fold import Reducer
 from pipeline.reducer.head import Progress
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition, Summed
 from pipeline.release.model import Model
 from pipeline.release.privatise import Answer, privatise
 from pipeline.release.task import Task

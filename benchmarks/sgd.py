@@ -34,7 +34,8 @@ from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.records.encode import Row
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of

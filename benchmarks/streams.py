@@ -17,7 +17,9 @@ from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import estimate_of, slots_seen
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import round_model, start_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.study_file.load import parse_study

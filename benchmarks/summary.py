@@ -33,7 +33,9 @@ from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.blocks import blocks, predictors, with_intercept
 from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import estimate_of
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import round_model
 from pipeline.release.privatise import Answer, OpenAnswer, disclose, privatise
 from pipeline.study_file.load import parse_study

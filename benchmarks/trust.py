@@ -35,7 +35,9 @@ from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.spends import SpendsMessage, read_spends, write_spends
 from pipeline.methods import task_of
-from pipeline.reducer import OFFLINE, Partition, Reducer, combine
+from pipeline.reducer.fold import OFFLINE, Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition
 from pipeline.study_file.load import parse_study
 from pipeline.trust.signed import check_signed
 from tests.builders import LogEntry, study_text

@@ -17,10 +17,8 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import partition_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Row, Rows, stack
-from pipeline.reducer import (
-    OFFLINE,
-    Partition,
-    Reducer,
+from pipeline.reducer.fold import OFFLINE, Reducer
+from pipeline.reducer.merging import (
     combine,
     estimate_of,
     expansion_of,
@@ -28,6 +26,7 @@ from pipeline.reducer import (
     slots_seen,
     start_is_over,
 )
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.releasing import Standing, Window, release_behind, release_of

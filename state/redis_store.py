@@ -14,8 +14,9 @@ from typing import TypeVar, cast
 import redis
 
 from pipeline.errors import StaleSnapshot, StateError
-from pipeline.reducer import HEAD, Partition, Summed
 from pipeline.reducer.checksums import Damaged, opened, stamped
+from pipeline.reducer.head import HEAD
+from pipeline.reducer.partition import Partition, Summed
 from pipeline.release.task import Task
 from state import keys, stored
 from state.faults import WrongType, ask

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from pipeline.errors import StateError
-from pipeline.reducer import HEAD, SCHEMA, Partition, Snapshot
 from pipeline.reducer.checksums import SIZE, Checksums, Damaged, checksum, opened, stamped
-from pipeline.reducer.head import read_head
+from pipeline.reducer.head import HEAD, SCHEMA, read_head
+from pipeline.reducer.partition import Partition, Snapshot
 from pipeline.release.task import Task
 
 #: Field of the snapshot that the commit script compares.

@@ -18,7 +18,9 @@ from pipeline.methods.renewable.summarise import local_fit, summarise
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Arrays, Row
-from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import estimate_of, slots_seen
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.task import Task

@@ -11,7 +11,8 @@ from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder, Row
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of

@@ -8,7 +8,8 @@ from pipeline.messages.admission import Admission, Retirement, write_signed
 from pipeline.messages.authentic import Authenticator
 from pipeline.methods import task_of
 from pipeline.privacy.randomness import SecureStream
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of

@@ -24,7 +24,7 @@ from pipeline.backtest.timeline import Snapshot, Timeline
 from pipeline.backtest.windows import Closed, Moment, Opened, Part, Windows
 from pipeline.errors import ConfigError, NumericError
 from pipeline.offline import OfflineRun
-from pipeline.reducer import start_is_over
+from pipeline.reducer.merging import start_is_over
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.scheduling.policy import Directive, OpenWindow, Send

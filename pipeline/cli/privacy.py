@@ -66,8 +66,8 @@ def _print(home: Path, client: str | None, *, as_json: bool) -> None:
     for name in names:
         try:
             found[name] = read_ledger(vault_path(home, name))
-        except LocalStoreError as error:
-            # one client's damaged file must not hide the others' accounts
+        except (ConfigError, LocalStoreError) as error:
+            # one client's file, damaged or of another version, must not hide the others' accounts
             if client is not None:
                 raise
             say(f"client {name}: {error}")

@@ -19,7 +19,8 @@ from pipeline.messages.envelope import rfc3339
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.newest import Newest, is_possible
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, expansion_of, model_after, slots_seen, start_is_over
+from pipeline.reducer.merging import expansion_of, model_after, slots_seen, start_is_over
+from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.words import counted, listed

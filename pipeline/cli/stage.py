@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
 from rich.console import Console
 from rich.live import Live
 
@@ -21,13 +20,10 @@ from pipeline.cli.admission import admit_here
 from pipeline.cli.context import say
 from pipeline.cli.processes import Processes
 from pipeline.errors import VeilstreamError
-from pipeline.library.comparing import counts
-from pipeline.library.exact import ExactFit
 from pipeline.library.feed import Feed
 from pipeline.library.numbers import value
 from pipeline.library.table import line, privacy_line, table
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.offline import run_rows
 from pipeline.records.encode import Row
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -71,7 +67,7 @@ class Demonstration(ABC):
     """
 
     seconds: float
-    ahead: float | None
+    ahead: float | None = None
     sites: Sequence[Site]
 
     def __init__(self, task: Task) -> None:
@@ -94,33 +90,6 @@ class Demonstration(ABC):
 
         same: Whether the log, folded again, gave the same bits.
         """
-
-    def stream(self, task: Task, shuffle: int | None = None) -> EstimateMessage:
-        """Stream all records through `task`, in this process and without delay.
-
-        shuffle: Seed of a random order of all records; None for that of the data.
-        """
-        order: Sequence[int] = range(len(self.slots))
-        if shuffle is not None:
-            order = np.random.default_rng(shuffle).permutation(len(self.slots)).tolist()
-        return run_rows(task, (self.slots[number] for number in order)).estimate(0.0)[1]
-
-    def exact(self) -> EstimateMessage:
-        """Return the exact fit of the study to all records at once, without privacy."""
-        fit = ExactFit(self._task)
-        for _ in fit.kept(self.slots):
-            pass
-        return fit.message(0.0)
-
-
-def told_apart(final: EstimateMessage, exact: EstimateMessage, fit: str, same: bool) -> str:
-    """Say how many coefficients have an interval, and what it holds; and if the state was whole."""
-    found = counts(final, exact)
-    return (
-        f"Of {len(exact.coefficients)} coefficients {found['intervals']} have an interval; "
-        f"{found['covering_fit']} of these hold {fit}, and {found['excluding_zero']} tell their "
-        f"coefficient from zero. {same_state(same)}"
-    )
 
 
 def same_state(same: bool) -> str:

@@ -33,7 +33,8 @@ from pipeline.cli.context import (
 from pipeline.cli.progress import Bar
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, differences, holds_releases
+from pipeline.reducer.merging import holds_releases
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.words import counted

@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 import click
 
-from infra.kubernetes import manifests
-from infra.monitoring import alerts, dashboard
+from infra.deploy import alerts, dashboard, manifests
 from infra.rights import ROLES, Role, kafka_commands, redis_command
 from pipeline.cli.change import change
 from pipeline.cli.context import (

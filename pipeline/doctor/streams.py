@@ -21,7 +21,7 @@ from pipeline.methods import method_of, require_live, task_of
 from pipeline.offline import OfflineRun
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
-from pipeline.reducer import estimate_of
+from pipeline.reducer.merging import estimate_of
 from pipeline.release.task import Task
 from pipeline.study.model import Study
 

@@ -16,7 +16,9 @@ from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import header_of
 from pipeline.methods import server_of
-from pipeline.reducer import LogRecord, Partition, Reducer, combine
+from pipeline.reducer.fold import LogRecord, Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
 from pipeline.replay.ranges import Rhythm, Span
 
@@ -24,22 +26,20 @@ from pipeline.replay.ranges import Rhythm, Span
 Ordered = tuple[int, int, int, LogRecord]
 
 
-def in_order(
-    streams: Mapping[int, Iterable[LogRecord]], clocks: Mapping[int, int]
-) -> Iterator[Ordered]:
+def in_order(streams: Mapping[int, Iterable[LogRecord]]) -> Iterator[Ordered]:
     """Merge partitions by time, then partition, then offset.
 
     A partition's own order stays: a record that says an earlier time than one before it counts as
     of that one's time. Only one record of each partition is held.
 
     streams: The records of each partition, in the order of their offsets.
-    clocks: The latest time of each partition before its first record here; 0 where it is not named.
     """
-    timed = [_timed(n, streams[n], clocks.get(n, 0)) for n in sorted(streams)]
+    timed = [_timed(n, streams[n]) for n in sorted(streams)]
     return heapq.merge(*timed)
 
 
-def _timed(number: int, records: Iterable[LogRecord], clock: int) -> Iterator[Ordered]:
+def _timed(number: int, records: Iterable[LogRecord]) -> Iterator[Ordered]:
+    clock = 0
     for record in records:
         clock = max(clock, record.timestamp)
         yield clock, number, record.offset, record
@@ -62,7 +62,6 @@ class Replay:
     others: Whether releases of other revisions are passed over, as a worker does, or end the
         replay.
     partitions: The states, by number.
-    clocks: The latest time of each partition so far, in milliseconds.
     since: Releases since the last estimate.
     tick: When the next estimate is due, in milliseconds; 0 before the first record.
     """
@@ -75,10 +74,9 @@ class Replay:
     others: bool = False
     erased: frozenset[str] = frozenset()
     trust: Authenticator | None = None
-    partitions: dict[int, Partition] = field(default_factory=dict)
-    clocks: dict[int, int] = field(default_factory=dict)
-    since: int = 0
-    tick: int = 0
+    partitions: dict[int, Partition] = field(init=False, default_factory=dict)
+    since: int = field(init=False, default=0)
+    tick: int = field(init=False, default=0)
     _waiting: dict[int, list[LogRecord]] = field(default_factory=dict)
     _reducer: Reducer = field(init=False)
 
@@ -95,10 +93,8 @@ class Replay:
             )
         self._reducer = Reducer(self.task, self.revision, self.trust)
         for number, span in self.spans.items():
-            if number not in self.partitions:
-                state = Partition.empty(self.task, self.erased, number=number)
-                state = state.starting_at(span.start)
-                self.partitions[number] = state
+            state = Partition.empty(self.task, self.erased, number=number)
+            self.partitions[number] = state.starting_at(span.start)
             self.partitions[number].midway = span.start > 0
             self._waiting[number] = []
 
@@ -118,14 +114,14 @@ class Replay:
         streams: Mapping[int, Iterable[LogRecord]],
         wait: Callable[[int], None] | None = None,
     ) -> Iterator[EstimateMessage]:
-        """Fold the rest of the range and yield estimates at the rhythm, and one at the end.
+        """Fold the range and yield estimates at the rhythm, and one at the end.
 
-        streams: The records of each partition, from its `next_offset` up to the end of its span.
+        streams: The records of each partition in its span.
         wait: Returns when it is time for records of this time, in milliseconds; None: at once.
 
         Raises ConfigError if a release was made under another revision of the study.
         """
-        every = self.rhythm.releases
+        every, latest = self.rhythm.releases, 0
         for time, number, _, record in self._ordered(streams):
             if self.tick and time >= self.tick:
                 if wait:
@@ -134,7 +130,7 @@ class Replay:
                 self.tick = self.rhythm.tick_after(time)
             if wait:
                 wait(time)
-            self.clocks[number] = time
+            latest = time
             self.since += 1
             waiting = self._waiting[number]
             waiting.append(record)
@@ -142,17 +138,11 @@ class Replay:
                 self._fold(number)
             if self.since == every:
                 yield from self._estimate(time)
-        self.settle()
         if self.since:
-            yield from self._estimate(max(self.clocks.values()))
-
-    def settle(self) -> None:
-        """Fold what waits: the states then stand for exactly what has come."""
-        for number in self._waiting:
-            self._fold(number)
+            yield from self._estimate(latest)
 
     def _ordered(self, streams: Mapping[int, Iterable[LogRecord]]) -> Iterator[Ordered]:
-        for item in in_order(streams, self.clocks):
+        for item in in_order(streams):
             if self.rhythm.milliseconds and not self.tick:
                 self.tick = self.rhythm.tick_after(item[0])
             yield item
@@ -169,7 +159,8 @@ class Replay:
     def _estimate(self, time: int) -> Iterator[EstimateMessage]:
         if not self.since:
             return
-        self.settle()
+        for number in self._waiting:
+            self._fold(number)
         self.since = 0
         try:
             _, message = combine(

@@ -19,7 +19,7 @@ from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRun
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Encoder, Row, stack
-from pipeline.reducer import estimate_of
+from pipeline.reducer.merging import estimate_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of

@@ -11,7 +11,7 @@ import pytest
 from pipeline.cli.processes import Processes
 from pipeline.cli.stage import Stage
 from pipeline.methods import task_of
-from pipeline.reducer import Partition
+from pipeline.reducer.partition import Partition
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from state import RedisStore

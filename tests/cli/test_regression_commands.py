@@ -16,7 +16,9 @@ from pipeline.library.table import spread_line, title
 from pipeline.messages.estimate import read_estimate
 from pipeline.offline import OfflineRecord
 from pipeline.prediction.regressor import LinearRegressor
-from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import estimate_of
+from pipeline.reducer.partition import Partition
 from tests.stage import OPEN, PRIVATE, Stage, study_text
 
 RESPONSE = '{ name = "failed", positive = "yes", negative = "no" }'

@@ -17,8 +17,9 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
 from pipeline.records.encode import stack
-from pipeline.reducer import Partition, Reducer, combine, expansion_of, model_after, slots_seen
-from pipeline.reducer.partition import SUMS
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import combine, expansion_of, model_after, slots_seen
+from pipeline.reducer.partition import SUMS, Partition
 from pipeline.release.model import Model, Part
 from pipeline.release.task import Task
 from pipeline.releasing import Standing, Window, release_behind, release_of

@@ -20,7 +20,7 @@ from pipeline.methods import task_of
 from pipeline.privacy.memory import EPOCHS
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Encoder
-from pipeline.reducer import LogRecord, Reducer
+from pipeline.reducer.fold import LogRecord, Reducer
 from pipeline.reducer.partition import Partition
 from pipeline.release.model import Model, start_model
 from pipeline.release.task import Task

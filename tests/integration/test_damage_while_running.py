@@ -15,7 +15,8 @@ from agents import folding as module
 from agents.folding import Folding
 from pipeline.errors import StaleSnapshot, StateError
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Reducer, differences
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import differences
 from pipeline.settings import Settings
 from state import keys
 from state.connection import redis_client

@@ -32,7 +32,7 @@ from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
 from pipeline.page.reading import Reading
 from pipeline.page.watched import Watched
-from pipeline.reducer import Partition
+from pipeline.reducer.partition import Partition
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from state import RedisStore

@@ -15,7 +15,7 @@ from kafka.admin import NewTopic
 from infra import preflight
 from infra.local import LocalRuntime
 from pipeline.errors import BrokerError
-from pipeline.reducer import differences
+from pipeline.reducer.partition import differences
 from pipeline.settings import Settings
 from producers.models import ModelFeed
 from producers.sources import open_source

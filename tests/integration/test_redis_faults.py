@@ -10,7 +10,7 @@ import redis
 
 from pipeline.errors import ConfigError, StateError, StoreError
 from pipeline.methods import task_of
-from pipeline.reducer import Partition
+from pipeline.reducer.partition import Partition
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from state import RedisStore, keys

@@ -12,7 +12,9 @@ import pytest
 from pipeline.messages.model import read_model
 from pipeline.messages.release import read
 from pipeline.messages.topics import partition_of
-from pipeline.reducer import Reducer, differences, estimate_of
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import estimate_of
+from pipeline.reducer.partition import differences
 from pipeline.release.model import Model
 from tests.builders import LogEntry
 from tests.sgd import TRUTH, drawn, study_text

@@ -12,7 +12,8 @@ import redis
 from pipeline.errors import StaleSnapshot, StateError
 from pipeline.estimators.forgetting import KEPT
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer, differences
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.settings import Settings

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.estimators.forgetting import KEPT
-from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import estimate_of
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from tests.builders import LogEntry, SeededStream, folded, payload_of, relogged, simulate, task_of

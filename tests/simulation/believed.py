@@ -10,7 +10,8 @@ from pipeline.messages.envelope import header
 from pipeline.messages.release import read
 from pipeline.messages.topics import partition_of
 from pipeline.offline import OfflineRecord
-from pipeline.reducer import OFFLINE, Partition, Reducer, differences
+from pipeline.reducer.fold import OFFLINE, Reducer
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.task import form_of
 from tests.simulation.byzantine import MALLORY, Byzantine
 from tests.simulation.checks import accounts

@@ -23,7 +23,7 @@ from pipeline.messages.release import header_of
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder, Row, stack
-from pipeline.reducer import differences
+from pipeline.reducer.partition import differences
 from pipeline.release.task import Task
 from pipeline.study.model import Study
 from pipeline.study_file.load import read_study

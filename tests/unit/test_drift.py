@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.reducer import Partition, estimate_of
+from pipeline.reducer.merging import estimate_of
+from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
 from tests.builders import population, population_target, stream_of, task_of, whole_stream
 

@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 
-from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import combine, estimate_of
+from pipeline.reducer.partition import Partition, differences
 from tests.builders import LogEntry, folded, relogged, sample_log, task_of
 
 TASKS = {

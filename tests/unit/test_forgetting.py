@@ -34,7 +34,8 @@ from pipeline.methods.renewable.private_state import (
 )
 from pipeline.methods.renewable.summarise import summarise
 from pipeline.offline import OfflineRun
-from pipeline.reducer import Partition, combine, differences, estimate_of
+from pipeline.reducer.merging import combine, estimate_of
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.model import Model
 from pipeline.study.model import Forgetting
 from pipeline.study_file.load import parse_study

@@ -15,7 +15,8 @@ from pipeline.cli.design import design
 from pipeline.errors import ConfigError
 from pipeline.library.checking import warnings_of
 from pipeline.methods import server_of, task_of
-from pipeline.reducer import OFFLINE, Partition, Reducer, differences
+from pipeline.reducer.fold import OFFLINE, Reducer
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.model import Model, round_model
 from pipeline.release.share import above_share, least_clients, most_releases, standstill
 from pipeline.release.task import Task

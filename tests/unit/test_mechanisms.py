@@ -25,7 +25,8 @@ from pipeline.privacy.mechanisms import GaussianMechanism, LaplaceMechanism, Sim
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream as Simulated
 from pipeline.privacy.simulation import SimulatedGaussian
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import start_model
 from pipeline.release.privatise import Answer, privatise
 from pipeline.types import Integers

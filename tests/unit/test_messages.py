@@ -20,7 +20,7 @@ from pipeline.messages.spends import read_spends
 from pipeline.messages.topics import Topics, retention_ms
 from pipeline.methods.renewable import open as open_side
 from pipeline.methods.renewable import solution
-from pipeline.reducer import combine, estimate_of
+from pipeline.reducer.merging import combine, estimate_of
 from pipeline.release.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, round_model, start_model
 from pipeline.replay.comparing import difference
 from pipeline.study_file.load import parse_study

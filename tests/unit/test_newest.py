@@ -12,7 +12,8 @@ from pipeline.errors import PayloadError
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.newest import OFTEN, OLDEST, SPARE, Newest, is_possible
 from pipeline.messages.release import header_of
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT, Model, Part
 from pipeline.release.task import Task
 from pipeline.releasing import release_of

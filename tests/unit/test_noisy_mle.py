@@ -17,7 +17,8 @@ from pipeline.methods.noisy_mle.rows import FIRST, Shape
 from pipeline.methods.noisy_mle.state import KEPT, SiteState, epochs_of
 from pipeline.offline import OfflineRecord, OfflineRun
 from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import round_model
 from pipeline.releasing import release_of
 from pipeline.study_file.load import parse_study

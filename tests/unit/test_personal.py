@@ -21,7 +21,8 @@ from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.records.encode import Encoder, Row
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.release.privatise import privatise
 from pipeline.releasing import release_of
 from pipeline.study.model import Study

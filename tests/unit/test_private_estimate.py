@@ -15,7 +15,8 @@ from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
-from pipeline.reducer import differences, estimate_of
+from pipeline.reducer.merging import estimate_of
+from pipeline.reducer.partition import differences
 from tests.builders import (
     SeededStream,
     folded,

@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.methods import task_of
-from pipeline.reducer import OFFLINE, Partition, Reducer, differences
+from pipeline.reducer.fold import OFFLINE, Reducer
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.form import identity
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study

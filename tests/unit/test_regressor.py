@@ -26,7 +26,7 @@ from pipeline.prediction.records import predict_records
 from pipeline.prediction.regressor import LinearRegressor
 from pipeline.prediction.scores import Errors
 from pipeline.records.encode import Encoder
-from pipeline.reducer import differences
+from pipeline.reducer.partition import differences
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from tests.builders import cut, study_text, task_of

@@ -11,7 +11,7 @@ from pipeline.errors import PayloadError
 from pipeline.messages.model import read_model, write_model
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
-from pipeline.reducer import model_after
+from pipeline.reducer.merging import model_after
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
 from pipeline.scheduling.rhythm import SECONDS, Rhythm

@@ -16,7 +16,9 @@ from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder
-from pipeline.reducer import Partition, Reducer, combine
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import COEFFICIENT_LIMIT, Model, round_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of

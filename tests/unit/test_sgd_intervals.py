@@ -27,7 +27,9 @@ from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
-from pipeline.reducer import Partition, Reducer, combine, differences
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study

@@ -21,7 +21,8 @@ from pipeline.methods.ldp_sgd.settings import Rule, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.offline import OfflineRun
-from pipeline.reducer import Partition, Reducer, differences
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study_file.load import parse_study

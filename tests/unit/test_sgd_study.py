@@ -20,7 +20,9 @@ from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.privacy.accounting import total_epsilon, total_mu
 from pipeline.records.encode import Row
-from pipeline.reducer import Partition, Reducer, combine, differences
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import form_of
 from pipeline.releasing import release_of

@@ -22,7 +22,9 @@ from pipeline.privacy.events import NonPrivate
 from pipeline.privacy.policy import Guarantee
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream, SimulatedGaussian
-from pipeline.reducer import Partition, Reducer, combine
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import combine
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import start_model
 from pipeline.release.privatise import privatise
 from pipeline.release.task import Task

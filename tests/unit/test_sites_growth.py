@@ -26,7 +26,9 @@ from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.merging import estimate_of
+from pipeline.reducer.partition import Partition
 from pipeline.release.model import round_model
 from pipeline.release.query import MatrixPart, Query, VectorPart
 from pipeline.scheduling.policy import Directive, OpenWindow, Wait

@@ -27,7 +27,8 @@ from pipeline.messages.admission import (
 )
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer, differences
+from pipeline.reducer.fold import Reducer
+from pipeline.reducer.partition import Partition, differences
 from pipeline.release.form import HEADER
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.settings import Settings

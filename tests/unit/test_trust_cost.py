@@ -9,8 +9,8 @@ import pytest
 
 from pipeline.messages.authentic import Authenticator
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer
-from pipeline.reducer.fold import CHUNK
+from pipeline.reducer.fold import CHUNK, Reducer
+from pipeline.reducer.partition import Partition
 from pipeline.study_file.load import parse_study
 from pipeline.trust.keys import Pair
 from tests.builders import LogEntry

@@ -9,7 +9,7 @@ from pipeline.errors import DataError, RecordError
 from pipeline.offline import OfflineRun, run_windows
 from pipeline.records.encode import Encoder, stack
 from pipeline.records.windows import Window
-from pipeline.reducer import estimate_of
+from pipeline.reducer.merging import estimate_of
 from pipeline.study_file.load import parse_study
 from tests.builders import cut, rows_of, simulate, study_text, task_of
 
