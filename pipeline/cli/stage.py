@@ -30,7 +30,7 @@ from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
 
-#: The share of the releases after which the worker is killed.
+#: The share of the record slots after which the worker is killed.
 KILL_AFTER = 0.45
 #: Nothing in a demonstration takes longer than this.
 PATIENCE_SECONDS = 300.0
@@ -149,7 +149,8 @@ class Stage:
 
         see: Called with each estimate.
         """
-        expected = sum(-(-site.records // self.task.slots) for site in self.sites)
+        slots = self.task.slots
+        expected = sum(-(-site.records // slots) * slots for site in self.sites)
         console = Console()
         deadline = time.monotonic() + PATIENCE_SECONDS
         feed, waits = Feed(self.task.study, self.settings, beginning=True), Waiting()
@@ -171,9 +172,10 @@ class Stage:
                     if hint := waits.hint("" if self._newest else "the first estimate"):
                         say(hint)
                 newest = self._newest
-                if newest and not self._killed and newest.releases >= KILL_AFTER * expected:
+                come = 0 if newest is None else self._slots(newest.releases, newest.records)
+                if newest and not self._killed and come >= KILL_AFTER * expected:
                     self._crash(expected)
-                if newest and newest.releases >= expected and not self.processes.running("client-"):
+                if newest and come >= expected and not self.processes.running("client-"):
                     break
                 if time.monotonic() > deadline:
                     raise VeilstreamError("the demonstration takes too long; see its logs (--keep)")
@@ -202,7 +204,7 @@ class Stage:
     def _crash(self, expected: int) -> None:
         """Kill the worker with SIGKILL, start it again, and time its first new commit.
 
-        expected: Releases of all clients together.
+        expected: Record slots of all clients' releases together.
         """
         self._killed = True
         say("killing the worker with SIGKILL ...")
@@ -223,9 +225,14 @@ class Stage:
         say(f"it is back: first commit {self.recovery:.2f} s after its start")
 
     def _folded(self) -> int:
-        """Return how many releases are in the state."""
+        """Return how many record slots of releases are in the state."""
         count = self.task.study.stream.partitions
-        return sum(self._store.load(number).head.folded for number in range(count))
+        heads = [self._store.load(number).head for number in range(count)]
+        return sum(self._slots(head.folded, head.slots) for head in heads)
+
+    def _slots(self, releases: int, slots: int) -> int:
+        """Return the record slots of releases, whose windows may grow."""
+        return slots if self.task.growth.divisor else releases * self.task.slots
 
     def _start_worker(self) -> None:
         self.processes.start("worker", "worker", self.study, "--instance", "demo-0")
