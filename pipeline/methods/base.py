@@ -45,11 +45,8 @@ class Server(Protocol[S]):
     def slots(self, rows: Rows) -> int:
         """Return how many record slots some releases have."""
 
-    def empty(self, *, trace: bool = False) -> S:
-        """Return the state before the first release.
-
-        trace: Keep what an analysis in one process can look at later, at a cost in memory.
-        """
+    def empty(self) -> S:
+        """Return the state before the first release."""
 
     def read(self, fields: dict[str, bytes]) -> S:
         """Rebuild a state from all fields that its `encode` gave.
