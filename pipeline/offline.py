@@ -53,8 +53,6 @@ class OfflineRun:
     `add` does a window from end to end. Whoever puts time between the steps calls them one by one:
     `release` at the client, `fold` and `publish` at the worker.
 
-    trace: As `Server.empty` has it: of gradient descent all iterates, 8 d bytes for each record,
-        for the interval that needs them.
     timed: Whether the caller gives `fold` the times of releases.
 
     model: The newest one.
@@ -63,7 +61,7 @@ class OfflineRun:
     Raises ConfigError if the study forgets by the time of the log, and there is none.
     """
 
-    def __init__(self, task: Task, *, trace: bool = False, timed: bool = False) -> None:
+    def __init__(self, task: Task, *, timed: bool = False) -> None:
         forgetting = task.study.estimator.forgetting
         if forgetting is not None and forgetting.of == "seconds" and not timed:
             raise ConfigError(
@@ -77,7 +75,7 @@ class OfflineRun:
         self._standings: dict[str, Standing] = {}
         self._open: dict[str, _Open] = {}
         count = task.study.stream.partitions if task.partition_strategy else 1
-        self.partitions = [Partition.empty(task, trace=trace) for _ in range(count)]
+        self.partitions = [Partition.empty(task) for _ in range(count)]
         self.model: Model = task.first_model
         self.waiting, self._came = 0, Counter[str]()
 

@@ -101,7 +101,7 @@ class MeanServer(Server[MeanState]):
     def slots(self, rows: Rows) -> int:
         return int(rows["records"].sum())
 
-    def empty(self, *, trace: bool = False) -> MeanState:
+    def empty(self) -> MeanState:
         return MeanState()
 
     def read(self, fields: dict[str, bytes]) -> MeanState:

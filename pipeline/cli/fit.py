@@ -74,7 +74,7 @@ def fit(
         )
     if compare and (plainly or as_json):
         raise ConfigError("--compare: it prints a table of both; leave out the other options")
-    fitting = Fitting(task, trace=all_intervals, exact=plainly)
+    fitting = Fitting(task, exact=plainly)
     beside = ExactFit(task) if compare else None
     if plainly or compare:
         said = "--without-privacy" if plainly else "--compare"

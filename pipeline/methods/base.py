@@ -47,11 +47,8 @@ class Server(ABC, Generic[S]):
         """Return how many record slots some releases have."""
 
     @abstractmethod
-    def empty(self, *, trace: bool = False) -> S:
-        """Return the state before the first release.
-
-        trace: Keep what an analysis in one process can look at later, at a cost in memory.
-        """
+    def empty(self) -> S:
+        """Return the state before the first release."""
 
     @abstractmethod
     def read(self, fields: dict[str, bytes]) -> S:

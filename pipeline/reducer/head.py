@@ -13,7 +13,7 @@ from pipeline.errors import PayloadError, StateError
 from pipeline.release.task import Task
 
 #: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 11
+SCHEMA = 12
 HEAD, SUMS = "head", "sums."
 
 

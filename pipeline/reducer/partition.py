@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -44,11 +43,10 @@ class Partition:
 
     @classmethod
     def empty(
-        cls, task: Task, erased: frozenset[str] = frozenset(), *, trace: bool = False,
-        number: int | None = None,
-    ) -> Partition:  # fmt: skip
-        """Return the state before the first record; for `trace` see `Server.empty`."""
-        sums = empty_sums(task, trace=trace)
+        cls, task: Task, erased: frozenset[str] = frozenset(), *, number: int | None = None
+    ) -> Partition:
+        """Return the state before the first record."""
+        sums = empty_sums(task)
         return cls(task, Head(revision=task.revision), sums, erased=erased, number=number)
 
     def starting_at(self, offset: int) -> Partition:
@@ -187,11 +185,9 @@ def stored_sums(task: Task, head: Head, fields: dict[str, bytes]) -> Buckets:
     return sums
 
 
-def empty_sums(task: Task, *, trace: bool = False) -> Buckets:
-    """Return the sums of a study before the first release; for `trace` see `Server.empty`."""
-    server = server_of(task)
-    # a partial, as learners that hold one are sent to other processes
-    return Buckets(partial(server.empty, trace=trace))
+def empty_sums(task: Task) -> Buckets:
+    """Return the sums of a study before the first release."""
+    return Buckets(server_of(task).empty)
 
 
 def read_sums(task: Task, fields: dict[str, bytes]) -> Buckets:

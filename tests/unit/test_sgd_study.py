@@ -133,7 +133,7 @@ def test_an_estimate_shows_all_intervals_side_by_side() -> None:
     run = streamed(linear, 60_000, 4)
     _, message = run.estimate(0.0)
     assert message.status == "ready", message.reason
-    assert set(message.intervals) == {"random-scaling", "plug-in", "online-batch-means"}
+    assert set(message.intervals) == {"random-scaling", "plug-in"}
     assert message.interval_method == "random-scaling"
     assert [c.interval for c in message.coefficients] == message.intervals["random-scaling"]
     assert read_estimate(write_estimate(message)) == message

@@ -25,9 +25,8 @@ class RoundServer(Server[RoundState]):
         """As `Server.slots`."""
         return int(rows["records"].sum())
 
-    def empty(self, *, trace: bool = False) -> RoundState:
-        """As `Server.empty`; there is nothing to trace."""
-        del trace
+    def empty(self) -> RoundState:
+        """As `Server.empty`."""
         return RoundState()
 
     def read(self, fields: dict[str, bytes]) -> RoundState:

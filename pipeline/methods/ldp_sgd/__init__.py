@@ -9,7 +9,7 @@
 - `path`, `sums`, `running`: the recursion and its sums, whole batches of releases at once.
 - `estimate`, `readiness`: the estimate, and which coefficients have an interval. `bending`: what
   models off the minimum of a curved loss do to it.
-- `random_scaling`, `plug_in`, `batch_means`, `intervals`: the intervals that those sums give, with
+- `random_scaling`, `plug_in`, `intervals`: the intervals that those sums give, with
   critical values of one path or of several pooled.
 
 Source of all: ldp-sgd.

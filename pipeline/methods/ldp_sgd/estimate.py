@@ -56,11 +56,6 @@ class _Paths:
         """How many count."""
         return sum(part.records for part in self.parts)
 
-    @property
-    def shared(self) -> bool:
-        """Whether they are logs of one path."""
-        return self.task.partition_strategy == "shared"
-
 
 def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] = (0,)) -> Estimate:
     """Estimate the coefficients of a study with locally private gradients.
@@ -126,7 +121,7 @@ def _hidden(covariance: Matrix, missing: NDArray[np.bool_]) -> Matrix:
 
 def _widths(found: _Paths, missing: NDArray[np.bool_]) -> dict[str, HalfWidth]:
     """Return half the lengths of the study's own interval, and of others where they are due."""
-    widths = half_widths(found.burnt, found.parts, found.scaling, found.plugs, shared=found.shared)
+    widths = half_widths(found.scaling, found.plugs)
     own = found.task.path.shown
     mixed = not _mixing(found).coefficients.any()
     kept = {}

@@ -1,6 +1,6 @@
 """All intervals that the releases of a study allow, by method, and what each one needs and costs.
 
-Random scaling and batch means read the path; plug-in intervals are sandwiches of what was released.
+Random scaling reads the path; plug-in intervals are sandwiches of what was released.
 """
 
 from __future__ import annotations
@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import numpy as np
 from scipy.special import ndtri
 
 from pipeline.errors import NumericError
 from pipeline.methods.ldp_sgd import plug_in
-from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.bending import straightened
-from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
-from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, pooled
+from pipeline.methods.ldp_sgd.random_scaling import RandomScaling
 from pipeline.methods.ldp_sgd.settings import scaling_of
 from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.sums import Sums
@@ -25,8 +22,6 @@ from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.privacy.policy import PUBLISHED
 from pipeline.types import Vector
 
-#: The interval that needs all iterates, which a stream does not keep.
-BATCH_MEANS = "batch-means"
 #: Half the length of the intervals at a level, shape (d,).
 HalfWidth = Callable[[float], Vector]
 
@@ -63,45 +58,23 @@ def gradient_noise(task: GradientTask) -> float:
     return task.channels.gradient.standard_deviation if task.study.noised else 0.0
 
 
-def half_widths(
-    paths: Sequence[SgdPath],
-    parts: Sequence[Sums],
-    scaling: RandomScaling,
-    plugs: Mapping[str, PooledPlugIn],
-    *,
-    shared: bool = False,
-) -> dict[str, HalfWidth]:
+def half_widths(scaling: RandomScaling, plugs: Mapping[str, PooledPlugIn]) -> dict[str, HalfWidth]:
     """Return half the lengths of all intervals by method.
 
     A plug-in whose regressed curvature has directions below their noise gives none.
-
-    paths, parts: Those with records after the burn-in, and the sums that count. Batch means of all
-        iterates take one path alone.
-    shared: Whether they are logs of one path.
     """
     found: dict[str, HalfWidth] = {"random-scaling": scaling.half_width}
     for name, plug in plugs.items():
         # where a curvature is released, its width says what may be shown
         if not plug.floored or plug.centre is not None:
             found[name] = partial(_normal, plug_in.standard_errors(plug))
-    batches = [(path.sums, path.batches.variance(path.sums)) for path in paths]
-    spread = pooled(batches, shared=shared)
-    found["online-batch-means"] = partial(_normal, np.sqrt(spread))
-    if len(paths) == 1:
-        [path] = paths
-        if path.kept is not None:
-            kept = np.concatenate(path.kept)[-parts[0].records :]
-            variance = np.diag(batch_means(kept, path.rule.steps.alpha)) / len(kept)
-            found[BATCH_MEANS] = partial(_normal, np.sqrt(variance))
     return found
 
 
 def needs(task: GradientTask, method: str) -> str:
     """Say what an interval of a study of single records needs, and what it costs."""
-    used = INTERVALS.get(method, "gradients").split("+")
+    used = INTERVALS[method].split("+")
     said = f"reads {_and(used)}"
-    if method == BATCH_MEANS:
-        said += " and all iterates, so that it is not any-time"
     if not task.study.noised:
         return f"{said}; nothing is noised"
     if len(used) == 1:

@@ -5,7 +5,7 @@ matrix of `scaling`, or the identity. With C_s the sum of theta - m up to record
 (m is the iterate at its end), the sums are A = sum C_s C_s' (or its diagonal), b = sum s C_s,
 S = sum C_s, and for the least-squares curvature the sums of g, u, g u', u u' and g g' over the
 points u at which the gradients were taken. A copy of them at n0 gives the sums of any later stretch
-by subtraction: burn-ins and batches are read off. Matrices that a release holds beside its
+by subtraction: burn-ins are read off. Matrices that a release holds beside its
 gradients are summed with them, and P follows from those.
 
 Releases are added in the order of the log, with the same bits however many come at once.
@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.linalg import unpack_upper
-from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
 from pipeline.methods.ldp_sgd.running import accumulated, scaled, sums_along
 from pipeline.methods.ldp_sgd.settings import Rule
 from pipeline.methods.ldp_sgd.steps import StepRule
@@ -49,11 +48,8 @@ class SgdPath:
     theta: The newest iterate, shape (d,); of a shared path the sum of this partition's steps.
     origin: m, the iterate at the end of the burn-in; zero before.
     marks: Copies of the sums, oldest first.
-    batches: Totals of the online batches, see `batch_means`.
     diverged: The number of records after which the iterate passed its limit; None as long as it has
         not. The path stands still from there.
-    kept: The iterates that the sums are of, in pieces of shape (n, d), where they are asked for by
-        an empty list; a worker has no room for them.
     matrix, steps: P, shape (d, d) or None for the identity, and the steps with the cap that goes
         with it: those of the newest copy of the sums.
     """
@@ -65,9 +61,7 @@ class SgdPath:
     origin: Vector = field(init=False)
     sums: Sums = field(init=False)
     marks: list[Sums] = field(default_factory=list)
-    batches: OnlineBatches = field(init=False)
     diverged: int | None = None
-    kept: list[Matrix] | None = None
     matrix: Matrix | None = field(init=False)
     steps: StepRule = field(init=False)
 
@@ -77,7 +71,6 @@ class SgdPath:
         self.theta = self.rule.start.copy()
         self.origin = np.zeros(size)
         self.sums = Sums.zero(size, full=self.rule.full, extra=self.rule.extra)
-        self.batches = OnlineBatches.before(self.sums, self.rule.steps.alpha)
         if self.rule.burn_in == 0:
             self.marks = [self.sums]
         self.scale()
@@ -189,15 +182,10 @@ class SgdPath:
         path = np.repeat(points.T, block, axis=1) if self.rule.shared else moved
         if count:
             late = np.maximum(self.records + block * np.arange(releases) - watermarks, 0)
-            at = sums_along(
+            self.sums = sums_along(
                 self.sums, gradients, by_entry, points, path - self.origin[:, None], steps,
                 np.cumsum(late), extra,
             )  # fmt: skip
-            for release, number in self.batches.ends(self.sums.records, releases, block):
-                self.batches = self.batches.closed(at(release), number)
-            self.sums = at(releases - 1)
-            if self.kept is not None:
-                self.kept.append(path.T.copy())
         self.theta = moved[:, -1].copy()
         self.records += releases * block
         self.releases += releases

@@ -1,12 +1,10 @@
-"""The running sums along some releases: every sum after every release, whole batches at once.
+"""The running sums along some releases, whole batches at once.
 
 Every operation is elementwise, strictly sequential, or a sum within one release, so that the bits
 do not depend on how many releases come at once.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +22,8 @@ def sums_along(
     steps: Vector,
     late: Integers,
     extra: Matrix,
-) -> Callable[[int], Sums]:
-    """Return the sums after each release, by its number.
+) -> Sums:
+    """Return the sums after the last release.
 
     held: The sums before the first one.
     gradients, by_entry: Shape (releases, k, d), and the same as (d, releases k).
@@ -61,16 +59,13 @@ def sums_along(
     }
     moved = accumulated(np.array(held.moved), steps.reshape(releases, block).sum(axis=1))
 
-    def at(release: int) -> Sums:
-        return Sums(
-            records=held.records + (release + 1) * block,
-            behind=held.behind + int(late[release]),
-            moved=float(moved[release]),
-            c=c[:, (release + 1) * block - 1].copy(),
-            **{name: sums[..., release].copy() for name, sums in running.items()},
-        )
-
-    return at
+    return Sums(
+        records=held.records + releases * block,
+        behind=held.behind + int(late[-1]),
+        moved=float(moved[-1]),
+        c=c[:, -1].copy(),
+        **{name: sums[..., -1].copy() for name, sums in running.items()},
+    )
 
 
 def accumulated(first: NDArray[np.float64], items: NDArray[np.float64]) -> NDArray[np.float64]:

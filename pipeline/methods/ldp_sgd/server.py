@@ -43,12 +43,9 @@ class GradientServer(Server[SgdState]):
         """As `Server.slots`: an empty slot moves the path by its noise."""
         return len(rows) * self._task.slots
 
-    def empty(self, *, trace: bool = False) -> SgdState:
-        """As `Server.empty`; a trace keeps all iterates, 8 d bytes for each record."""
-        state = SgdState(self._rule)
-        if trace:
-            state.path.kept = []
-        return state
+    def empty(self) -> SgdState:
+        """As `Server.empty`."""
+        return SgdState(self._rule)
 
     def read(self, fields: dict[str, bytes]) -> SgdState:
         """As `Server.read`."""

@@ -1,4 +1,4 @@
-"""A path as bytes: whole numbers as text in MessagePack, all others as little-endian float64."""
+"""A path as bytes: whole numbers in MessagePack, all others as little-endian float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import StateError
-from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.settings import Rule
 from pipeline.methods.ldp_sgd.sums import Sums
@@ -17,7 +16,7 @@ from pipeline.types import Vector
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """Whole numbers have no end and are kept as text; `data` holds the floats of all parts.
+    """Whole numbers as they are; `data` holds the floats of all parts.
 
     `rule` is the rule that the path was walked with: a cap follows from keys that a running study
     may change, and the rest of a path by another rule would be one that no log gives.
@@ -27,17 +26,14 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     records: int
     releases: int
     diverged: int | None
-    number: int
-    squares: str
-    places: str
     counts: list[tuple[int, int]]
     data: bytes
 
 
 def encode(path: SgdPath) -> bytes:
     """Write a path."""
-    parts = [path.sums, path.batches.begun, *path.marks]
-    floats = [path.theta, path.origin, path.batches.ww.ravel(), path.batches.lw]
+    parts = [path.sums, *path.marks]
+    floats = [path.theta, path.origin]
     for part in parts:
         floats += [np.array([part.moved]), *(array.ravel() for array in part.arrays)]
     held = _Stored(
@@ -45,9 +41,6 @@ def encode(path: SgdPath) -> bytes:
         records=path.records,
         releases=path.releases,
         diverged=path.diverged,
-        number=path.batches.number,
-        squares=str(path.batches.squares),
-        places=str(path.batches.places),
         counts=[(part.records, part.behind) for part in parts],
         data=np.concatenate(floats).astype("<f8").tobytes(),
     )
@@ -90,7 +83,6 @@ def _rebuilt(rule: Rule, held: _Stored, floats: Vector) -> SgdPath:
         return floats[at - count : at].reshape(shape)
 
     path.theta, path.origin = take((size,)), take((size,))
-    ww, lw = take(empty.a.shape), take((size,))
     parts = []
     for records, behind in held.counts:
         moved = float(take((1,))[0])
@@ -99,9 +91,6 @@ def _rebuilt(rule: Rule, held: _Stored, floats: Vector) -> SgdPath:
     if at != len(floats):
         raise ValueError("too many numbers")
     path.records, path.releases, path.diverged = held.records, held.releases, held.diverged
-    path.sums, path.marks = parts[0], parts[2:]
-    path.batches = OnlineBatches(
-        path.batches.alpha, held.number, parts[1], ww, lw, int(held.squares), int(held.places)
-    )
+    path.sums, path.marks = parts[0], parts[1:]
     path.scale()
     return path

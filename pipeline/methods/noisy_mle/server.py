@@ -35,9 +35,8 @@ class SiteServer(Server[SiteState]):
         """As `Server.slots`."""
         return int(rows["records"].sum())
 
-    def empty(self, *, trace: bool = False) -> SiteState:
-        """As `Server.empty`; there is nothing to trace."""
-        del trace
+    def empty(self) -> SiteState:
+        """As `Server.empty`."""
         return SiteState(self._shape, self._task.slots)
 
     def read(self, fields: dict[str, bytes]) -> SiteState:

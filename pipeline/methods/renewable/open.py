@@ -197,9 +197,8 @@ class OpenServer(Server[OpenState]):
         """As `Server.slots`: the records that entered."""
         return int(rows["records"].sum())
 
-    def empty(self, *, trace: bool = False) -> OpenState:
-        """As `Server.empty`; there is nothing to trace."""
-        del trace
+    def empty(self) -> OpenState:
+        """As `Server.empty`."""
         return OpenState(self._task.size)
 
     def read(self, fields: dict[str, bytes]) -> OpenState:

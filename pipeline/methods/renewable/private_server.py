@@ -33,9 +33,8 @@ class PrivateServer(Server[PrivateState]):
         """As `Server.slots`: as they say."""
         return int(rows["records"].sum())
 
-    def empty(self, *, trace: bool = False) -> PrivateState:
-        """As `Server.empty`; there is nothing to trace."""
-        del trace
+    def empty(self) -> PrivateState:
+        """As `Server.empty`."""
         return PrivateState(self._shape)
 
     def read(self, fields: dict[str, bytes]) -> PrivateState:
