@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.reducer.merging import slots_seen
-from pipeline.reducer.partition import Summed
-from pipeline.scheduling.rhythm import Rhythm
+from pipeline.release.policy import Rhythm
+from pipeline.stream.merge import slots_seen
+from pipeline.stream.partition import Summed
 from pipeline.study.release_tables import Publish
 
 

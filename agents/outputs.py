@@ -15,11 +15,10 @@ from typing import Any, BinaryIO
 from agents.link import Link
 from infra.topics import ensure_topics
 from pipeline.errors import ConfigError, LocalStoreError
-from pipeline.extras import extra
 from pipeline.messages.envelope import json_headers
 from pipeline.messages.estimate import EstimateMessage, read_estimate, write_estimate
 from pipeline.messages.topics import Topic, Topics, is_of_a_study
-from pipeline.settings import Settings
+from pipeline.settings import Settings, extra
 from pipeline.study.model import Study
 
 #: What an unfinished file is called, behind the name that it will have.

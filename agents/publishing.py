@@ -18,16 +18,16 @@ from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.model import write_model
 from pipeline.messages.topics import Topics
-from pipeline.reducer.merging import (
+from pipeline.release.model import Model
+from pipeline.release.task import Task
+from pipeline.stream.merge import (
     combine,
     expansion_of,
     holds_releases,
     model_after,
     start_is_over,
 )
-from pipeline.reducer.partition import Summed
-from pipeline.release.model import Model
-from pipeline.release.task import Task
+from pipeline.stream.partition import Summed
 from state import Held, RedisStore
 
 log = logging.getLogger("veilstream.publishing")

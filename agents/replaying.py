@@ -19,11 +19,10 @@ from agents.refold import history_of
 from pipeline.errors import NumericError, OffsetGap
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.reducer.fold import LogRecord
 from pipeline.release.task import Task
-from pipeline.replay.ranges import Bound, Extent, Rhythm, Span, resolve
-from pipeline.replay.run import Replay
 from pipeline.settings import Settings
+from pipeline.stream.fold import LogRecord
+from pipeline.stream.replay import Bound, Extent, Replay, Rhythm, Span, resolve
 from state import RedisStore
 from state.connection import redis_client
 

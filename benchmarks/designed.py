@@ -38,10 +38,10 @@ from pipeline.errors import DataError
 from pipeline.estimators.estimate import Estimate
 from pipeline.losses import Loss
 from pipeline.methods import method_of, task_of
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.solution import solve
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.reducer.merging import estimate_of
-from pipeline.reducer.partition import Partition
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
 from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector
 

@@ -17,9 +17,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri
 
-from pipeline.doctor.streams import Releases, simulated
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of
+from pipeline.simulate.coverage import Releases, simulated
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study
 from pipeline.types import Vector

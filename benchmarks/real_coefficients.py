@@ -26,11 +26,11 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import poisson
 
 from pipeline.methods import task_of
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.offline import OfflineRun
-from pipeline.privacy.simulation import SeededStream
-from pipeline.records.encode import Arrays
-from pipeline.release.rows import clipped_to_norm
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.privacy.randomness import SeededStream
+from pipeline.records.encoder import Arrays
+from pipeline.release.task import clipped_to_norm
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 

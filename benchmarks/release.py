@@ -22,11 +22,11 @@ from pipeline.messages.envelope import BINARY, headers, rfc3339
 from pipeline.messages.release import seal
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Row, stack
+from pipeline.records.encoder import Row, stack
 from pipeline.release.model import Model
 from pipeline.release.privatise import privatise
 from pipeline.release.task import Task, form_of
-from pipeline.releasing import release_of
+from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
 from producers.client import GROUP
 from producers.client_store import ClientStore, Outgoing, Tally

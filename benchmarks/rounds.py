@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 
 RESULTS = Path(__file__).parent / "results" / "rounds.json"

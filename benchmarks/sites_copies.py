@@ -20,7 +20,7 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from tests.sites import TRUTH, study_text, truth_in, window
 

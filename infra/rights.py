@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import Literal, NamedTuple
 
-from pipeline.messages.spends import NAME as LEDGER
+from pipeline.messages.spend import NAME as LEDGER
 from pipeline.messages.topics import Topics
 from pipeline.study.model import Study
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import VeilstreamError
+from pipeline.release.quality import JUMP, worded
 from pipeline.release.task import Task
-from pipeline.release.usable import JUMP, worded
 from pipeline.study.model import Study
 from producers.report import held, ledger, report
 

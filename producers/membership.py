@@ -11,8 +11,7 @@ from pipeline.messages.admission import Entry, Retirement, Word, read_word
 from pipeline.release.form import HEADER
 from pipeline.settings import Settings
 from pipeline.study.model import Study
-from pipeline.trust.mac import GENERATION, Stamp
-from pipeline.trust.signed import check_signed
+from pipeline.trust.crypto import GENERATION, Stamp, check_signed
 
 
 class Membership:

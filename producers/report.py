@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import LocalStoreError
-from pipeline.messages.spends import SpendsMessage
+from pipeline.messages.spend import SpendsMessage
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.events import Event, NonPrivate
-from pipeline.privacy.policy import loose_delta
+from pipeline.privacy.guarantee import loose_delta
 from pipeline.release.task import Task
 from pipeline.words import counted
 from producers.charges import Rows, as_known, charges, known, protecting, spent, spent_by

@@ -13,11 +13,11 @@ from infra.study_record import check_running
 from infra.topics import ensure_topics
 from infra.waiting import Stopping
 from pipeline.errors import BudgetExceeded, LedgerBehind
-from pipeline.messages.spends import ledger_topics
+from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.methods import require_live
-from pipeline.privacy.policy import loose_delta
-from pipeline.records.encode import Encoder
+from pipeline.privacy.guarantee import loose_delta
+from pipeline.records.encoder import Encoder
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.words import counted

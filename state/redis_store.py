@@ -14,10 +14,8 @@ from typing import TypeVar, cast
 import redis
 
 from pipeline.errors import StaleSnapshot, StateError
-from pipeline.reducer.checksums import Damaged, opened, stamped
-from pipeline.reducer.head import HEAD
-from pipeline.reducer.partition import Partition, Summed
 from pipeline.release.task import Task
+from pipeline.stream.partition import HEAD, Damaged, Partition, Summed, opened, stamped
 from state import keys, stored
 from state.faults import WrongType, ask
 from state.stored import WATERMARK, number_of

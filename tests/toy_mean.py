@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import ConfigError, StateError
-from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.forgetting import State
 from pipeline.methods.base import Method, Plan, Server
 from pipeline.methods.base import Spec as SpecOfKind
-from pipeline.privacy.channel import Channel
+from pipeline.privacy.mechanism import Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.release.budget import Budget
 from pipeline.release.form import Rows
 from pipeline.release.layout import Field, Layout

@@ -19,10 +19,9 @@ from benchmarks.papers.age_schemes import (
     printed_sub_exponential,
 )
 from benchmarks.papers.cells import Cell
-from pipeline.methods.age_aware.chains import Chain, cyclic
-from pipeline.methods.age_aware.guarantee import classical_epsilon, present_epsilon, sensitivity
-from pipeline.methods.age_aware.mixing import deltas
+from pipeline.methods.age_aware.markov import Chain, cyclic, deltas
 from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs, loss
+from pipeline.methods.age_aware.schedule import classical_epsilon, present_epsilon, sensitivity
 from pipeline.types import Vector
 from tests.nested import Upload, nested_epsilon, table
 

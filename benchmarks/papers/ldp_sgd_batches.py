@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.errors import NumericError
-from pipeline.methods.ldp_sgd.sums import Sums
+from pipeline.methods.ldp_sgd.path import Sums
 from pipeline.types import Matrix, Vector
 
 #: Batches of steps that fall faster are as for this decay: theirs would be empty at first.

@@ -14,9 +14,8 @@ import numpy as np
 from benchmarks.papers.ldp_sgd_batches import OnlineBatches
 from benchmarks.papers.ldp_sgd_models import SIZE, Array
 from benchmarks.papers.ldp_sgd_walk import CHUNK, Chunk, Setting, Walk
-from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.settings import Rule
-from pipeline.methods.ldp_sgd.sums import Sums
+from pipeline.methods.ldp_sgd.path import SgdPath, Sums
+from pipeline.methods.ldp_sgd.step_rule import Rule
 from pipeline.types import Matrix, Vector
 
 

@@ -41,8 +41,7 @@ from benchmarks.papers.ldp_sgd_methods import (
 from benchmarks.papers.ldp_sgd_models import SIZE
 from benchmarks.papers.ldp_sgd_runs import Replication, replications
 from benchmarks.papers.ldp_sgd_walk import Setting
-from pipeline.methods.ldp_sgd.settings import MIXED
-from pipeline.methods.ldp_sgd.steps import staleness_cap
+from pipeline.methods.ldp_sgd.step_rule import MIXED, staleness_cap
 from pipeline.types import Vector
 
 SIZES = (40_000, 80_000, 120_000, 160_000, 200_000)

@@ -21,7 +21,7 @@ from pipeline.backtest.scoring import Judge, Scores, Tally
 from pipeline.errors import ConfigError, NumericError, PrivacyError
 from pipeline.methods import task_of
 from pipeline.methods.offline import offline_methods
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.release.task import Task
 from pipeline.study.model import Study
 from pipeline.study_file.load import study_of

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.records.batches import Batch, Encoded
+from pipeline.records.encoder import Batch, Encoded
 from pipeline.study.model import Study
 from pipeline.types import Integers
 

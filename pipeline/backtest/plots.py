@@ -17,7 +17,7 @@ from pipeline.backtest.axes import Axis, text_of
 from pipeline.backtest.grid_result import Cell, GridResult
 from pipeline.backtest.result import BacktestResult
 from pipeline.backtest.scoring import WORDS
-from pipeline.extras import extra
+from pipeline.settings import extra
 
 #: Colours that the colour-blind can tell apart (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

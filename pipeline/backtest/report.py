@@ -14,8 +14,8 @@ from pipeline.backtest.grid_result import Cell, GridResult, Mean
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.scoring import WORDS
-from pipeline.extras import extra
 from pipeline.messages.envelope import rfc3339
+from pipeline.settings import extra
 
 
 def report_of(grid: GridResult, *, history: str, created_at: float) -> str:

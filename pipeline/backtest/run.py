@@ -19,7 +19,7 @@ from pipeline.backtest.scoring import Tally
 from pipeline.backtest.timeline import Snapshot
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import Estimate, class_weights
-from pipeline.estimators.exact import counted_fit
+from pipeline.estimators.reference_fit import counted_fit
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of, task_of
 from pipeline.release.task import Task

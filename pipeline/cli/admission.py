@@ -31,8 +31,8 @@ from pipeline.messages.admission import (
 from pipeline.messages.topics import Topics
 from pipeline.release.form import identity
 from pipeline.release.task import Task
-from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
+from pipeline.stream.replay import Span
 from pipeline.study.model import Study
 from pipeline.words import listed
 from producers.client_id import check_id, shown, vault_path

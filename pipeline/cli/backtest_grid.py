@@ -23,7 +23,7 @@ from pipeline.backtest.scoring import WORDS
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say, show
 from pipeline.cli.pool import Pool
-from pipeline.messages.grid import GridFailure, GridMessage, GridSetting
+from pipeline.messages.results import GridFailure, GridMessage, GridSetting
 from pipeline.study.model import Study
 
 #: Scores as heads of narrow columns.

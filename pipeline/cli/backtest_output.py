@@ -19,9 +19,9 @@ from pipeline.backtest.history import LINE
 from pipeline.backtest.report import coefficients_of
 from pipeline.backtest.scoring import WORDS, Scores
 from pipeline.errors import ConfigError
-from pipeline.extras import extra
 from pipeline.library.numbers import value
 from pipeline.library.table import information_line, line, privacy_line, unit_lines
+from pipeline.settings import extra
 from pipeline.words import counted
 
 #: Names of the scores for people.

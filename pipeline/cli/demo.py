@@ -18,7 +18,7 @@ from pipeline.cli.demonstrations import DEMONSTRATIONS
 from pipeline.cli.processes import Processes, signals_as_exit
 from pipeline.cli.stage import Stage
 from pipeline.cli.state import verified
-from pipeline.messages.spends import ledger_topics
+from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings

@@ -19,7 +19,7 @@ from pipeline.library.comparing import comparison, counts, covers
 from pipeline.library.exact import ExactFit
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.prediction.scores import Confusion
-from pipeline.records.encode import Encoder, Row, stack
+from pipeline.records.encoder import Encoder, Row, stack
 from pipeline.release.form import identity
 from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector

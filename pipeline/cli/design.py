@@ -26,7 +26,7 @@ from pipeline.library.plan_words import (
 )
 from pipeline.library.planning import POWER, Row, StudyPlan, plan
 from pipeline.losses import MEANINGS
-from pipeline.release.share import standstill
+from pipeline.release.budget import standstill
 from pipeline.study.features import columns_of
 from pipeline.study_file.edit import edited, with_features, with_keys
 from pipeline.study_file.load import parse_study

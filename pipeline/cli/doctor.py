@@ -15,9 +15,6 @@ from agents.surroundings import Finding, findings, look
 from infra.addresses import connected
 from infra.rights import ROLES, Role
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
-from pipeline.doctor.coverage import Coverage, StreamResult, result_of, sum_up
-from pipeline.doctor.streams import Size, simulated, stream
-from pipeline.doctor.verdict import Verdict, judge, limits
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population, Target, target_of
 from pipeline.library.plan_words import exact
@@ -26,6 +23,16 @@ from pipeline.methods import method_of, task_of
 from pipeline.methods.base import Plan
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.simulate.coverage import (
+    Coverage,
+    Size,
+    StreamResult,
+    result_of,
+    simulated,
+    stream,
+    sum_up,
+)
+from pipeline.simulate.verdict import Verdict, judge, limits
 from pipeline.study.reference import law_of
 from pipeline.study_file.load import load_study
 from producers.source_look import look_at_source

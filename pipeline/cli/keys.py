@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study.model import Study
-from pipeline.trust.keys import LAST_GENERATION, Pair
+from pipeline.trust.crypto import LAST_GENERATION, Pair
 
 
 @click.command()

@@ -11,7 +11,7 @@ import msgspec
 
 from pipeline.cli.context import AS_JSON, FILE, Group, put, say
 from pipeline.errors import ConfigError, LocalStoreError
-from pipeline.messages.spends import read_spends, write_spends
+from pipeline.messages.spend import read_spends, write_spends
 from pipeline.settings import Settings
 from pipeline.words import counted
 from producers.client_id import check_id, clients_of, known_vault, vault_path

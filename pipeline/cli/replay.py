@@ -19,12 +19,17 @@ from infra.waiting import Stopping
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, FILE, STUDY, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
-from pipeline.extras import extra
 from pipeline.methods import task_of
 from pipeline.release.task import Task
-from pipeline.replay.ranges import check_order, parse_bound, parse_rhythm
-from pipeline.replay.what_if import altered, parse_change, parse_forgetting
-from pipeline.settings import Settings
+from pipeline.settings import Settings, extra
+from pipeline.stream.replay import (
+    altered,
+    check_order,
+    parse_bound,
+    parse_change,
+    parse_forgetting,
+    parse_rhythm,
+)
 from pipeline.words import counted
 
 NOTHING_SPENT = (

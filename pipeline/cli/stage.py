@@ -24,7 +24,7 @@ from pipeline.library.feed import Feed
 from pipeline.library.numbers import value
 from pipeline.library.table import line, privacy_line, table
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.records.encode import Row
+from pipeline.records.encoder import Row
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore

@@ -33,10 +33,10 @@ from pipeline.cli.context import (
 from pipeline.cli.progress import Bar
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.topics import Topics
-from pipeline.reducer.merging import holds_releases
-from pipeline.reducer.partition import Partition, differences
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.stream.merge import holds_releases
+from pipeline.stream.partition import Partition, differences
 from pipeline.words import counted
 from state import RedisStore
 from state.connection import redis_client

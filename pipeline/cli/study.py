@@ -32,7 +32,7 @@ from pipeline.library.lengths import NOT_PRIVATE, of_sample
 from pipeline.library.plan_words import classes, verdict
 from pipeline.library.planning import proposed
 from pipeline.methods import METHODS, load_live
-from pipeline.release.usable import worded
+from pipeline.release.quality import worded
 from pipeline.settings import Settings
 from pipeline.study_file.edit import TEMPLATE, template_of
 from pipeline.study_file.load import parse_study

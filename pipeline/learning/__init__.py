@@ -8,7 +8,11 @@
 - `conventions`: what the two libraries ask of a class, if they are there.
 """
 
-from pipeline.learning.estimators import StreamClassifier, StreamRegressor
-from pipeline.learning.private import PrivateClassifier, PrivateRegressor
+from pipeline.learning.estimators import (
+    PrivateClassifier,
+    PrivateRegressor,
+    StreamClassifier,
+    StreamRegressor,
+)
 
 __all__ = ["PrivateClassifier", "PrivateRegressor", "StreamClassifier", "StreamRegressor"]

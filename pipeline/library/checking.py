@@ -13,8 +13,8 @@ from pipeline.losses import MEANINGS
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
-from pipeline.privacy.policy import loose_delta
-from pipeline.release.share import least_clients, most_releases, standstill
+from pipeline.privacy.guarantee import loose_delta
+from pipeline.release.budget import least_clients, most_releases, standstill
 from pipeline.release.task import Task
 from pipeline.study.steps import described
 from pipeline.study_file.load import StudySource, read_study

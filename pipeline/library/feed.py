@@ -21,7 +21,7 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import revision_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
-from pipeline.trust.signed import check_signed
+from pipeline.trust.crypto import check_signed
 from pipeline.words import counted
 
 log = logging.getLogger("veilstream.trust")

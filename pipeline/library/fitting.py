@@ -12,12 +12,12 @@ from pipeline.library.exact import ExactFit
 from pipeline.library.records import Records, Rows
 from pipeline.library.results import Result
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.fit import FitMessage, compose_fit
+from pipeline.messages.results import FitMessage, compose_fit
 from pipeline.methods import task_of
 from pipeline.methods.offline import offline_method
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Row, stack
+from pipeline.records.encoder import Row, stack
 from pipeline.release.task import Task
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study.variants import without_privacy
 from pipeline.study_file.load import StudySource, read_study
 

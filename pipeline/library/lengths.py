@@ -16,8 +16,7 @@ from pipeline.errors import DataError
 from pipeline.library.planning import CLIENTS
 from pipeline.library.sample_values import RECORDS, read_sample
 from pipeline.library.sampled import classes_of, order_of
-from pipeline.records.features import Features
-from pipeline.records.response import response_of
+from pipeline.records.features import Features, response_of
 from pipeline.release.task import Task
 from pipeline.study.data_tables import Feature
 from pipeline.study.features import TRANSFORMS, transformed

@@ -13,7 +13,7 @@ from scipy.special import logit, ndtri
 
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import offline_method
-from pipeline.records.response import response_of
+from pipeline.records.features import response_of
 from pipeline.release.task import Task
 from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pipeline.library.numbers import interval, number_of, value
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.fit import FitMessage
+from pipeline.messages.results import FitMessage
 from pipeline.methods import method_of
 from pipeline.study.model import Study
 from pipeline.words import counted

@@ -12,8 +12,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.forgetting import State
 from pipeline.release.form import Rows
 from pipeline.release.model import Part
 from pipeline.release.task import Task

@@ -8,8 +8,8 @@ from typing import Literal, Protocol, cast
 
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE, load
-from pipeline.privacy.policy import Guarantee
-from pipeline.records.encode import Arrays
+from pipeline.privacy.guarantee import Guarantee
+from pipeline.records.encoder import Arrays
 from pipeline.release.task import Task
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector

@@ -17,7 +17,7 @@ import msgspec
 
 from pipeline.errors import PrivacyError
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.spends import SpendsMessage
+from pipeline.messages.spend import SpendsMessage
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import NonPrivate
 from pipeline.release.form import identity

@@ -16,7 +16,7 @@ from infra.connection import asking, log_reader, read_all
 from infra.roll import read_roll
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.library.feed import Feed
-from pipeline.messages import spends
+from pipeline.messages import spend as spends
 from pipeline.messages.envelope import marks_of
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import Clients

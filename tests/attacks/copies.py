@@ -11,12 +11,11 @@ import numpy as np
 
 from pipeline.linalg import packed_indices
 from pipeline.methods import revision_of
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.privacy import copies as copies_module
-from pipeline.privacy.copies import Change
+from pipeline.methods.noisy_copies import accounting as copies_module
+from pipeline.methods.noisy_copies.accounting import Change
+from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays
-from pipeline.release.copies import CopiedPart, Law
+from pipeline.records.encoder import Arrays
 from pipeline.release.privatise import privatise
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector

@@ -12,9 +12,9 @@ import pytest
 from pipeline.cli.processes import Processes
 from pipeline.cli.stage import Stage
 from pipeline.methods import task_of
-from pipeline.reducer.partition import Partition
 from pipeline.settings import Settings
-from pipeline.study_file.load import parse_study
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import load_study, parse_study
 from state import RedisStore
 from state.connection import redis_client
 from tests.ages import study_text

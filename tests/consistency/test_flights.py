@@ -11,9 +11,9 @@ from pipeline.cli.demonstrations import MAIN, Flights
 from pipeline.library.comparing import covers
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun, run_rows
-from pipeline.records.encode import Row
+from pipeline.records.encoder import Row
 from pipeline.release.task import Task
+from pipeline.stream.in_process import OfflineRun, run_rows
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import load_study, parse_study

@@ -12,8 +12,8 @@ from pipeline.estimators.estimate import FAR
 from pipeline.library.comparing import counts
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open as open_side
-from pipeline.offline import run_rows
-from pipeline.records.encode import Encoder, stack
+from pipeline.records.encoder import Encoder, stack
+from pipeline.stream.in_process import run_rows
 from pipeline.study.variants import without_privacy
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import load_study
@@ -101,7 +101,7 @@ def private(shuttle):
     numbers = itertools.count(1 << 40)
     with pytest.MonkeyPatch.context() as patch:
         # from a seed, so that it does not fail by chance
-        patch.setattr("pipeline.releasing.SecureStream", lambda: SeededStream(next(numbers)))
+        patch.setattr("pipeline.stream.release.SecureStream", lambda: SeededStream(next(numbers)))
         return stream(shuttle, TASK)
 
 

@@ -22,7 +22,7 @@ from dp_accounting import (
 from dp_accounting.pld import privacy_loss_distribution as losses
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from pipeline.privacy import gdp
+from pipeline.privacy import accounting as gdp
 from pipeline.privacy.accounting import total_epsilon, total_mu
 from pipeline.privacy.events import Gaussian, Pure, Renyi, group
 

@@ -12,12 +12,11 @@ import opendp.prelude as dp
 import pytest
 from scipy import stats
 
-from pipeline.privacy import channel
+from pipeline.privacy import mechanism as channel
 from pipeline.privacy.accounting import total_epsilon
-from pipeline.privacy.discrete_gaussian import DiscreteGaussian
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.events import Pure
-from pipeline.privacy.mechanisms import GaussianMechanism
+from pipeline.privacy.mechanism import GaussianMechanism
+from pipeline.privacy.samplers import DiscreteGaussian, DiscreteLaplace
 from pipeline.privacy.sensitivity import rounding_of_vector
 from tests.builders import SeededStream
 from tests.laws import gaussian_masses, laplace_masses, misfit

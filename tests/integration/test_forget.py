@@ -11,8 +11,8 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.partition import Partition
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition
 from tests.stage import OPEN, PRIVATE, Stage, send, study_text, write_csv
 
 CLIENTS = ("north", "south", "west")

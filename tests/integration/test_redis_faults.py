@@ -10,8 +10,8 @@ import redis
 
 from pipeline.errors import ConfigError, StateError, StoreError
 from pipeline.methods import task_of
-from pipeline.reducer.partition import Partition
 from pipeline.settings import Settings
+from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study
 from state import RedisStore, keys
 from state.connection import redis_client

@@ -30,11 +30,11 @@ from pipeline.errors import (
     OffsetGap,
     VeilstreamError,
 )
-from pipeline.records.encode import Row
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.merging import combine
-from pipeline.reducer.partition import Partition
-from pipeline.releasing import release_of
+from pipeline.records.encoder import Row
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
 from tests.stage import OPEN, PATIENCE, Stage, send, study_text
 from tests.wire import edited
 

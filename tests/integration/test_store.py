@@ -12,11 +12,11 @@ import redis
 from pipeline.errors import StaleSnapshot, StateError
 from pipeline.estimators.forgetting import KEPT
 from pipeline.methods import task_of
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.partition import Partition, differences
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition, differences
 from pipeline.study_file.load import parse_study
 from state import RedisStore, keys
 from state.connection import redis_client

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import BudgetExceeded, ConfigError
-from pipeline.methods.age_aware.task import AgedTask
+from pipeline.methods.age_aware.client import AgedTask
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.privacy import privacy
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
-from pipeline.messages.spends import (
+from pipeline.messages.spend import (
     SpendsMessage,
     hashed,
     hide,

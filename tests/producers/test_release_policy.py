@@ -12,10 +12,9 @@ import pytest
 from pipeline.errors import LedgerBehind
 from pipeline.messages.release import read
 from pipeline.methods import revision_of
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.release.model import Model, start_model
-from pipeline.release.task import Task
-from pipeline.scheduling.policy import (
+from pipeline.release.policy import (
     Decision,
     Directive,
     Discard,
@@ -26,6 +25,7 @@ from pipeline.scheduling.policy import (
     WhenFull,
     ready,
 )
+from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers import client as loop
 from producers.client import Client

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.estimators.forgetting import KEPT
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.merging import estimate_of
-from pipeline.reducer.partition import Partition
 from pipeline.release.model import Model
 from pipeline.release.task import Task
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
 from tests.builders import LogEntry, SeededStream, folded, payload_of, relogged, simulate, task_of
 
 #: Width of a bucket: 8 record slots, or 8 seconds.

@@ -9,10 +9,10 @@ import numpy as np
 from pipeline.messages.envelope import header
 from pipeline.messages.release import read
 from pipeline.messages.topics import partition_of
-from pipeline.offline import OfflineRecord
-from pipeline.reducer.fold import OFFLINE, Reducer
-from pipeline.reducer.partition import Partition, differences
 from pipeline.release.task import form_of
+from pipeline.stream.fold import OFFLINE, Reducer
+from pipeline.stream.in_process import OfflineRecord
+from pipeline.stream.partition import Partition, differences
 from tests.simulation.byzantine import MALLORY, Byzantine
 from tests.simulation.checks import accounts
 

@@ -8,9 +8,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError, PrivacyError
 from pipeline.methods import method_of
 from pipeline.methods.age_aware import card
-from pipeline.methods.age_aware.chains import Chain
-from pipeline.methods.age_aware.estimated import safe_deltas
-from pipeline.methods.age_aware.mixing import deltas, forward
+from pipeline.methods.age_aware.markov import Chain, deltas, forward, safe_deltas
 from pipeline.privacy.randomness import SecureStream
 from tests import ages
 

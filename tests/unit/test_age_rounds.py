@@ -14,26 +14,25 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pipeline.cli.change import change
-from pipeline.doctor.streams import simulated
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
 from pipeline.library.lengths import of_sample
 from pipeline.library.table import table as shown
 from pipeline.methods import method_of, revision_of
-from pipeline.methods.age_aware import facts
-from pipeline.methods.age_aware import plan as plans
-from pipeline.methods.age_aware.nested import repeated_epsilon
-from pipeline.methods.age_aware.rounds import Members, estimate
+from pipeline.methods.age_aware import plan as facts
+from pipeline.methods.age_aware import schedule as plans
+from pipeline.methods.age_aware.client import WhenOver, repeated_epsilon
+from pipeline.methods.age_aware.estimate import Members, estimate
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.spec import clients_of, spec_of
 from pipeline.methods.age_aware.state import KEPT, RoundState, Uploads
-from pipeline.methods.age_aware.task import WhenOver
-from pipeline.offline import OfflineRun
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import Pure, compose
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.release.form import identity
+from pipeline.release.policy import Directive, OpenWindow, Send, Wait
 from pipeline.release.task import form_of
-from pipeline.scheduling.policy import Directive, OpenWindow, Send, Wait
+from pipeline.simulate.coverage import simulated
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from tests import ages
 from tests.nested import Upload, table, worst_epsilon

@@ -14,16 +14,14 @@ import numpy as np
 import pytest
 
 from pipeline.methods import revision_of
-from pipeline.methods.noisy_mle.copies_floating import MACHINE
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.privacy import gdp
-from pipeline.privacy.accounting import total_epsilon
+from pipeline.methods.noisy_copies import client as drawing
+from pipeline.methods.noisy_copies.accounting import MACHINE
+from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law
+from pipeline.privacy import accounting as gdp
+from pipeline.privacy.accounting import FARTHEST, normal_numbers, total_epsilon
 from pipeline.privacy.events import Gaussian, Renyi, TotalVariation, compose, group, parts
-from pipeline.privacy.normals import FARTHEST, normal_numbers
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays
-from pipeline.release import copies as drawing
-from pipeline.release.copies import CopiedPart, Law
+from pipeline.records.encoder import Arrays
 from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests.attacks.copies import drawn, law_of

@@ -13,9 +13,9 @@ from scipy import stats
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
-from pipeline.reducer.merging import estimate_of
-from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study
 from tests.builders import population_target, regression_stream, study_text, whole_stream
 

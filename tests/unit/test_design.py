@@ -16,11 +16,10 @@ from pipeline.library.plan_words import LITTLE, NEARLY_ALL, lacking, verdict, wh
 from pipeline.library.planning import plan, proposed
 from pipeline.methods import METHODS, load_live, method_of, task_of
 from pipeline.methods.base import Plan
-from pipeline.methods.renewable.design import LARGEST_RIDGE, default_ridge
-from pipeline.methods.renewable.expected import noise_size
-from pipeline.methods.renewable.reference import reference_of
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.expected import noise_size, reference_of
+from pipeline.methods.renewable.plan import LARGEST_RIDGE, default_ridge
 from pipeline.methods.renewable.solution import KNOWN
-from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study.model import Study
 from pipeline.study_file.edit import TEMPLATE, edited, template_of, with_features, with_keys
 from pipeline.study_file.load import parse_study

@@ -7,20 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.doctor.coverage import StreamResult, result_of, sum_up
-from pipeline.doctor.streams import Size, simulated, stream
-from pipeline.doctor.verdict import LARGEST_ERROR, judge, limits
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population, default_truth, target_of
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.base import Exact, Plan
-from pipeline.methods.ldp_sgd.forecast import records_to_mix
-from pipeline.methods.ldp_sgd.settings import rule_of, slowest
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Row
+from pipeline.methods.ldp_sgd.client import GradientTask
+from pipeline.methods.ldp_sgd.plan import records_to_mix
+from pipeline.methods.ldp_sgd.step_rule import rule_of, slowest
+from pipeline.records.encoder import Row
 from pipeline.release.task import Task
+from pipeline.simulate.coverage import Size, StreamResult, result_of, simulated, stream, sum_up
+from pipeline.simulate.verdict import LARGEST_ERROR, judge, limits
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text as renewable

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.reducer.merging import estimate_of
-from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
 from tests.builders import population, population_target, stream_of, task_of, whole_stream
 
 FLIP, AFTER, CLIENTS, SLOTS = 40, 12, 8, 200

@@ -18,11 +18,10 @@ from pipeline.library.checking import check_study
 from pipeline.library.lengths import of_sample
 from pipeline.methods import revision_of
 from pipeline.methods import task_of as make_task
-from pipeline.prediction.classifier import LinearClassifier
-from pipeline.records.batches import Batch, BatchEncoder
+from pipeline.prediction.estimators import LinearClassifier
 from pipeline.records.columns import values_of
-from pipeline.records.encode import Encoder, Row, dummy_of
-from pipeline.release.rows import clipped_to_norm
+from pipeline.records.encoder import Batch, BatchEncoder, Encoder, Row, dummy_of
+from pipeline.release.task import clipped_to_norm
 from pipeline.study.model import Study
 from pipeline.study.reference import KEPT, moments, norms, sample, typical_norm_bound
 from pipeline.study.steps import steps_of

@@ -8,14 +8,13 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from pipeline.doctor.streams import Releases, simulated
 from pipeline.estimators.population import Population, even_points
 from pipeline.methods import method_of
-from pipeline.methods.renewable.expected import Windows, expect, noise_size, stages
-from pipeline.methods.renewable.reference import reference_of
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.expected import Windows, expect, noise_size, reference_of, stages
 from pipeline.methods.renewable.solution import noise_of
-from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
+from pipeline.simulate.coverage import Releases, simulated
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text, task_of
 

@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.methods import task_of
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.head import Progress
-from pipeline.reducer.partition import Partition
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition, Progress
 from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged, sample_log, study_text
 

@@ -11,10 +11,11 @@ import pytest
 from pipeline.backtest import Options
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, method_of, server_of, task_of
-from pipeline.methods.checks import CHECKS, Case, windows_of
-from pipeline.methods.renewable import private_state
-from pipeline.privacy import copies, sensitivity
-from pipeline.records.encode import Arrays
+from pipeline.methods.noisy_copies import accounting as copies
+from pipeline.methods.renewable import state as private_state
+from pipeline.privacy import sensitivity
+from pipeline.records.encoder import Arrays
+from pipeline.simulate.method_checks import CHECKS, Case, windows_of
 from pipeline.study.variants import without_privacy
 from pipeline.study_file.load import parse_study
 from tests import ages, sgd, sites

@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE, load, require_live, revision_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import offline_method
-from pipeline.records.encode import stack
+from pipeline.records.encoder import stack
 from pipeline.release.task import form_of
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text

@@ -22,8 +22,8 @@ from pipeline.errors import NumericError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.partition import Partition
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged, sample_log, study_text
 

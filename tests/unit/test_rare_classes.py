@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.doctor.streams import Releases, simulated
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population
 from pipeline.library.checking import check_study
@@ -18,9 +17,10 @@ from pipeline.library.lengths import of_sample
 from pipeline.library.plan_words import classes
 from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
-from pipeline.methods.renewable.design import COUNTS_PLANNED, MOST_COUNTS, records_until
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import Windows
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.plan import COUNTS_PLANNED, MOST_COUNTS, records_until
+from pipeline.simulate.coverage import Releases, simulated
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import parse_study

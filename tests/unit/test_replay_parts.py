@@ -20,28 +20,33 @@ from pipeline.messages.topics import is_of_a_study
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.spec import Path
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Row
+from pipeline.records.encoder import Row
 from pipeline.records.values import parse_rfc3339, time_of
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.merging import combine
-from pipeline.reducer.partition import Partition
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
-from pipeline.replay.comparing import difference
-from pipeline.replay.ranges import (
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.stream.replay import (
+    REASONS,
+    SERVER_SIDE,
     Extent,
     Moment,
     Offsets,
+    Replay,
     Rhythm,
     Span,
+    altered,
     check_order,
+    difference,
+    in_order,
     parse_bound,
+    parse_change,
+    parse_forgetting,
     parse_rhythm,
     resolve,
 )
-from pipeline.replay.run import Replay, in_order
-from pipeline.replay.what_if import REASONS, SERVER_SIDE, altered, parse_change, parse_forgetting
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, study_text, task_of

@@ -12,18 +12,16 @@ from scipy.stats import norm
 
 from benchmarks.limit_law import standard_errors
 from benchmarks.sgd_designs import Row
-from pipeline.doctor.streams import simulated
 from pipeline.estimators.population import Population, target_of
 from pipeline.library.checking import check_study
 from pipeline.library.lengths import of_sample
 from pipeline.library.plan_words import verdict
 from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
-from pipeline.methods.ldp_sgd.exact import exact, of_residuals
-from pipeline.methods.ldp_sgd.facts import slope_error
-from pipeline.methods.ldp_sgd.forecast import records_needed
-from pipeline.methods.ldp_sgd.settings import mean_products, rule_of
-from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.methods.ldp_sgd.client import GradientTask
+from pipeline.methods.ldp_sgd.plan import exact, of_residuals, records_needed, slope_error
+from pipeline.methods.ldp_sgd.step_rule import mean_products, rule_of
+from pipeline.simulate.coverage import simulated
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector

@@ -21,15 +21,19 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import read
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd import plug_in
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients, record_gradients
+from pipeline.methods.ldp_sgd.client import (
+    GradientTask,
+    bounded_gradients,
+    open_gradients,
+    record_gradients,
+)
 from pipeline.methods.ldp_sgd.spec import INTERVALS
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.privacy import gdp
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.merging import combine
-from pipeline.reducer.partition import Partition, differences
+from pipeline.privacy import accounting as gdp
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition, differences
 from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sgd import (

@@ -10,17 +10,15 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, NumericError
 from pipeline.methods.ldp_sgd import plug_in
-from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
-from pipeline.methods.ldp_sgd.random_scaling import (
+from pipeline.methods.ldp_sgd.intervals import (
     contrast,
     critical_value,
     random_scaling,
     tail,
     variance,
 )
-from pipeline.methods.ldp_sgd.settings import Rule
-from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
-from pipeline.methods.ldp_sgd.sums import Sums
+from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath, Sums
+from pipeline.methods.ldp_sgd.step_rule import Rule, StepRule, noise_cap, staleness_cap
 
 SIZE, BLOCK, RELEASES = 3, 7, 900
 

@@ -15,17 +15,17 @@ from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients, record_gradients
-from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
+from pipeline.methods.ldp_sgd.client import bounded_gradients, record_gradients
 from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.step_rule import allowed_lateness, rule_of
 from pipeline.privacy.accounting import total_epsilon, total_mu
-from pipeline.records.encode import Row
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.merging import combine
-from pipeline.reducer.partition import Partition, differences
+from pipeline.records.encoder import Row
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import form_of
-from pipeline.releasing import release_of
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition, differences
+from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.builders import study_text as renewable

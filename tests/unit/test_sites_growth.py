@@ -12,26 +12,24 @@ from pipeline.errors import ConfigError, PrivacyError
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.noisy_mle.client import MOST_RECORDS
-from pipeline.methods.noisy_mle.planned import (
+from pipeline.methods.noisy_mle.client import MOST_RECORDS, SiteTask
+from pipeline.methods.noisy_mle.plan import (
     of_each_model,
     releases_in,
     slots_until,
     stages,
     window_sizes,
 )
-from pipeline.methods.noisy_mle.rows import FIRST, Shape
-from pipeline.methods.noisy_mle.sites import Sites, sites_of
-from pipeline.methods.noisy_mle.state import SiteState
-from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Arrays
-from pipeline.reducer.fold import Reducer
-from pipeline.reducer.merging import estimate_of
-from pipeline.reducer.partition import Partition
+from pipeline.methods.noisy_mle.state import FIRST, Shape, SiteState
+from pipeline.methods.noisy_mle.sums import Sites, sites_of
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
+from pipeline.release.policy import Directive, OpenWindow, Wait
 from pipeline.release.query import MatrixPart, Query, VectorPart
-from pipeline.scheduling.policy import Directive, OpenWindow, Wait
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sites import SPREAD, TRUTH, study_text, task_of, window

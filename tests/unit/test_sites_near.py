@@ -14,22 +14,22 @@ import pytest
 from scipy.special import expit
 
 from benchmarks.sites_coverage import RESULTS, Cell, row_of, stream, table
-from pipeline.doctor.streams import Size, simulated
-from pipeline.doctor.streams import stream as simulated_stream
 from pipeline.estimators.population import Population
 from pipeline.library.planning import plan
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.noisy_mle import copies_estimate, copies_near, near
-from pipeline.methods.noisy_mle.copies_sent import Drawn, Sent
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.infembler import Assembled, Copies
-from pipeline.methods.noisy_mle.near import NEAR
-from pipeline.methods.noisy_mle.rows import FIRST, Shape
-from pipeline.methods.noisy_mle.sites import Points, needed_sites
-from pipeline.methods.noisy_mle.state import SiteState, epochs_of
-from pipeline.offline import OfflineRun
+from pipeline.methods.noisy_copies import estimate as copies_estimate
+from pipeline.methods.noisy_copies import estimate as copies_near
+from pipeline.methods.noisy_copies.client import CopiesTask
+from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Drawn, Sent
+from pipeline.methods.noisy_mle import robust as near
+from pipeline.methods.noisy_mle.robust import NEAR
+from pipeline.methods.noisy_mle.state import FIRST, Shape, SiteState, epochs_of
+from pipeline.methods.noisy_mle.sums import Points, needed_sites
 from pipeline.records.blocks import with_intercept
+from pipeline.simulate.coverage import Size, simulated
+from pipeline.simulate.coverage import stream as simulated_stream
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from tests.sites import name_of, study_text, task_of
 

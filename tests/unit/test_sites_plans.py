@@ -12,10 +12,9 @@ from pipeline.library.plan_words import verdict
 from pipeline.library.planning import plan, proposed
 from pipeline.methods import method_of, task_of
 from pipeline.methods.base import Plan
+from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.estimate import limit
-from pipeline.methods.noisy_mle.facts import driven
-from pipeline.methods.noisy_mle.planned import first_windows, near_windows
-from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.methods.noisy_mle.plan import driven, first_windows, near_windows
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import parse_study

@@ -10,8 +10,8 @@ from pipeline.library.table import short_table, table
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
-from pipeline.offline import OfflineRun
 from pipeline.page.watched import Watched
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study
 from tests import sites

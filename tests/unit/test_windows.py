@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, RecordError
-from pipeline.offline import OfflineRun, run_windows
-from pipeline.records.encode import Encoder, stack
-from pipeline.records.windows import Window
-from pipeline.reducer.merging import estimate_of
+from pipeline.records.blocks import Window
+from pipeline.records.encoder import Encoder, stack
+from pipeline.stream.in_process import OfflineRun, run_windows
+from pipeline.stream.merge import estimate_of
 from pipeline.study_file.load import parse_study
 from tests.builders import cut, rows_of, simulate, study_text, task_of
 

@@ -1,19 +1,69 @@
-"""Age-aware collection, as the registry knows it."""
+"""What the file of a new study of this kind says in other words than the template.
+
+Age-aware collection, as the registry knows it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from pipeline.methods.age_aware import beginning, card, facts, timetable
+from pipeline.methods.age_aware import card
+from pipeline.methods.age_aware import plan as facts
+from pipeline.methods.age_aware import plan as timetable
 from pipeline.methods.age_aware import spec as keys
+from pipeline.methods.age_aware.client import AgedTask
+from pipeline.methods.age_aware.report import RoundReport
 from pipeline.methods.age_aware.server import RoundServer
-from pipeline.methods.age_aware.task import AgedTask
-from pipeline.methods.age_aware.telling import RoundReport
 from pipeline.methods.base import Method, Rounds, Spec
 from pipeline.study.model import Study
+
+TABLES: Final = {
+    "data": """\
+# What is collected: one number of each record in each slot of time, such as the load of a flat in
+# half an hour. The range is public. The study is of its mean over all clients; it has no features.
+response = { name = "load", kind = "number", min = 0, max = 180 }
+features = {}
+""",
+    "data.features": "",
+    "estimator": """\
+kind = "age-aware"            # an older value needs less noise: read docs/methods/age-aware.md
+loss = "linear"
+level = 0.95
+
+[estimator.method]
+slots = 24                    # of a round; after each round clients release one planned slot of it
+epsilon_now = 0.3             # of one round, about a record's value when the round ends
+cap = 1.0                     # the most of one round, about its value when it was collected
+use = "wiener"                # weigh uploads and cards; "debiased" where their level may be wrong
+# capacity = 2                # the most clients that collect in one slot
+
+# How records of some clients change from slot to slot: public, and part of the promise. Where they
+# change more slowly than this says, values are protected less: take the slowest that you know.
+[estimator.method.groups.all]
+clients = ["client-{1..$clients}"]
+mixing = "birth-death"        # one state up or down, with probability q; "cyclic": always up, from
+                              # the last state to the first; or "matrix", "constant"
+states = [0, 60, 120, 180]
+q = 0.4
+""",
+    "privacy": """\
+mechanism = "discrete-laplace"
+epsilon = 4.0                 # about a record's value at any one time, all rounds together
+unit = "record"
+neighbours = "replace-one"
+""",
+    "window": """\
+records = 2400                # a round: its slots times the records of a client, here 24 * 100
+""",
+    "stream": """\
+partitions = 2
+retention = "30d"
+max_in_flight_windows = 0     # rounds need no model, so nobody waits for one
+""",
+}
 
 
 class PlannedRounds(Rounds):
@@ -36,7 +86,7 @@ class AgeAware(Method[AgedTask]):
         losses=("linear",),
         table="method",
         features=False,
-        template=beginning.TABLES,
+        template=TABLES,
         needs_noise=(
             'kind = "age-aware" plans how old values are by the noise that they need, so that '
             "without noise it has no stream; leave --without-privacy out"

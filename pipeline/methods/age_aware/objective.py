@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pipeline.errors import ConfigError
-from pipeline.methods.age_aware.chains import Chain, Moments, Start, laws, moments
+from pipeline.methods.age_aware.markov import Chain, Moments, Start, laws, moments
 from pipeline.types import Integers, Matrix, Vector
 
 #: What the server makes of an upload.

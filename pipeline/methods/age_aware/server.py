@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.methods.age_aware.rounds import INTERVAL, Members, estimate
+from pipeline.methods.age_aware.client import AgedTask
+from pipeline.methods.age_aware.estimate import INTERVAL, Members, estimate
 from pipeline.methods.age_aware.state import RoundState
-from pipeline.methods.age_aware.task import AgedTask
 from pipeline.methods.base import Server
 from pipeline.release.form import Rows
 

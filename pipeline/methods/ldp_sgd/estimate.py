@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 
 from pipeline.estimators.estimate import Estimate, Status
 from pipeline.methods.ldp_sgd import readiness
+from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.intervals import (
     HalfWidth,
+    RandomScaling,
     gradient_noise,
     half_widths,
     needs,
     plug_ins,
+    random_scaling,
 )
-from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
+from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath, Sums
 from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn, standard_errors
-from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, random_scaling
 from pipeline.methods.ldp_sgd.readiness import Lack
-from pipeline.methods.ldp_sgd.settings import allowed_lateness
 from pipeline.methods.ldp_sgd.state import SgdState
-from pipeline.methods.ldp_sgd.sums import Sums
-from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.methods.ldp_sgd.step_rule import allowed_lateness
 from pipeline.types import Matrix, Vector
 
 

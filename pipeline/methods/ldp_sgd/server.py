@@ -8,10 +8,10 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.base import Server
+from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd, newest_point
-from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
-from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.methods.ldp_sgd.step_rule import rule_of
 from pipeline.release.form import NO_PARTITION, Rows
 from pipeline.release.model import Part, on_lattice
 from pipeline.types import Vector

@@ -1,4 +1,7 @@
-"""Noised estimates of many sites, as the registry knows them."""
+"""What the file of a new study of this kind says under [estimator].
+
+Noised estimates of many sites, as the registry knows them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,32 @@ from collections.abc import Container
 from typing import Any, TypeAlias
 
 from pipeline.methods.base import Method, Plan, Proposal, Spec
-from pipeline.methods.noisy_mle import beginning, copies_facts, facts
+from pipeline.methods.noisy_copies import plan as copies_facts
+from pipeline.methods.noisy_copies.client import CopiesTask
+from pipeline.methods.noisy_mle import plan as facts
 from pipeline.methods.noisy_mle import spec as keys
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
+from pipeline.methods.noisy_mle.client import SiteTask, chosen_release
+from pipeline.methods.noisy_mle.report import SiteReport
 from pipeline.methods.noisy_mle.server import SiteServer
-from pipeline.methods.noisy_mle.task import SiteTask, chosen_release
-from pipeline.methods.noisy_mle.telling import SiteReport
 from pipeline.study.growth import growth_of
 from pipeline.study.model import Study
+
+LINES = """\
+kind = "noisy-mle"            # each client is a site, which releases whole windows at once
+loss = "logistic"             # or "linear", of a number: see [data]
+# What a site sends. "auto" chooses by public numbers, and `study check` says what and why:
+# "score", noised sums at the newest model, or "sufficient" (linear), noised sums that need none.
+# "copies" are noisy copies of a site's own fit, for large windows (docs/methods/noisy-mle.md).
+# sites: about how many there are, public. largest_share: the most that one may weigh, of all.
+method = { release = "auto", sites = 10, largest_share = 0.5 }
+# ridge: a number, part of what is estimated: slopes are drawn to 0 by it
+norm_bound = "typical"        # longer records than 99 % of usual ones weigh less; or a number
+# noise_scale = 2             # of linear: the residuals' standard deviation; "copies" need it
+level = 0.95
+# Let old releases fade, by half after so many records of all sites (or "seconds"):
+# forgetting = { half_life = 50000, of = "records" }
+"""
+
 
 AnyTask: TypeAlias = SiteTask | CopiesTask
 
@@ -30,7 +51,7 @@ class NoisyMle(Method[AnyTask]):
             "estimator.method.largest_share": "how much one site may weigh",
             "estimator.method.sites": "what `study check` reckons with",
         },
-        template={"estimator": beginning.LINES},
+        template={"estimator": LINES},
         needs_noise=(
             'kind = "noisy-mle" weighs sites by their noise, so that it has no stream without '
             "noise; see the exact fit (`veilstream fit --without-privacy`), or set estimator.kind "

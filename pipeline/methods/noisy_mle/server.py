@@ -8,11 +8,12 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.base import Server
-from pipeline.methods.noisy_mle import copies_estimate, estimate, telling
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.rows import Room, Shape
-from pipeline.methods.noisy_mle.state import SiteState, epochs_of
-from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.methods.noisy_copies import estimate as copies_estimate
+from pipeline.methods.noisy_copies.client import CopiesTask
+from pipeline.methods.noisy_mle import estimate
+from pipeline.methods.noisy_mle import report as telling
+from pipeline.methods.noisy_mle.client import SiteTask
+from pipeline.methods.noisy_mle.state import Room, Shape, SiteState, epochs_of
 from pipeline.release.form import Rows
 from pipeline.types import Integers
 

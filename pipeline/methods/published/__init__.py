@@ -12,7 +12,8 @@ sentence of its own. Source of all: dwd.
 
 from __future__ import annotations
 
-from pipeline.methods.published import noises, runs
+from pipeline.methods.published import noise as noises
+from pipeline.methods.published import online as runs
 from pipeline.methods.published.method import Published
 from pipeline.methods.published.spec import (
     Distributed,

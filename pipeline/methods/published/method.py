@@ -12,12 +12,12 @@ import numpy as np
 from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
 from pipeline.methods.offline import Clients, OfflineFit
-from pipeline.methods.published.problem import Problem, problem_of
-from pipeline.methods.published.runs import Run, Stream, fold
+from pipeline.methods.published.fits import Problem, problem_of
+from pipeline.methods.published.noise import least_stabiliser
+from pipeline.methods.published.online import Run, Stream, fold
 from pipeline.methods.published.spec import Online, Spec, Trusted, Undamped, spec_of
-from pipeline.methods.published.trusted_noise import least_stabiliser
-from pipeline.privacy.policy import NO_PRIVACY, Guarantee
-from pipeline.records.encode import Arrays
+from pipeline.privacy.guarantee import NO_PRIVACY, Guarantee
+from pipeline.records.encoder import Arrays
 from pipeline.release.budget import Budget
 from pipeline.release.layout import Layout
 from pipeline.release.model import Model

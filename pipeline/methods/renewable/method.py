@@ -10,14 +10,14 @@ import msgspec
 
 from pipeline.errors import PrivacyError
 from pipeline.methods.base import Method, Plan, Spec
-from pipeline.methods.renewable import design as plans
+from pipeline.methods.renewable import plan as plans
 from pipeline.methods.renewable import spec as keys
-from pipeline.methods.renewable.facts import facts
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.open import OpenServer
-from pipeline.methods.renewable.private_server import PrivateServer
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.plan import facts
+from pipeline.methods.renewable.server import PrivateServer
 from pipeline.privacy import memory
-from pipeline.release.bounds import RecordBounds
+from pipeline.release.task import RecordBounds
 from pipeline.study.growth import growth_of
 from pipeline.study.model import Study
 

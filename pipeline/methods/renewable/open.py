@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import NumericError, StateError
-from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import (
     FAR,
     Estimate,
@@ -27,7 +26,7 @@ from pipeline.estimators.estimate import (
     is_far,
     kept_of,
 )
-from pipeline.estimators.forgetting import effective
+from pipeline.estimators.forgetting import State, effective
 from pipeline.linalg import (
     condition_number,
     is_singular,
@@ -37,8 +36,8 @@ from pipeline.linalg import (
     unpack_upper,
 )
 from pipeline.methods.base import Server
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.spec import JUMPS
-from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.form import Rows
 from pipeline.types import Matrix, Vector
 
