@@ -16,8 +16,6 @@ from pipeline.errors import DataError
 from pipeline.library.planning import CLIENTS
 from pipeline.library.sample_values import RECORDS, read_sample
 from pipeline.library.sampled import classes_of, order_of
-from pipeline.methods import method_of
-from pipeline.methods.offline import offline_method
 from pipeline.records.features import Features
 from pipeline.records.response import response_of
 from pipeline.release.task import Task
@@ -91,7 +89,6 @@ def of_sample(
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
         **classes_of(task, responses, clients),
         **order_of(task, columns, responses),
-        **({} if offline_method(task.study) else method_of(task.study).of_features(task, columns)),
     }
 
 

@@ -224,14 +224,6 @@ class Method(ABC, Generic[T]):
     def outlook(self, task: T, records: int, clients: int) -> Outlook:
         """Return when intervals come, and how long they are at so many records of all clients."""
 
-    def of_features(self, task: T, features: Matrix) -> Mapping[str, object]:
-        """Return what old records say of a study's intervals, by name; none by default.
-
-        features: Encoded, shape (n, p). What is said of them is not private.
-        """
-        del task, features
-        return {}
-
     @abstractmethod
     def design(self, study: Study, records: int, clients: int) -> Design:
         """Return what a study of this size should set, from public numbers alone.

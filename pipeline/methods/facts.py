@@ -129,7 +129,7 @@ class Design:
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """A table for people and programs: what a method plans, or plans beside each other.
+    """A table for people and programs: what a method plans.
 
     rows: All with the same keys.
     shown: Which of them people are shown.

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from benchmarks.papers.age_schemes import Round, best_slots, compare
+from benchmarks.papers.age_schemes import Round, best_slots, compare, loss
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.chains import cyclic
 from pipeline.methods.age_aware.mixing import deltas
-from pipeline.methods.age_aware.objective import Reporter, costs, loss
+from pipeline.methods.age_aware.objective import Reporter, costs
 
 STATES = np.array([0.0, 60.0, 120.0, 180.0])
 

@@ -12,7 +12,6 @@ import math
 import numpy as np
 from scipy.special import ndtri
 
-from pipeline.errors import NumericError
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes, least_epsilon
 from pipeline.methods.ldp_sgd.exact import exact
 from pipeline.methods.ldp_sgd.forecast import largest_move, largest_step, records_needed
@@ -28,9 +27,7 @@ from pipeline.methods.ldp_sgd.settings import (
 )
 from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.records.blocks import with_intercept
 from pipeline.study import Study, with_keys
-from pipeline.types import Matrix
 
 #: Where noise moves predictors by more than this share of their scale, formulas do not hold.
 LARGEST_CLOUD = 1.0
@@ -187,22 +184,6 @@ def _narrower(task: GradientTask) -> str:
         f"a tenth 10,000 times as many{classes}; check old records: `veilstream study check "
         "STUDY --sample FILE`"
     )
-
-
-def of_features(task: GradientTask, features: Matrix) -> dict[str, object]:
-    """As `Method.of_features`: what an exact interval needs where features move like these."""
-    design = with_intercept(features)
-    try:
-        found = exact(task, len(features), design.T @ design / len(design))
-    except NumericError:
-        return {"intervals": "never: in these records one feature is determined by the others"}
-    return {
-        "intervals": {
-            "exact_is_half_a_unit_after": found.records,
-            "ready_at_the_latest": found.ready,
-            "and": "if classes are about as frequent, or residuals as large, as the study supposes",
-        }
-    }
 
 
 def design(study: Study, records: int, clients: int) -> Design:

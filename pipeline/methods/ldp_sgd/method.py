@@ -49,7 +49,6 @@ class LdpSgd(Method[GradientTask]):
     warnings = staticmethod(known.warnings)
     sizes = staticmethod(known.sizes)
     outlook = staticmethod(known.outlook)
-    of_features = staticmethod(known.of_features)
     design = staticmethod(known.design)
     better = staticmethod(known.better)
     simulation = GradientStream
