@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.methods.age_aware.markov import Start, laws, moments
-from pipeline.methods.age_aware.objective import Costs, Reporter, costs, loss
+from pipeline.methods.age_aware.objective import Costs, Reporter, costs
 from pipeline.methods.age_aware.schedule import classical_epsilon, present_epsilon
 from pipeline.types import Integers, Matrix, Vector
 
@@ -72,6 +72,15 @@ class Round:
     def costs(self, scales: Matrix) -> Costs:
         """Return the exact tables at given noise, shape (m, K)."""
         return costs(self.reporters, self.ages, scales, start=self.start, horizon=self.horizon)
+
+
+def loss(table: Costs, slots: Integers) -> float:
+    """Return the expected loss of a schedule, in squared units of a record.
+
+    slots: Column of each client, shape (m,).
+    """
+    rows = np.arange(len(slots))
+    return float(table.cost[rows, slots].sum() + table.drift[rows, slots].sum() ** 2)
 
 
 @cache

@@ -16,11 +16,12 @@ from benchmarks.papers.age_schemes import (
     best_slots,
     bound,
     compare,
+    loss,
     printed_sub_exponential,
 )
 from benchmarks.papers.cells import Cell
 from pipeline.methods.age_aware.markov import Chain, cyclic, deltas
-from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs, loss
+from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs
 from pipeline.methods.age_aware.schedule import classical_epsilon, present_epsilon, sensitivity
 from pipeline.types import Vector
 from tests.nested import Upload, nested_epsilon, table

@@ -62,12 +62,9 @@ PLAIN = {
     "ridge": "without a ridge",
     "middle_sd": "standard deviation, in each number on the diagonal of its middle",
     "exact": "at best",
-    "exact_is_half_a_unit_after": "records until an exact one is half a unit to either side",
-    "ready_at_the_latest": "records until estimates are ready, at the latest",
     "influence": "influence of a client that lies",
     "less_than_an_interval": "less than half an interval",
     "against_it": "what helps",
-    "and": "supposed",
 }
 #: Numbers that another line says in words; `--json` has them alone, too.
 SAID = {"first", "latest", "usual", "share_of_positive"}

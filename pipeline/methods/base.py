@@ -12,13 +12,15 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import numpy as np
+
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import State
 from pipeline.release.form import Rows
 from pipeline.release.model import Part
 from pipeline.release.task import Task
 from pipeline.study.model import Study
-from pipeline.types import Vector
+from pipeline.types import Matrix, Vector
 
 S = TypeVar("S", bound=State)
 T = TypeVar("T", bound=Task)
@@ -302,6 +304,19 @@ class Rounds(Protocol):
         """
 
 
+class Simulation(Protocol):
+    """A stream in one process that skips the log, for many of them in a row."""
+
+    def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
+        """Take one full window of each client: encoded, shapes (n, p) and (n,)."""
+
+    def publish(self) -> None:
+        """Let clients take the newest model."""
+
+    def estimate(self) -> Estimate:
+        """Return the estimate so far."""
+
+
 class Method(ABC, Generic[T]):
     """A way of estimating: what `estimator.kind` names, with tasks `T` of its own.
 
@@ -366,3 +381,8 @@ class Method(ABC, Generic[T]):
         """
         del study, records, clients
         return Proposal()
+
+    def simulation(self, task: T, rng: np.random.Generator) -> Simulation | None:
+        """Return a short cut from rows to estimates with noise of the same law, if there is one."""
+        del task, rng
+        return None

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from benchmarks.papers.age_schemes import Round, best_slots, compare
+from benchmarks.papers.age_schemes import Round, best_slots, compare, loss
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.markov import cyclic, deltas
-from pipeline.methods.age_aware.objective import Reporter, costs, loss
+from pipeline.methods.age_aware.objective import Reporter, costs
 
 STATES = np.array([0.0, 60.0, 120.0, 180.0])
 

@@ -16,6 +16,7 @@ from pipeline.methods.ldp_sgd import plan as plans
 from pipeline.methods.ldp_sgd import spec as keys
 from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.server import GradientServer
+from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.spec import INTERVALS, LOSSES, Path, spec_of
 from pipeline.study.model import Study
 
@@ -191,6 +192,7 @@ class LdpSgd(Method[GradientTask]):
     server = GradientServer
     plan = staticmethod(plans.plan)
     propose = staticmethod(plans.propose)
+    simulation = GradientStream
 
 
 METHOD = LdpSgd()

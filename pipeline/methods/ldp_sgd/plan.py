@@ -51,7 +51,6 @@ from pipeline.methods.ldp_sgd.step_rule import (
     scaling_of,
     slowest,
 )
-from pipeline.records.blocks import with_intercept
 from pipeline.study.model import Study
 from pipeline.study.variants import replace_keys
 from pipeline.types import Matrix, Vector
@@ -195,22 +194,6 @@ def _narrower(task: GradientTask) -> str:
         f"a tenth 10,000 times as many{classes}; check old records: `veilstream study check "
         "STUDY --sample FILE`"
     )
-
-
-def of_features(task: GradientTask, features: Matrix) -> dict[str, object]:
-    """As `Method.of_features`: what an exact interval needs where features move like these."""
-    design = with_intercept(features)
-    try:
-        found = exact(task, len(features), design.T @ design / len(design))
-    except NumericError:
-        return {"intervals": "never: in these records one feature is determined by the others"}
-    return {
-        "intervals": {
-            "exact_is_half_a_unit_after": found.records,
-            "ready_at_the_latest": found.ready,
-            "and": "if classes are about as frequent, or residuals as large, as the study supposes",
-        }
-    }
 
 
 def propose(study: Study, records: int, clients: int) -> Proposal:
