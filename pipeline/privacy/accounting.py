@@ -30,7 +30,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
-from scipy.special import ndtri
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy.events import (
@@ -63,7 +62,9 @@ def normal_numbers(count: int, stream: SecureStream, *, simulated: bool = False)
         return seeded(stream).standard_normal(count)
     words = stream.uint64(count)
     tail = np.ldexp((words >> np.uint64(1)).astype(np.float64) + 0.5, -64)
-    drawn: Vector = np.where(words & np.uint64(1), ndtri(tail), -ndtri(tail))
+    drawn: Vector = np.where(
+        words & np.uint64(1), scipy.special.ndtri(tail), -scipy.special.ndtri(tail)
+    )
     return drawn
 
 

@@ -333,7 +333,9 @@ def test_a_card_that_costs_all_there_is_releases_nothing() -> None:
 def test_a_plan_says_when_its_card_has_expired() -> None:
     groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\nlast_round = 2")
     task = ages.task_of(ages.study_text(groups=groups))
-    said = [" ".join(method_of(task.study).timetable(task, number).notes) for number in (2, 3)]
+    said = [
+        " ".join(method_of(task.study).rounds.timetable(task, number).notes) for number in (2, 3)
+    ]
     assert ["round 3 is one of those that are refused" in words for words in said] == [False, True]
     [warning] = [
         words
@@ -522,7 +524,7 @@ def test_details_that_a_stranger_wrote_end_nobody_who_reads() -> None:
     for name in task.plan.names:
         [values] = ages.rounds_of(task, name, 1, rng)
         run.fold(name, run.release(name, window(values), run.model))
-    details, told = dict(run.estimate(0.0)[1].details), method_of(task.study).told
+    details, told = dict(run.estimate(0.0)[1].details), method_of(task.study).report.lines
     assert told(task.study, details)
     for key in ("round", "missing", "expected_loss", "loss_without_data", "epsilon_now"):
         for value in ("x", -1.0, [1], 1e400, True):

@@ -65,21 +65,19 @@ USERS = {
     "privatise": {CHECKS},
     "privatise_behind": {RELEASING},
     "disclose": {RELEASING, CHECKS},
-    # a task hands them to its method's client module, and nothing else asks a task but a release
-    "query": {RELEASING, CHECKS, *TASKS},
-    # sites and rounds have no release without noise
-    "open_query": {RELEASING, CHECKS, *TASKS}
-    - {path.replace("client", "task") for path in (SITES, ROUNDS)},
+    # nothing asks a task but a release; sums of records are for their own module alone
+    "query": {RELEASING, CHECKS},
+    "open_query": {RELEASING, CHECKS},
     "query_of": set(),
     "open_query_of": set(),
-    "summarise": {WINDOW},
-    "summarise_bounded": {WINDOW},
-    "bounded_gradients": {RECORDS},
-    "open_gradients": {RECORDS},
+    "summarise": set(),
+    "summarise_bounded": set(),
+    "bounded_gradients": set(),
+    "open_gradients": set(),
     "record_gradients": set(),
-    "local_fit": {WINDOW},
-    "linear_fit": {COPIES},
-    "logistic_fit": {COPIES},
+    "local_fit": set(),
+    "linear_fit": set(),
+    "logistic_fit": set(),
     "normal_numbers": {"pipeline/methods/noisy_copies/client.py"},
     # the beginning of a release, and a release without numbers to judge others by
     "common_bytes": {RELEASE, FORM},

@@ -62,7 +62,7 @@ def check_coverage(hits: np.ndarray, coefficients: int) -> None:
 
 def quarter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break an estimator: its covariance is a quarter of what it should be."""
-    place = {"estimate_open": "open", "estimate_private": "private_server"}[name]
+    place = {"estimate_open": "open", "estimate_private": "server"}[name]
     module = importlib.import_module(f"pipeline.methods.renewable.{place}")
     original = getattr(module, name)
 

@@ -272,8 +272,8 @@ def test_windows_of_a_plan_end_where_releases_get_another_age() -> None:
     task = task_of(text(method="sites = 10", forgetting=line))
     # two eighths of a half-life are 200 slots of each
     assert max(size for size, _ in stages(task)) == 200
-    outlook = method_of(task.study).outlook
-    late, later = (outlook(task, records, 10).usual_half for records in (10**6, 10**7))
+    plan = method_of(task.study).plan
+    late, later = (plan(task, records, 10).usual_half for records in (10**6, 10**7))
     assert late == pytest.approx(later)
 
 

@@ -75,10 +75,10 @@ def test_what_is_no_digest_is_not_shown(evil: str) -> None:
     study, message = streamed("linear", "responses")
     of = method_of(study)
     for key in ("flagged", "misplaced"):
-        assert of.told(study, {**message.details, key: [evil]}) == ()
+        assert of.report.lines(study, {**message.details, key: [evil]}) == ()
     forged = [{"site": evil, "share": 0.0, "distance": 9.0, "flag": True}]
-    assert of.told(study, {**message.details, "sites": forged}) == ()
-    assert of.of_clients({**message.details, "sites": forged}) == {}
+    assert of.report.lines(study, {**message.details, "sites": forged}) == ()
+    assert of.report.clients({**message.details, "sites": forged}) == {}
 
 
 def test_the_page_names_clients_and_shows_those_that_are_left_out_first() -> None:
