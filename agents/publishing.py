@@ -209,7 +209,8 @@ class Publishing:
                 self._task,
                 partitions,
                 topic=self._topics.releases.name,
-                model_version=version if moves else None,
+                # the newest that clients can have: this one's, or the last before it
+                model_version=version if moves else version - 1 or None,
                 published_at=now,
                 records_per_second=self._pace.rate(self._now(), counts.slots),
             )

@@ -167,8 +167,9 @@ def _source(
 #: Columns have the names that people read.
 STREAMS = """
     SELECT study, revision, source, records AS records_used, rejected AS records_set_aside,
-    clipped AS values_clipped, next_seq AS releases, owed AS slots_still_to_pass_over, follows
-    FROM streams"""
+    clipped AS values_clipped, next_seq AS releases, owed AS slots_still_to_pass_over, follows,
+    (SELECT CAST(total(lost) AS INTEGER) FROM charged WHERE charged.study = streams.study)
+    AS releases_lost FROM streams"""
 STUDIES = """
     SELECT study, mechanism, epsilon, iif(neighbours IS NULL, delta, ifnull(delta, 0.0)) AS delta,
     unit_records, neighbours, count(at) AS releases,

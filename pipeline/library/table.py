@@ -227,7 +227,9 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         counted(message.records, "record slot"),
         counted(message.releases, "release"),
         counted(message.clients, "client"),
-        f"model {message.model_version or 0}",
+        "model at the public start"
+        if message.model_version is None
+        else f"model {message.model_version}",
         state_of(message) + (f": {message.reason}" if message.reason and not brief else ""),
     ]
     found = message.diagnostics
@@ -249,8 +251,8 @@ def information_line(message: EstimateMessage) -> str:
     parts = [progress_line(message)] if progress_line(message) else []
     if found.effective_records is not None and found.effective_records < IN_FULL * message.records:
         parts.append(
-            f"counts as {found.effective_records:,.0f} of {message.records:,} records: old "
-            "releases and empty slots have less weight, or none"
+            f"counts as {found.effective_records:,.0f} of {message.records:,} records: empty "
+            "slots, and releases that are old or at the first models, have less weight or none"
         )
     if found.privacy_share:
         parts.append(f"{found.privacy_share:.0%} of the variance comes from the privacy noise")

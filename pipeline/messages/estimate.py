@@ -125,8 +125,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
         over mean for counts; null for classes, and until it can be told from its noise.
     state_version: Log positions consumed in all partitions: it grows with the state, and the same
         version of the same watermark always means the same bits.
-    model_version: The model that was published together with this estimate; null while clients are
-        at the public start.
+    model_version: The newest model that clients can have, made of this estimate where one went out
+        with it; null while they are at the public start, and of a replay.
     watermark: The log positions that the estimate stands for; empty for a fit without Kafka.
     event_time: Time of the newest release in it; null before the first.
     ridge: Of the penalised fit that coefficients and intervals are of.

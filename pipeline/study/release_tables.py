@@ -149,10 +149,10 @@ class Privacy(Strict, frozen=True, kw_only=True):
     noise_memory: Annotated[
         Literal[0, 7, "process"] | None,
         key(
-            "how many releases back the noise of a release remembers, so that it cancels in sums: "
-            '7, or 0 for noise that is independent; "process": 7, and what it remembers is never '
-            "stored, so that each start begins anew; default 7 for renewable with Gaussian noise "
-            "and without forgetting, else 0",
+            '7, 0 or "process". 7: the noise of a release remembers the last seven, so that it '
+            'cancels in sums. 0: it is independent. "process": as 7, and what it remembers is '
+            "never stored, so that each start begins anew. Default 7 for renewable with Gaussian "
+            "noise and without forgetting, else 0",
             7,
         ),
     ] = None
@@ -174,8 +174,9 @@ class Window(Strict, frozen=True, kw_only=True):
     growth: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
         key(
-            "0, or one over a whole number: a window holds this share of what its client has "
-            "released; default 0.1 for sums with noise, else 0",
+            "0, or from 0 to 1, taken as the nearest one over a whole number (0.3 as 1/3): a "
+            "window holds this share of what its client has released; default 0.1 for sums with "
+            "noise, else 0",
             0.1,
         ),
     ] = None
