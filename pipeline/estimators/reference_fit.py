@@ -1,4 +1,6 @@
-"""The mean penalised loss over rows that can all be read: its value, gradient and curvature.
+"""Exact fits to records that can all be read: what an estimate aims at, without privacy.
+
+The mean penalised loss over rows that can all be read: its value, gradient and curvature.
 
 It needs sums alone: rows are read anew for each point, and memory does not grow with them.
 

@@ -1,4 +1,6 @@
-"""Parameters of a learner to the study that they mean: public ranges, a budget, a loss.
+"""Learners: a classifier and a regression, of a study or of declared ranges and a budget.
+
+Parameters of a learner to the study that they mean: public ranges, a budget, a loss.
 
 A classifier and a regression that learn in this process, by the stream's own functions.
 

@@ -1,4 +1,6 @@
-"""Records that come in calls to windows that fill, and the run that their releases make.
+"""Calls of a learner as a stream: windows that fill, releases, and values out of range.
+
+Records that come in calls to windows that fill, and the run that their releases make.
 
 Values outside the public ranges that a learner has met, and the warnings that follow.
 

@@ -1,4 +1,6 @@
-"""The classifier of one model file, with the methods and attributes that scikit-learn expects.
+"""The two rules that predict, and whichever of them a file holds.
+
+The classifier of one model file, with the methods and attributes that scikit-learn expects.
 
 The regression of one model file: a linear or a Poisson one.
 

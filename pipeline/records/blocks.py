@@ -1,4 +1,6 @@
-"""Sums over records in blocks that stay in a processor's cache; the arithmetic of `summarise`.
+"""Windows of records, and passes over many rows in blocks that stay in the cache.
+
+Sums over records in blocks that stay in a processor's cache; the arithmetic of `summarise`.
 
 Rows and factors of an exact sum are whole numbers, so that every product and every sum of a block
 is exact in float64 in whatever order it is taken; blocks are added as 64-bit integers.

@@ -1,4 +1,6 @@
-"""Records to rows: read, check, clip to the public ranges, encode.
+"""The encoder: records to clipped rows, one by one and in batches.
+
+Records to rows: read, check, clip to the public ranges, encode.
 
 Many records at once: columns to encoded arrays, as `Encoder` does it record by record.
 """

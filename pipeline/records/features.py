@@ -1,4 +1,6 @@
-"""The features of records: read by column, checked, and made into the columns of the encoding.
+"""Features and the response, as columns of the encoder.
+
+The features of records: read by column, checked, and made into the columns of the encoding.
 
 The response of a study, as records and as callers write it, to one encoded number.
 

@@ -1,4 +1,6 @@
-"""One value of a record: text, a finite number, a time; errors name its column, never the value.
+"""One value of a record, and the declared levels and classes that it may be.
+
+One value of a record: text, a finite number, a time; errors name its column, never the value.
 
 Which of a column's declared texts a value stands for: one rule for every way a record comes in.
 

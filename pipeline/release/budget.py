@@ -1,4 +1,6 @@
-"""What the releases of one study may cost a unit, and what they promise it.
+"""The budget of a study's releases, and the share that one client may have.
+
+What the releases of one study may cost a unit, and what they promise it.
 
 How many releases one client may make: `trust.largest_share`, which a release tells by itself.
 """

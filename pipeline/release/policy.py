@@ -1,4 +1,6 @@
-"""Release policies: whether a client's open window is released, waits for more, or is dropped.
+"""When a window leaves, and when the next model is due.
+
+Release policies: whether a client's open window is released, waits for more, or is dropped.
 
 A policy is pure and sees public facts alone: how many record slots have come, when, and what the
 worker has said. It never sees a record, so that what leaves when says nothing about one.

@@ -1,4 +1,6 @@
-"""Encoded records within their public bounds: clipped, clipped to a norm, weighed by class.
+"""What clients and workers of a study share: bounds, budget and queries.
+
+Encoded records within their public bounds: clipped, clipped to a norm, weighed by class.
 
 The public bounds of a study's records, in the numbers that estimators work with.
 

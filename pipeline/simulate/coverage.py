@@ -1,4 +1,6 @@
-"""One simulated stream: windows at the newest model, folded, and the last estimate.
+"""Simulated streams of a study, and how often their intervals cover.
+
+One simulated stream: windows at the newest model, folded, and the last estimate.
 
 Clients differ a little in how fast their records come, and the worker gives a model when one is
 due. Where a method simulates streams by itself, every client releases one window in a round, all at

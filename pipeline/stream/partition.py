@@ -1,4 +1,6 @@
-"""Checksums of what is stored: each value ends with one, and a head with those of all together.
+"""The state of a partition: counters, checksums, sums, and their stored form.
+
+Checksums of what is stored: each value ends with one, and a head with those of all together.
 
 They find accidents of memory, disk and copies: a changed bit, a value under another name or of
 another study, a part that is lost or older than the rest. Whoever may write to the store can make

@@ -1,4 +1,6 @@
-"""Where a replay begins and ends, and its rhythm: texts to offsets, and what the log has lost.
+"""A log folded again: where it begins and ends, with other settings, and compared.
+
+Where a replay begins and ends, and its rhythm: texts to offsets, and what the log has lost.
 
 A bound of time means, in each partition, the first record of that time or later: the replay begins
 with it, or ends before it.

@@ -1,4 +1,6 @@
-"""The public numbers of a study of rounds: its plan, its budget, and the lattice of uploads.
+"""A client's rounds: what is released, with what noise, and what it costs.
+
+The public numbers of a study of rounds: its plan, its budget, and the lattice of uploads.
 
 A round of a client: the sum of its records' values in the planned slot, within public bounds.
 

@@ -1,4 +1,6 @@
-"""How a client's records change: Markov chains with public values and public probabilities.
+"""Model cards as Markov chains, and how much of a value they leave after some slots.
+
+How a client's records change: Markov chains with public values and public probabilities.
 
 How much of a value is left: Delta(t), the most that two values differ in law t slots later.
 

@@ -1,6 +1,6 @@
-"""What the file of a new study of this kind says in other words than the template.
+"""Age-aware collection, as the registry knows it.
 
-Age-aware collection, as the registry knows it.
+What the file of a new study of this kind says in other words than the template.
 """
 
 from __future__ import annotations

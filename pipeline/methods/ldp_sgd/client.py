@@ -1,4 +1,6 @@
-"""The noised parts of a release, and how the parts of single records share one budget.
+"""Gradients of single records at the client: public numbers, bounds, noise.
+
+The noised parts of a release, and how the parts of single records share one budget.
 
 The gradients of single records at an expansion point, and sums of matrices beside them.
 

@@ -1,4 +1,6 @@
-"""All intervals that the releases of a study allow, by method, and what each one needs and costs.
+"""Intervals of a path: random scaling, plug-in, and the bias of curved losses.
+
+All intervals that the releases of a study allow, by method, and what each one needs and costs.
 
 Random scaling reads the path; plug-in intervals are sandwiches of what was released.
 

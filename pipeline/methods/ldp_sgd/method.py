@@ -1,8 +1,6 @@
-"""What the file of a new study of this kind says in other words than the template.
+"""Locally private gradient descent, as the registry knows it.
 
 Studies that this method refuses, with the way out.
-
-Locally private gradient descent, as the registry knows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What locally private gradients need and promise, for `study check` and the doctor.
+"""Plans: what locally private gradients need, and when intervals can be hoped for.
+
+What locally private gradients need and promise, for `study check` and the doctor.
 
 For features uniform on their public ranges: of a path no number of records makes intervals certain,
 since no ridge holds directions in which records say nothing. Sizes follow from the limit law and

@@ -1,4 +1,6 @@
-"""What noisy copies of a fit cost: Renyi divergences of Gaussian laws with a public scale.
+"""What noisy copies of a fit cost, floating point included.
+
+What noisy copies of a fit cost: Renyi divergences of Gaussian laws with a public scale.
 
 K copies N(theta, psi F^-1) of a fit theta with information F >= ridge I. One record changes both,
 so that neighbours differ in shift and in precision. Source: noisy-mle, whose own scale depends on

@@ -1,4 +1,6 @@
-"""Noisy copies of a fit: their mean and their scatter, which say the same as all of them.
+"""A site's own fit, and its noisy copies as mean and scatter.
+
+Noisy copies of a fit: their mean and their scatter, which say the same as all of them.
 
 Of K copies N(theta, psi F^-1) the mean is N(theta, psi F^-1 / K), and the scatter, the sum of
 squares about it, is the sum of K - 1 squares of N(0, psi F^-1), independent of the mean. Both are

@@ -1,4 +1,6 @@
-"""Sites' noisy copies put together by INFEMBLER, far sites weighed down.
+"""The estimate of copies: sites put together, its bias and when it is shown.
+
+Sites' noisy copies put together by INFEMBLER, far sites weighed down.
 
 The windows of a site are one site of all its records: their means are averaged, their scatters
 added up. An estimate starts from the middle of all sites and not from the one before it, so that it

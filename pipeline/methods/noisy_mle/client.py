@@ -1,4 +1,6 @@
-"""What all tasks of sites share: long records weigh less, and are not bent.
+"""A site's window: weighed records, public numbers, score and curvature.
+
+What all tasks of sites share: long records weigh less, and are not bent.
 
 A record (1, x) beyond the norm bound R weighs R^2 / |(1, x)|^2. The weight depends on x alone, so
 that it does not bias what an estimate aims at (docs/methods/noisy-mle.md).

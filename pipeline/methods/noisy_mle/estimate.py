@@ -1,4 +1,6 @@
-"""What the sites say together: of the most epochs whose scores were taken near enough.
+"""The estimate of sites: one Newton step over all of them.
+
+What the sites say together: of the most epochs whose scores were taken near enough.
 
 The first models are far. So older epochs count only where all that linearised scores leave out is
 small beside every standard error.

@@ -1,6 +1,6 @@
-"""What the file of a new study of this kind says under [estimator].
+"""Noised estimates of many sites, as the registry knows them.
 
-Noised estimates of many sites, as the registry knows them.
+What the file of a new study of this kind says under [estimator].
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What such a study needs and promises, from public numbers alone: for `study check` and planning.
+"""Plans: what sites need, and when intervals can be hoped for.
+
+What such a study needs and promises, from public numbers alone: for `study check` and planning.
 
 Of features that are as their ranges and typical values say. Derived in docs/methods/noisy-mle.md.
 

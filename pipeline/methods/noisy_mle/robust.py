@@ -1,4 +1,6 @@
-"""How far each site is from the others, and how much it may weigh.
+"""How far sites are from each other, what they weigh then, and what is shown.
+
+How far each site is from the others, and how much it may weigh.
 
 Sites truly differ, besides what records and noise vary: by so much that half of them are nearer
 than half of equal sites would be. Measured so, an honest site has a squared distance of d on

@@ -1,4 +1,6 @@
-"""Releases as rows of integers, which a site's sums are made of.
+"""The worker's state: releases as rows of integers, summed for each site.
+
+Releases as rows of integers, which a site's sums are made of.
 
 A release of b blocks of `window.records` slots at the point t has the score g, the curvature J and
 the squares s, and its row is (1, b, g, J, s, b t, J t, b |t|^2). J t has up to 80 bits, and is kept

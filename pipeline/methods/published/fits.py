@@ -1,4 +1,6 @@
-"""Encoded records of a study, sorted into what the published methods run on.
+"""Fits over all rounds: pooled and federated Newton steps.
+
+Encoded records of a study, sorted into what the published methods run on.
 
 Batch b of an online method is window b of every client, in the order in which clients first
 appear; a client whose records have ended sends nothing more, but still adds its share of noise.

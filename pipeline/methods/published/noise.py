@@ -1,4 +1,6 @@
-"""The simulated noise of a study's published method, and the sentences of what each one keeps.
+"""Noise of the published methods, and what it is worth.
+
+The simulated noise of a study's published method, and the sentences of what each one keeps.
 
 None of these methods keeps a guarantee in this program: some have none by design, the others are
 simulated with floating-point noise of a seeded generator. Source: dwd, Theorem 2.

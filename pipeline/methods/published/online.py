@@ -1,4 +1,6 @@
-"""One Newton step for each batch, records forgotten (OnWP), and with an aggregator's noise (OnWDP).
+"""One Newton step for each batch, with and without noised messages.
+
+One Newton step for each batch, records forgotten (OnWP), and with an aggregator's noise (OnWDP).
 
 A_b = A_{b-1} + H_b and theta_b = theta_{b-1} - A_b^-1 g_b, with g_b and H_b taken at
 theta_{b-1}, ridge included. With noise theta_b = (A_b + rho I)^-1 (A_b theta_{b-1} - g_b - xi_b):

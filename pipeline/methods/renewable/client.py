@@ -1,4 +1,6 @@
-"""The public numbers of a renewable study's releases: what is summed, and with what noise.
+"""A window at the client: public numbers of the study, and exact sums at the model.
+
+The public numbers of a renewable study's releases: what is summed, and with what noise.
 
 A window of a renewable study at its client: its sums, and the noise that they need.
 

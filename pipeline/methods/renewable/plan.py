@@ -1,4 +1,6 @@
-"""When intervals of a renewable study come, how long they are, and what to set before it runs.
+"""Plans: what renewable estimation needs, proposes and bounds.
+
+When intervals of a renewable study come, how long they are, and what to set before it runs.
 
 From public numbers alone: a stream of the public population is followed by formulas (`expected`).
 Derived in docs/methods/planning.md.
