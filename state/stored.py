@@ -12,19 +12,22 @@ from typing import NamedTuple
 import msgspec
 
 from pipeline.errors import StateError
-from pipeline.reducer import HEAD, SCHEMA, Partition, Snapshot
-from pipeline.reducer.checksums import (
+from pipeline.release.task import Task
+from pipeline.stream.partition import (
+    HEAD,
+    SCHEMA,
     SIZE,
     WHOLE,
     Checksums,
     Damaged,
+    Partition,
     Place,
+    Snapshot,
     checksum,
     opened,
+    read_head,
     stamped,
 )
-from pipeline.reducer.head import read_head
-from pipeline.release.task import Task
 
 #: Field of the snapshot that the commit script compares.
 WATERMARK = "next_offset"
