@@ -8,24 +8,23 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.context import (
+from pipeline.api.fitting import ExactFit, Fitting
+from pipeline.api.records import Records, Rows
+from pipeline.api.result import comparison
+from pipeline.api.text import fit_table, intervals_table, table
+from pipeline.cli.common import (
     CLIENT_COLUMN,
     FORMAT,
     INPUT,
     SAVE_MODEL,
     STUDY,
+    Speed,
     save_model,
     say,
     show,
     task_of,
 )
-from pipeline.cli.progress import Speed
 from pipeline.errors import ConfigError
-from pipeline.library.comparing import comparison
-from pipeline.library.exact import ExactFit
-from pipeline.library.fitting import Fitting
-from pipeline.library.records import Records, Rows
-from pipeline.library.table import fit_table, intervals_table, table
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.results import FitMessage, write_fit
 from pipeline.release.task import Task

@@ -1,4 +1,6 @@
-"""The command `veilstream`, whose commands are imported when one of them is asked for.
+"""On how many cores numerical libraries compute: they read that when they are loaded.
+
+The command `veilstream`, whose commands are imported when one of them is asked for.
 
 Most of a command's start is imports. The list of commands is written from a table, so that `--help`
 imports none of them, and a worker that restarts does not wait for what it does not use.
@@ -7,6 +9,7 @@ imports none of them, and a worker that restarts does not wait for what it does 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,9 +18,23 @@ from typing import Any
 import click
 
 from infra import saying
-from pipeline.cli import cores
 from pipeline.errors import VeilstreamError
 from pipeline.settings import Settings
+
+#: What they read.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: Commands whose matrices are small: threads that share one wait for each other most of the time,
+#: and on a busy machine nearly all of it.
+SMALL = ("study", "fit", "doctor")
+
+
+def for_command(name: str) -> None:
+    """Let a command of `SMALL` that is about to be loaded compute on one core.
+
+    Whoever has set a number keeps it.
+    """
+    if name in SMALL and not any(each in os.environ for each in THREADS):
+        os.environ.update(dict.fromkeys(THREADS, "1"))
 
 
 class LazyGroup(click.Group):
@@ -38,7 +55,7 @@ class LazyGroup(click.Group):
         """Import and return a command; None if there is none of this name."""
         if cmd_name not in self.table:
             return None
-        cores.for_command(cmd_name)
+        for_command(cmd_name)
         module = "local" if cmd_name in LOCAL else cmd_name
         command: click.Command = getattr(import_module(f"pipeline.cli.{module}"), cmd_name)
         return command

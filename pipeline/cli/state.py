@@ -19,10 +19,11 @@ from infra.addresses import connected
 from infra.dead_letters import Keeper
 from infra.study_record import check_running
 from infra.waiting import Stopping
-from pipeline.cli.context import (
+from pipeline.cli.common import (
     ACCEPT_LOSS,
     AS_JSON,
     STUDY,
+    Bar,
     Group,
     confirmed,
     live_task_of,
@@ -30,7 +31,6 @@ from pipeline.cli.context import (
     say,
     seconds_of,
 )
-from pipeline.cli.progress import Bar
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task

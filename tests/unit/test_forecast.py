@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from agents.pace import LOOK_BACK_SECONDS, Pace
-from pipeline.library.forecast import LOOK_BACK, STOPPED_SECONDS, Forecast
-from pipeline.library.table import line, state_of, table
+from pipeline.api.text import LOOK_BACK, STOPPED_SECONDS, Forecast, line, state_of, table
 from pipeline.messages.estimate import EstimateMessage, ProgressMessage
 from pipeline.stream.merge import combine
 from pipeline.stream.replay import difference
