@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.backtest.run import Beside
+from pipeline.backtest.beside import Beside
 from pipeline.backtest.scores import Scores
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate

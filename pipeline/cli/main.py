@@ -1,6 +1,4 @@
-"""On how many cores numerical libraries compute: they read that when they are loaded.
-
-The command `veilstream`, whose commands are imported when one of them is asked for.
+"""The command `veilstream`, whose commands are imported when one of them is asked for.
 
 Most of a command's start is imports. The list of commands is written from a table, so that `--help`
 imports none of them, and a worker that restarts does not wait for what it does not use.
@@ -56,7 +54,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.table:
             return None
         for_command(cmd_name)
-        module = "local" if cmd_name in LOCAL else cmd_name
+        module = ELSEWHERE.get(cmd_name, cmd_name)
         command: click.Command = getattr(import_module(f"pipeline.cli.{module}"), cmd_name)
         return command
 
@@ -67,7 +65,7 @@ class LazyGroup(click.Group):
 
 
 #: Commands that share a module; any other has one of its own name.
-LOCAL = ("up", "down", "status", "logs")
+ELSEWHERE = dict.fromkeys(("up", "down", "status", "logs"), "local")
 #: All commands, with what the list of them says.
 COMMANDS = {
     "up": "Start Kafka and Redis, and print their addresses when both answer.",

@@ -1,7 +1,4 @@
-"""`veilstream study`: check a study file, plan one, begin one; its keys and users' rights.
-
-`veilstream topics`: a study's topics before anything runs, and which revision runs.
-"""
+"""`veilstream study`: check a study file, plan one, begin one; its keys and users' rights."""
 
 from __future__ import annotations
 
@@ -12,11 +9,8 @@ from typing import Any, get_args
 
 import click
 
-from infra.addresses import connected
 from infra.deploy import alerts, dashboard, manifests
 from infra.rights import ROLES, Role, kafka_commands, redis_command
-from infra.study_record import announce
-from infra.topics import check_copies, ensure_topics
 from pipeline.api.check import facts_of, warnings_of
 from pipeline.api.planning import classes, proposed, verdict
 from pipeline.api.sample import NOT_PRIVATE, of_sample
@@ -37,8 +31,6 @@ from pipeline.cli.common import (
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
 from pipeline.errors import ConfigError
-from pipeline.messages.spend import ledger_topics
-from pipeline.messages.topics import Topics
 from pipeline.methods import METHODS, load_live
 from pipeline.release.quality import worded
 from pipeline.settings import Settings
@@ -257,34 +249,3 @@ def deploy(study: Path, image: str, lag: int) -> None:
         say(f"{name}-key: a secret with the study's key file as study.key")
     if settings.kafka_ca:
         say(f"{name}-tls: a secret with ca.crt and, if there is one, tls.crt and tls.key")
-
-
-@click.command()
-@STUDY
-@AS_JSON
-@click.option(
-    "--replace", is_flag=True,
-    help=(
-        "Make this file the running one, in place of another revision. Releases of that revision "
-        "then become dead letters."
-    ),
-)  # fmt: skip
-def topics(study: Path, as_json: bool, replace: bool) -> None:
-    """Make the topics of STUDY, and write its revision for clients to compare theirs with.
-
-    The topic of all ledgers is made with them. Clients and workers also make topics, if they have
-    the right; a worker also writes the revision. Existing topics are not changed.
-    """
-    task = live_task_of(study, "`veilstream topics`")
-    settings = connected(Settings.read())
-    wanted = [*Topics.of(task.study).all(), *ledger_topics(task.study, settings)]
-    created = ensure_topics(settings, wanted)
-    for warning in check_copies(settings, wanted):
-        say(f"WARNING: {warning}")
-    announce(task, settings, overrule=replace, say=say)
-    if as_json:
-        put({"study": task.study.name, "revision": task.revision, "created": created})
-        return
-    for topic in wanted:
-        click.echo(f"{topic.name}: {'made' if topic.name in created else 'is there'}")
-    click.echo(f"the running revision is {task.revision}")

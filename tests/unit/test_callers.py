@@ -89,7 +89,7 @@ USERS = {
     "write_one": {"infra/study_record.py", LEDGER_TOPIC},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
-    "announce": {"agents/announcing.py", "pipeline/cli/study.py", "pipeline/cli/change.py"},
+    "announce": {"agents/announcing.py", "pipeline/cli/topics.py", "pipeline/cli/change.py"},
     "AIOKafkaProducer": {"agents/link.py"},
 }
 #: Class to the files that may make one.
