@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.api.text import interval, value
+from pipeline.api.numbers import interval, value
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.results import FitMessage, write_fit
@@ -142,7 +142,7 @@ class Result:
         """Return coefficients, intervals, what they rest on and the guarantee as a text table."""
         from rich.console import Console  # noqa: PLC0415  an import takes a tenth of a second
 
-        from pipeline.api.text import fit_table, table  # noqa: PLC0415  likewise
+        from pipeline.api.table import fit_table, table  # noqa: PLC0415  likewise
 
         message = self.message
         drawn = (

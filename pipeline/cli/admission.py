@@ -17,7 +17,7 @@ from infra.admissions import admit_new, announce_keys, tell
 from infra.keyring import client_path, enrolled, read_study, set_aside
 from infra.roll import Roll, read_roll
 from infra.topics import ensure_topics
-from pipeline.cli.common import AS_JSON, STUDY, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import (

@@ -11,7 +11,8 @@ import click
 from pipeline.backtest import NOT_PRIVATE, Options, run_backtest
 from pipeline.cli.backtest_grid import backtest_grid
 from pipeline.cli.backtest_output import check_file, tables, write_series
-from pipeline.cli.common import CLIENT_COLUMN, FILE, FORMAT, STUDY, Speed, put, say, show, task_of
+from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, show, task_of
+from pipeline.cli.progress import Speed
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE, require_live
 

@@ -19,7 +19,7 @@ from pipeline.backtest.grid import Failed, GridResult, Run, named, parse_axis, r
 from pipeline.backtest.report import COLUMNS, FAILED, report_of, rows_of
 from pipeline.backtest.scores import WORDS
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
-from pipeline.cli.common import put, say, show
+from pipeline.cli.context import put, say, show
 from pipeline.cli.pool import Pool
 from pipeline.messages.results import GridFailure, GridMessage, GridSetting
 from pipeline.study.model import Study

@@ -18,7 +18,7 @@ from infra.roll import read_roll
 from infra.study_record import announce, known_revision, other_revision
 from infra.topics import ensure_topics, keep_for
 from pipeline.api.check import Change, changes_between, is_new
-from pipeline.cli.common import AS_JSON, FILE, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, FILE, live_task_of, put, say
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError
 from pipeline.messages.spend import ledger_topics

@@ -8,7 +8,7 @@ import click
 
 from infra.addresses import connected
 from pipeline.cli.admission import admit, enrol, revoke, roll
-from pipeline.cli.common import AS_JSON, STUDY, Group, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.settings import Settings
 from producers.client_id import known_vault, vault_path
 from producers.counted import counted

@@ -13,7 +13,7 @@ import click
 from infra.addresses import program_paths
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
-from pipeline.cli.common import put, say
+from pipeline.cli.context import put, say
 from pipeline.cli.demonstrations import DEMONSTRATIONS
 from pipeline.cli.stage import Processes, Stage, signals_as_exit
 from pipeline.cli.state import verified

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pipeline.api.fitting import ExactFit
 from pipeline.api.result import comparison, counts, covers
-from pipeline.cli.common import say
+from pipeline.cli.context import say
 from pipeline.cli.stage import Demonstration, Site, same_state
 from pipeline.errors import RecordError
 from pipeline.messages.estimate import Coefficient, EstimateMessage

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.api import planning
+from pipeline.api.numbers import two_digits
 from pipeline.api.planning import (
     POWER,
     Row,
@@ -24,8 +25,8 @@ from pipeline.api.planning import (
     verdict,
     with_ridge,
 )
-from pipeline.api.text import two_digits
-from pipeline.cli.common import AS_JSON, FILE, Work, put, say, show, while_computing
+from pipeline.cli.context import AS_JSON, FILE, put, say, show
+from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
 from pipeline.losses import MEANINGS
 from pipeline.release.budget import standstill

@@ -11,7 +11,7 @@ import click
 
 from infra.addresses import connected
 from infra.dead_letters import Done, Letter, Place, read_letters, settle
-from pipeline.cli.common import AS_JSON, STUDY, Group, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.errors import BrokerError, ConfigError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.release import LONGEST_NAME

@@ -15,7 +15,7 @@ from agents.surroundings import Finding, findings, look
 from infra.addresses import connected
 from infra.rights import ROLES, Role
 from pipeline.api.planning import exact, least_epsilon
-from pipeline.cli.common import AS_JSON, STUDY, Group, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population, Target, target_of
 from pipeline.methods import method_of, task_of

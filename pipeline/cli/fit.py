@@ -11,19 +11,19 @@ import click
 from pipeline.api.fitting import ExactFit, Fitting
 from pipeline.api.records import Records, Rows
 from pipeline.api.result import comparison
-from pipeline.api.text import fit_table, intervals_table, table
-from pipeline.cli.common import (
+from pipeline.api.table import fit_table, intervals_table, table
+from pipeline.cli.context import (
     CLIENT_COLUMN,
     FORMAT,
     INPUT,
     SAVE_MODEL,
     STUDY,
-    Speed,
     save_model,
     say,
     show,
     task_of,
 )
+from pipeline.cli.progress import Speed
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.results import FitMessage, write_fit

@@ -19,7 +19,7 @@ from infra.connection import read_partition
 from infra.dead_letters import Keeper
 from infra.keyring import StudyPairs, made_study, pin, pinned, read_study, study_path, write_study
 from infra.topics import ensure_topics, partitions_of
-from pipeline.cli.common import STUDY, agree, live_task_of, say, task_of
+from pipeline.cli.context import STUDY, agree, live_task_of, say, task_of
 from pipeline.errors import ConfigError, NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import rfc3339

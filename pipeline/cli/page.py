@@ -13,7 +13,7 @@ import click
 
 from infra.addresses import connected
 from infra.requests import is_loopback
-from pipeline.cli.common import FILE, STUDY, live_task_of, say
+from pipeline.cli.context import FILE, STUDY, live_task_of, say
 from pipeline.cli.watch import await_topics
 from pipeline.errors import ConfigError
 from pipeline.page.content import Watched

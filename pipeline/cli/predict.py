@@ -16,7 +16,7 @@ import numpy as np
 
 from infra.addresses import connected
 from pipeline.api.feed import newest_estimate
-from pipeline.cli.common import FILE, FORMAT, INPUT, STUDY, say, task_of
+from pipeline.cli.context import FILE, FORMAT, INPUT, STUDY, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.methods import require_live
 from pipeline.prediction.estimators import LinearClassifier, Rule, load_model, rule_of

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from pipeline.cli.common import AS_JSON, FILE, Group, put, say
+from pipeline.cli.context import AS_JSON, FILE, Group, put, say
 from pipeline.errors import ConfigError, LocalStoreError
 from pipeline.messages.spend import read_spends, write_spends
 from pipeline.settings import Settings

@@ -14,7 +14,7 @@ import click
 from infra.addresses import connected, is_local
 from infra.waiting import Waiting
 from pipeline.cli.admission import admit_here
-from pipeline.cli.common import AS_JSON, FORMAT, STUDY, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, FORMAT, STUDY, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.release.task import Task
 from pipeline.settings import Settings

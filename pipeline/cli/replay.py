@@ -16,18 +16,8 @@ from agents.outputs import File, Output, Shown, TopicOf, is_regular
 from agents.replaying import Job, Outcome, run_replay
 from infra.addresses import connected
 from infra.waiting import Stopping
-from pipeline.cli.common import (
-    ACCEPT_LOSS,
-    AS_JSON,
-    FILE,
-    STUDY,
-    Bar,
-    Screen,
-    live_task_of,
-    put,
-    put_line,
-    say,
-)
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, FILE, STUDY, live_task_of, put, say
+from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
 from pipeline.methods import task_of
 from pipeline.release.task import Task

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from infra.saying import say
 from pipeline.api.records import Records
-from pipeline.cli.common import AS_JSON, STUDY, live_task_of, put
+from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of
 from pipeline.methods.base import Rounds, Timetable

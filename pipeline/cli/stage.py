@@ -24,9 +24,10 @@ from rich.live import Live
 from infra.local.ports import HOST, free_port
 from infra.waiting import Waiting
 from pipeline.api.feed import Feed
-from pipeline.api.text import line, privacy_line, table, value
+from pipeline.api.numbers import value
+from pipeline.api.table import line, privacy_line, table
 from pipeline.cli.admission import admit_here
-from pipeline.cli.common import say
+from pipeline.cli.context import say
 from pipeline.errors import VeilstreamError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.records.encoder import Row

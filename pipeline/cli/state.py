@@ -19,11 +19,10 @@ from infra.addresses import connected
 from infra.dead_letters import Keeper
 from infra.study_record import check_running
 from infra.waiting import Stopping
-from pipeline.cli.common import (
+from pipeline.cli.context import (
     ACCEPT_LOSS,
     AS_JSON,
     STUDY,
-    Bar,
     Group,
     confirmed,
     live_task_of,
@@ -31,6 +30,7 @@ from pipeline.cli.common import (
     say,
     seconds_of,
 )
+from pipeline.cli.progress import Bar
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task

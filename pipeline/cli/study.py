@@ -15,21 +15,20 @@ from pipeline.api.check import facts_of, warnings_of
 from pipeline.api.planning import classes, proposed, verdict
 from pipeline.api.sample import NOT_PRIVATE, of_sample
 from pipeline.cli.change import change
-from pipeline.cli.common import (
+from pipeline.cli.context import (
     AS_JSON,
     FILE,
     FORMAT,
     STUDY,
     Group,
-    Work,
     live_task_of,
     put,
     say,
     task_of,
-    while_computing,
 )
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
+from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, load_live
 from pipeline.release.quality import worded

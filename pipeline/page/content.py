@@ -17,8 +17,8 @@ from datetime import datetime
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
-from pipeline.api.text import (
-    Forecast,
+from pipeline.api.forecast import Forecast
+from pipeline.api.table import (
     information_line,
     progress_line,
     spread_line,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.api.text import spread_line, title
+from pipeline.api.table import spread_line, title
 from pipeline.learning import StreamRegressor
 from pipeline.messages.estimate import read_estimate
 from pipeline.prediction.estimators import LinearRegressor

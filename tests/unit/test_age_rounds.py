@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pipeline.api.sample import of_sample
-from pipeline.api.text import table as shown
+from pipeline.api.table import table as shown
 from pipeline.cli.change import change
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
 from pipeline.methods import method_of, revision_of

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.testing import assert_allclose
 
-from pipeline.api.text import information_line, line
+from pipeline.api.table import information_line, line
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError, StateError
 from pipeline.estimators.forgetting import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import veilstream as vs
-from pipeline.api.text import intervals_table, target_line
+from pipeline.api.table import intervals_table, target_line
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import kept_of
 from pipeline.study_file.load import parse_study

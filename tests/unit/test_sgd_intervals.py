@@ -13,7 +13,7 @@ from rich.console import Console
 from scipy import stats
 
 from benchmarks.limit_law import covariance, moments, standard_errors
-from pipeline.api.text import intervals_table
+from pipeline.api.table import intervals_table
 from pipeline.errors import ConfigError, NumericError
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.losses.linear import Linear

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pipeline.api.text import short_table, table
+from pipeline.api.table import short_table, table
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task

@@ -1,0 +1,159 @@
+"""What commands share: the study argument, options that several have, output."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from infra import saying
+from pipeline.errors import ConfigError
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.results import FitMessage
+from pipeline.methods import require_live
+from pipeline.methods import task_of as make_task
+from pipeline.methods.offline import guarantee_of
+from pipeline.prediction.estimators import rule_of
+from pipeline.release.task import Task
+from pipeline.study_file.load import load_study
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: Says something to people.
+say = saying.say
+#: Characters of a line where there is no terminal: more than any table has.
+WIDE = 1000
+FILE = click.Path(dir_okay=False, path_type=Path)
+STUDY = click.argument("study", type=FILE)
+INPUT = click.option(
+    "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
+)
+FORMAT = click.option(
+    "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
+    help="What standard input holds.",
+)  # fmt: skip
+CLIENT_COLUMN = click.option(
+    "--client-column", help="Column that says whose record it is; default: one client."
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+
+ACCEPT_LOSS = click.option(
+    "--accept-loss", is_flag=True, help="Begin with what is left of the log, if its start is gone."
+)
+
+SAVE_MODEL = click.option(
+    "--save-model", "save_model_to", type=FILE,
+    help="Write the estimate as a model file, for `veilstream predict --model`.",
+)  # fmt: skip
+
+
+def confirmed(question: str) -> Callable[[Command], Command]:
+    """Have a command ask before it begins, unless it is called with --yes."""
+
+    def ask(context: click.Context, _: click.Parameter, yes: bool) -> None:
+        # a shell that completes words runs nothing
+        if not (yes or context.resilient_parsing):
+            agree(question)
+
+    return click.option("--yes", is_flag=True, expose_value=False, callback=ask, help="Do not ask.")
+
+
+def agree(question: str) -> None:
+    """Ask, and end the command unless the answer is yes."""
+    try:
+        agreed = click.confirm(question)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError(
+            "nobody answered, and nothing was done: where there is no terminal to ask at, "
+            "--yes says that you are sure"
+        ) from None
+    if not agreed:
+        raise click.Abort
+
+
+class Group(click.Group):
+    """A group that lists its commands with whole sentences, over as many lines as they take."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them; see click."""
+        rows = [
+            (name, self.commands[name].get_short_help_str(1000)) for name in self.list_commands(ctx)
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def task_of(path: Path) -> Task:
+    """Load a study file and say loudly if it keeps no privacy."""
+    return _said(make_task(load_study(path)))
+
+
+def live_task_of(path: Path, doing: str, level: str | None = None) -> Task:
+    """Load a study file for a live stream, as `task_of`.
+
+    doing: Who asks, such as "a worker".
+    level: As `Task` takes it.
+
+    Raises ConfigError if its kind of estimator runs in `veilstream fit` alone, or it has no such
+    level.
+    """
+    study = load_study(path)
+    require_live(study, doing)
+    return _said(make_task(study, level))
+
+
+def _said(task: Task) -> Task:
+    if not task.study.private:
+        say(
+            f'WARNING: study {task.study.name!r} has mechanism = "{task.study.privacy.mechanism}": '
+            f"nobody's data is protected ({guarantee_of(task).guarantee})"
+        )
+    return task
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return a time that was given as 30s, 10m, 1h or 1d; ConfigError if it is none."""
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text, flags=re.ASCII)
+    if found is None or not int(found[1]):
+        raise ConfigError(f"{option}: it must be a time, such as 30s, 10m, 1h or 1d")
+    return float(int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]])
+
+
+def save_model(task: Task, message: EstimateMessage | FitMessage, path: Path) -> None:
+    """Write an estimate as a model file, and say so.
+
+    Raises ConfigError if it belongs to another study or revision, or the file cannot be written;
+    NumericError if nothing has been folded yet.
+    """
+    rule_of(task, message).save(path)
+    say(f"wrote {path}")
+
+
+def show(*drawn: RenderableType) -> None:
+    """Print tables whole: a terminal folds their cells, a file has lines as long as they are."""
+    from rich.console import Console  # noqa: PLC0415  an import takes a tenth of a second
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    for one in drawn:
+        for table in (one, *getattr(one, "renderables", ())):
+            for column in getattr(table, "columns", ()):
+                column.overflow = "fold"
+        console.print(one)
+
+
+def put(data: Any) -> None:
+    """Print one JSON document on one line."""
+    sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
+    sys.stdout.flush()
