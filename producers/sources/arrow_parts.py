@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Protocol
 
 from pipeline.errors import DataError
-from pipeline.extras import extra
+from pipeline.settings import extra
 
 #: Records that are made from a part at a time.
 STEP = 1000

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline.errors import DataError
-from pipeline.extras import extra
+from pipeline.settings import extra
 from producers.sources.sql_spec import TableSpec
 
 #: Who writes tables now; those with numbers below 16384 are PostgreSQL's own.
