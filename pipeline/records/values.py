@@ -6,9 +6,12 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +28,16 @@ Faults = dict[int, RecordError]
 _ALIKE = {float, int, bool, type(None), dict, list}
 
 
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A value of a source that Python has none for, such as a day of the year 10000.
+
+    kind: Its type, as the source calls it.
+    """
+
+    kind: str
+
+
 def plain(value: object) -> object:
     """Return a number, text or truth value of NumPy as Python's own; all else as it is."""
     # a time is no number, although NumPy gives it as one
@@ -36,7 +49,7 @@ def plain(value: object) -> object:
 def text_of(value: object, name: str) -> str:
     """Return a value as text without blanks at its ends; true and false are "1" and "0".
 
-    Raises RecordError if there is none.
+    Raises RecordError if there is none, or its type is none of a number, a text or a truth value.
     """
     if isinstance(value, str):
         return value.strip()
@@ -45,7 +58,16 @@ def text_of(value: object, name: str) -> str:
         raise RecordError(f"column {name!r}: missing")
     if isinstance(value, bool):
         return str(int(value))
-    return str(value).strip()
+    if isinstance(value, int | float | Decimal | UUID):
+        return str(value)
+    raise RecordError(
+        f"column {name!r}: a value of type {_type_of(value)}; allowed are numbers, texts and "
+        "truth values"
+    )
+
+
+def _type_of(value: object) -> str:
+    return value.kind if isinstance(value, Foreign) else type(value).__name__
 
 
 def number_of(value: object, name: str) -> float:
@@ -192,9 +214,12 @@ def time_of(value: object, column: str) -> int:
     """
     found = milliseconds_of(value)
     if found is None:
+        typed = "" if value is None or isinstance(value, str | int | float) else (
+            f" but type {_type_of(value)}"
+        )  # fmt: skip
         raise RecordError(
-            f"column {column!r} holds no time: allowed are RFC 3339 with a zone and numbers of "
-            "seconds or milliseconds since 1970"
+            f"column {column!r} holds no time{typed}: allowed are RFC 3339 with a zone and numbers "
+            "of seconds or milliseconds since 1970"
         )
     if found < 0:
         raise RecordError(f"column {column!r} holds a time before 1970")

@@ -1,0 +1,236 @@
+"""Files that real users have: what a client makes of each, from its head to its last record.
+
+Each case is made here. Where SOURCE_CASES names a folder, the files in it of these names are read
+as well.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import DataError
+from pipeline.methods import task_of
+from pipeline.records.encode import Encoder
+from pipeline.records.values import time_of
+from pipeline.settings import Settings
+from pipeline.study import parse_study
+from producers.admission import looks_of
+from producers.heads import Head
+from producers.intake import GOOD, encoded
+from producers.source_look import look_at_source
+from producers.sources import open_source
+
+STUDY = """
+[study]
+name = "t1"
+[data]
+response = { name = "y", positive = "1", negative = "0" }
+[data.features]
+a = { min = 0, max = 10 }
+b = { min = -1000, max = 1000 }
+c = { kind = "category", levels = ["north", "south"] }
+[estimator]
+loss = "logistic"
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 4.0
+delta = 1e-6
+[window]
+records = 50
+"""
+TASK = task_of(parse_study(STUDY))
+RECORDS = 120
+
+
+class Found(NamedTuple):
+    """What came of a source: its slots, its usable records, and why others are not."""
+
+    slots: int
+    used: int
+    faults: Counter[str]
+
+
+def rows(count: int = RECORDS) -> dict[str, list[Any]]:
+    return {
+        "a": [at % 10 + 0.5 for at in range(count)],
+        "b": [123.5 * (-1) ** at for at in range(count)],
+        "c": ["north" if at % 3 else "south" for at in range(count)],
+        "y": [at % 2 for at in range(count)],
+    }
+
+
+def parquet(other: pa.Array | None = None, count: int = RECORDS, **columns: Any) -> Any:
+    def made(path: Path) -> str:
+        more = {} if other is None else {"t": other}
+        pq.write_table(pa.table({**rows(count), **columns, **more}), path, row_group_size=1000)
+        return str(path)
+
+    return made
+
+
+def far(kind: pa.DataType, value: int, count: int = RECORDS, first: int = 0) -> pa.Array:
+    bits = pa.int32() if kind.bit_width == 32 else pa.int64()
+    return pa.array([value if at >= first else 0 for at in range(count)], bits).view(kind)
+
+
+def text(count: int = RECORDS, **columns: Callable[[int], str]) -> list[str]:
+    """Return lines of CSV, the header first; a column is replaced or added by its name."""
+    found = {name: [str(value) for value in values] for name, values in rows(count).items()}
+    found |= {name: [value(at) for at in range(count)] for name, value in columns.items()}
+    return [",".join(found), *map(",".join, zip(*found.values(), strict=True))]
+
+
+def written(lines: list[str], end: str = "\n") -> Callable[[Path], str]:
+    def made(path: Path) -> str:
+        path.write_bytes((end.join(lines) + end).encode())
+        return str(path)
+
+    return made
+
+
+def mismatch(path: Path) -> str:
+    """Write a file whose row group says 130 rows, and whose pages have 120."""
+    pq.write_table(pa.table(rows()), path, row_group_size=1000, compression="none")
+    raw = path.read_bytes()
+    # thrift: zigzag varints of 120 are F0 01, those of 130 are 84 02; only the footer changes
+    footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    start, end = raw[:footer], raw[footer:]
+    path.write_bytes(start + end.replace(b"\xf0\x01", b"\x84\x02"))
+    return str(path)
+
+
+def table(path: Path) -> str:
+    names = rows()
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a, b, c, y, img BLOB)")
+        database.executemany(
+            "INSERT INTO t (a, b, c, y, img) VALUES (?, ?, ?, ?, x'ff00')",
+            zip(*names.values(), strict=True),
+        )
+    database.close()
+    return f"sqlite://{path}?table=t&key=id"
+
+
+UTC_NS = pa.array([1_700_000_000_000_000_001 + at for at in range(RECORDS)])
+CASES: dict[str, Callable[[Path], str]] = {
+    "minimal_date.parquet": parquet(far(pa.date32(), 9, 4), 4),
+    "decimal_dict_bool.parquet": parquet(
+        a=pa.array([Decimal(at % 10) for at in range(RECORDS)], pa.decimal128(9, 2)),
+        c=pa.array(rows()["c"]).dictionary_encode(),
+        y=pa.array([at % 2 == 1 for at in range(RECORDS)]),
+    ),
+    "date_time.parquet": parquet(pa.array([datetime.date(2024, 1, 1)] * RECORDS)),
+    "nanos_utc_time.parquet": parquet(UTC_NS.cast(pa.timestamp("ns", "UTC"))),
+    "time64_other.parquet": parquet(UTC_NS.cast(pa.int64()).view(pa.time64("ns"))),
+    "duration_other.parquet": parquet(far(pa.duration("ns"), 1)),
+    "far_future_other_column.parquet": parquet(far(pa.timestamp("us"), 2**62)),
+    "far_past_other_column.parquet": parquet(far(pa.timestamp("us"), -(2**62))),
+    "date32_out_of_range_other.parquet": parquet(far(pa.date32(), 2**30)),
+    "unknown_zone_other.parquet": parquet(far(pa.timestamp("us", "Mars/Olympus"), 1)),
+    "invalid_utf8_other.parquet": parquet(pa.array([b"\xff"] * RECORDS).view(pa.string())),
+    "until_10000.parquet": parquet(far(pa.timestamp("us"), 2**62, 2400, 2300), 2400),
+    "rows_mismatch.parquet": mismatch,
+    "blob.db": table,
+}
+
+
+def of_cases(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the cases of names and sources: made here, and in a folder that somebody names."""
+    for name, make in CASES.items():
+        yield name, make(folder / name)
+    if given := os.environ.get("SOURCE_CASES"):
+        for path in sorted(Path(given).iterdir()):
+            spec = f"sqlite://{path}?table=t&key=id" if path.suffix == ".db" else str(path)
+            if path.suffix in (".csv", ".parquet", ".db"):
+                yield path.name, spec
+
+
+def read(spec: str, time: str | None = None) -> Found:
+    """Read a source as a client does; DataError where it refuses it."""
+    encoder, why, slots, used = Encoder(TASK.study), Counter[str](), 0, 0
+    looks_of(spec, follow=False, check=encoder.check_columns)
+    wanted = [*encoder.columns, *([time] if time else [])]
+    source = open_source(spec, None, folder=Path(), columns=wanted)
+    try:
+        while not source.ended:
+            found = source.read(1000, 0.1)
+            note = (lambda record: time_of(record.get(time), time)) if time else None
+            block, reasons = encoded(encoder, note, found)
+            slots, used = slots + len(found), used + block.usable
+            why.update(reason for reason in reasons if reason != GOOD)
+    finally:
+        source.close()
+    return Found(slots, used, why)
+
+
+#: What must happen: the number of records that are all used, or what the refusal says.
+MUST: dict[str, int | str] = {
+    **dict.fromkeys(CASES, RECORDS),
+    "minimal_date.parquet": 4,
+    "until_10000.parquet": 2400,
+    "rows_mismatch.parquet": "130 records, and that has 120",
+}
+
+
+def test_every_case_is_read_or_refused_by_its_cause(tmp_path: Path) -> None:
+    for name, spec in of_cases(tmp_path):
+        must = MUST[name]
+        if isinstance(must, int):
+            assert read(spec) == (must, must, Counter()), name
+            assert look_at_source(TASK, Settings(), spec).said.endswith("can be used"), name
+        else:
+            for use in (read, lambda spec: look_at_source(TASK, Settings(), spec)):
+                with pytest.raises(DataError, match=re.escape(must)):
+                    use(spec)
+
+
+def test_a_time_is_read_from_its_column_or_refused_with_its_type(tmp_path: Path) -> None:
+    for name, spec in of_cases(tmp_path):
+        if name == "nanos_utc_time.parquet":
+            assert read(spec, "t").used == RECORDS
+        elif name == "date_time.parquet":
+            assert next(iter(read(spec, "t").faults)).startswith(
+                "column 't' holds no time but type date: allowed are RFC 3339"
+            )
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (far(pa.date32(), 9), "date"),
+        (far(pa.timestamp("us"), 2**62), "timestamp[us]"),
+        (pa.array([b"1"] * RECORDS), "bytes"),
+        (far(pa.duration("us"), 9), "timedelta"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a", "c", "y"])
+def test_a_value_that_cannot_be_used_is_set_aside_with_its_type(
+    name: str, column: pa.Array, kind: str, tmp_path: Path
+) -> None:
+    found = read(parquet(**{name: column})(tmp_path / "x.parquet"))
+    assert found.faults == {
+        f"column {name!r}: a value of type {kind}; allowed are numbers, texts and truth values": 120
+    }
+
+
+@pytest.mark.parametrize("value", [datetime.date(2024, 1, 1), Decimal(1), b"x", [b"x"]])
+def test_a_value_of_any_type_has_a_place_in_a_mark(value: object) -> None:
+    marks = []
+    for first in (value, "other"):
+        head = Head()
+        for at in range(4):
+            head.take({"x": at, "t": first})
+        marks.append(head.marks[4])
+    assert marks[0] != marks[1]
