@@ -35,10 +35,11 @@ def look_at_source(task: Task, settings: Settings, spec: str) -> Seen:
     """
     if kind_of(spec) == "input" or spec.startswith("mqtt"):
         return Seen("not looked at: what is read of it is taken from it")
-    source = open_source(spec, None, folder=Path(), settings=settings)
+    encoder = Encoder(task.study)
+    source = open_source(spec, None, folder=Path(), settings=settings, columns=encoder.columns)
     try:
         if source.columns is not None:
-            Encoder(task.study).check_columns(source.columns)
+            encoder.check_columns(source.columns)
         # as many as the client's own test takes, so that both come to the same end
         slots, until = max(SLOTS, Trial.of(task).slots), time.monotonic() + PATIENCE
         found = look(task, source, Held(), None, slots, lambda: time.monotonic() >= until)

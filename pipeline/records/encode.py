@@ -121,6 +121,11 @@ class Encoder:
         self.dummy = dummy_of(study)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return (*self.features.names, self.response.name, *self.level_columns)
+
+    @property
     def level_columns(self) -> tuple[str, ...]:
         """The column with the levels of records; none where the study has none."""
         return self._levels.columns

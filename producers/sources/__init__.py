@@ -21,7 +21,7 @@ Every record takes a slot, good or bad; see `base`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
@@ -115,6 +115,7 @@ def open_source(
     settings: Settings | None = None,
     say: Callable[[str], None] = lambda _: None,
     skip_lost: bool = False,
+    columns: Collection[str] | None = None,
 ) -> Source:
     """Open a source of raw records.
 
@@ -131,6 +132,7 @@ def open_source(
     settings: Which Kafka a topic is on; only clients read one.
     say: Told of what people should know of it.
     skip_lost: Whether to go on behind what was pushed, and is lost.
+    columns: Those that are needed: no source of columns with types reads others. None: all.
 
     Raises DataError if the source cannot be opened, or does not fit the position; of a topic
     BrokerError, ConfigError if Kafka cannot be asked.
@@ -139,7 +141,7 @@ def open_source(
         _check_form(form)
         return _open_input(position, folder, form, stream)
     if room := _room(spec):
-        asked = Opening(position, folder, follow, form, stream, settings, say, skip_lost)
+        asked = Opening(position, folder, follow, form, stream, settings, say, skip_lost, columns)
         return room.opened(spec, asked)
     if match := _SHUTTLE.fullmatch(spec):
         return ShuttleRows(int(match[1]), int(match[2]), position)

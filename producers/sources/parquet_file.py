@@ -18,7 +18,7 @@ from pipeline.errors import DataError
 from pipeline.extras import extra
 from pipeline.records.batches import Batch
 from pipeline.records.features import there
-from producers.sources.arrow_parts import named_once
+from producers.sources.arrow_parts import named_once, values_of
 
 
 def parquet_batches(
@@ -73,16 +73,14 @@ def _values(column: Any) -> NDArray[Any]:
     if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         coded = column if pa.types.is_dictionary(kind) else column.dictionary_encode()
         # one object for each different text; the last one stands for missing
-        texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        texts = np.array([*values_of(coded.dictionary), None], dtype=object)
         found: NDArray[Any] = texts[_numbers(coded.indices, -1)]
         return found
-    if pa.types.is_boolean(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
-        return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
     whole = pa.types.is_decimal(kind) and kind.scale == 0
-    if whole or (pa.types.is_integer(kind) and column.null_count):
+    named = pa.types.is_boolean(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind)
+    if named or whole or (pa.types.is_integer(kind) and column.null_count):
         # floats would make one of several large numbers, which may name clients
-        exact = [None if value is None else int(value) for value in column.to_pylist()]
-        return np.fromiter(exact, dtype=object, count=len(exact))
+        return np.fromiter(values_of(column), dtype=object, count=len(column))
     if pa.types.is_decimal(kind):
         column = column.cast(pa.float64())
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
