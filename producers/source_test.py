@@ -13,7 +13,7 @@ from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Encoder
 from pipeline.release.task import Task
-from pipeline.release.usable import Trial, declares_texts, worded
+from pipeline.release.usable import Trial, worded
 from producers.database import Database
 from producers.event_time import EventTimes
 from producers.intake import GOOD, encoded
@@ -41,7 +41,8 @@ class Looked:
     """What the first slots of a source hold.
 
     slots, usable: How many there are, and how many of them hold a record that can be used.
-    undeclared: How many hold a class or level that the study does not declare.
+    undeclared: How many hold a class or level that the study does not declare, or a number in a
+        form that is not read.
     faults: Of all that cannot be used, by kind.
     outside: How many values of the usable ones lie outside their range, by column.
     """
@@ -192,7 +193,7 @@ def passed(
     if trial.threshold(tested) > 0:
         number = tests.number(study, stamp) if trial.scale else 1
         standing = not 0 < number <= MOST_TESTS
-        if standing or _refuses(task, trial, found):
+        if standing or _refuses(trial, found):
             if trial.scale and not standing:
                 tests.refuse(study, number, stamp)
             raise _refusal(name, found, number if trial.scale else None)
@@ -206,14 +207,14 @@ def passed(
     return held
 
 
-def _refuses(task: Task, trial: Trial, found: Looked) -> bool:
+def _refuses(trial: Trial, found: Looked) -> bool:
     """Draw the noise of both counts, and return whether the source is refused."""
     noise = (0, 0)
     if trial.scale:
         drawn = DiscreteLaplace(trial.scale).draw(2, SecureStream())
         noise = int(drawn[0]), int(drawn[1])
     few = trial.refuses(found.usable, found.slots, noise[0])
-    return few or (declares_texts(task) and trial.mistakes(found.undeclared, found.slots, noise[1]))
+    return few or trial.mistakes(found.undeclared, found.slots, noise[1])
 
 
 def _refusal(name: str, found: Looked, number: int | None) -> DataError:
@@ -236,6 +237,6 @@ def _refusal(name: str, found: Looked, number: int | None) -> DataError:
     return DataError(
         f"source {name!r}: it is refused, and nothing was spent. {found.told()}{tries}. The data "
         f"owner must correct the source{kept}, or the operator the study's [data]: classes and "
-        "levels are compared letter by letter. If the source really is like this, start once "
-        "with --accept-unusable"
+        "levels are compared letter by letter, and numbers have a decimal point and nothing else. "
+        "If the source really is like this, start once with --accept-unusable"
     )

@@ -132,7 +132,7 @@ class Encoder:
 
     @property
     def refusals(self) -> frozenset[str]:
-        """Faults of values that the study does not declare: classes and levels, misspelt mostly."""
+        """Faults of values that are misspelt, mostly: undeclared ones, and forms of numbers."""
         return frozenset({*self.features.refusals, *self.response.refusals})
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,15 @@ from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
 from pipeline.records.classes import Codes
-from pipeline.records.values import Faults, Record, number_of, numbers_in, numbers_of, picked
+from pipeline.records.values import (
+    Faults,
+    Record,
+    misspelt,
+    number_of,
+    numbers_in,
+    numbers_of,
+    picked,
+)
 from pipeline.study import Study
 from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import Encoding
@@ -62,8 +71,9 @@ class Features:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """What is said of a level that the study does not declare, for each category."""
-        return tuple(codes.refusal for codes in self._codes.values())
+        """What is said of undeclared levels, and of numbers that are written in other forms."""
+        numbers = (misspelt(name) for name in self.names if name not in self._codes)
+        return (*(codes.refusal for codes in self._codes.values()), *chain.from_iterable(numbers))
 
     def check_columns(self, columns: Sequence[str], *others: str) -> None:
         """Refuse a source that lacks a feature, or one of the `others`.

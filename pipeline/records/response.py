@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
 from pipeline.records.classes import Codes
-from pipeline.records.values import Faults, number_of, numbers_in, numbers_of, plain
+from pipeline.records.values import Faults, misspelt, number_of, numbers_in, numbers_of, plain
 from pipeline.study import Study
 from pipeline.types import Vector
 
@@ -32,7 +32,7 @@ class Response(Protocol):
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """What is said of a value that the study does not declare; of numbers there is none."""
+        """What is said of an undeclared class, or of numbers that are written in other forms."""
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return a value encoded, as a record or a caller has it, and whether it was clipped.
@@ -66,9 +66,8 @@ class NumberResponse:
     centre, unit: A response is centre + unit times its encoded form.
     """
 
-    refusals: tuple[str, ...] = ()
-
     def __init__(self, name: str, low: float, high: float, *, whole: bool) -> None:
+        self.refusals: tuple[str, ...] = misspelt(name)
         self.name, self._low, self._high, self._whole = name, low, high, whole
         self.centre = 0.0 if whole else low / 2 + high / 2
         self.unit = 1.0 if whole else high / 2 - low / 2

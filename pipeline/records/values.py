@@ -26,6 +26,24 @@ Faults = dict[int, RecordError]
 #: Types whose values Python's `float` reads as `number_of` does, or refuses with it; of texts only
 #: those without a "_" are read alike.
 _ALIKE = {float, int, bool, type(None), dict, list}
+#: Forms of numbers that mostly the large or the negative ones of a column have: to leave those
+#: records out moves every estimate. Each is a group of the expression below.
+_FORMS = tuple(
+    f"a number with {form}; allowed are digits, a decimal point, and - before negative ones"
+    for form in (
+        "thousands separators", "a decimal comma", "a minus that is not the ASCII one",
+        "a minus behind it or in brackets", "a percent sign", "a sign of currency",
+    )
+)  # fmt: skip
+_WRITTEN = re.compile(
+    r"([-+\u2212]?\d{1,3}(?:(?:,\d{3})+|(?:\.\d{3})+|(?:[ '\u2019\u00a0\u2009\u202f]\d{3})+)"
+    r"(?:[.,]\d+)?)"
+    r"|([-+\u2212]?\d*,\d+(?:[eE][-+]?\d+)?)"
+    r"|([\u2010-\u2015\u2212\ufe63\uff0d]\s*[\d.,]+(?:[eE][-+]?\d+)?)"
+    r"|([\d.,]+-|\([\d.,]+\))"
+    r"|([-+\u2212]?[\d.,]+\s*[%\u2030])"
+    r"|([-+]?[$\u00a3\u00a5\u20ac]\s*[-+]?[\d.,]+|[-+]?[\d.,]+\s*[$\u00a3\u00a5\u20ac])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +88,11 @@ def _type_of(value: object) -> str:
     return value.kind if isinstance(value, Foreign) else type(value).__name__
 
 
+def misspelt(name: str) -> tuple[str, ...]:
+    """Return what `number_of` says of numbers that are written in no form that it reads."""
+    return tuple(f"column {name!r}: {said}" for said in _FORMS)
+
+
 def number_of(value: object, name: str) -> float:
     """Return a value as a finite number; RecordError if it is missing or no finite number."""
     if not isinstance(value, (str, float, int)):
@@ -82,7 +105,10 @@ def number_of(value: object, name: str) -> float:
     try:
         number = float(value)
     except (ValueError, OverflowError):
-        said = "missing" if isinstance(value, str) and not value.strip() else "not a number"
+        text = value if isinstance(value, str) else "?"
+        form = _WRITTEN.fullmatch(text)
+        said = _FORMS[form.lastindex - 1] if form and form.lastindex else "not a number"
+        said = said if text else "missing"
         raise RecordError(f"column {name!r}: {said}") from None
     if not math.isfinite(number):
         raise RecordError(f"column {name!r}: not a finite number")

@@ -10,6 +10,7 @@ import datetime
 import os
 import re
 import sqlite3
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -20,16 +21,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, RecordError
 from pipeline.methods import task_of
 from pipeline.records.encode import Encoder
-from pipeline.records.values import time_of
+from pipeline.records.values import misspelt, number_of, time_of
 from pipeline.settings import Settings
 from pipeline.study import parse_study
 from producers.admission import looks_of
+from producers.client_store import ClientStore
 from producers.heads import Head
 from producers.intake import GOOD, encoded
 from producers.source_look import look_at_source
+from producers.source_test import Held, passed
 from producers.sources import open_source
 
 STUDY = """
@@ -143,6 +146,9 @@ CASES: dict[str, Callable[[Path], str]] = {
     "until_10000.parquet": parquet(far(pa.timestamp("us"), 2**62, 2400, 2300), 2400),
     "rows_mismatch.parquet": mismatch,
     "blob.db": table,
+    "thousands.csv": written(text(b=lambda at: f'"{1000 * (at % 3) + at:,}.5"')),
+    "unicode_minus.csv": written(text(b=lambda at: f"{chr(8722) if at % 2 else ''}{at}.5")),
+    "percent.csv": written(text(a=lambda at: f"{at % 10}%")),
 }
 
 
@@ -155,6 +161,25 @@ def of_cases(folder: Path) -> Iterator[tuple[str, str]]:
             spec = f"sqlite://{path}?table=t&key=id" if path.suffix == ".db" else str(path)
             if path.suffix in (".csv", ".parquet", ".db"):
                 yield path.name, spec
+
+
+def admit(spec: str) -> Held:
+    """Have a client test a source before its first release."""
+    encoder = Encoder(TASK.study)
+    columns = encoder.columns
+    looks_of(spec, follow=False, check=encoder.check_columns)
+    source = open_source(spec, None, folder=Path(), columns=columns)
+    with tempfile.TemporaryDirectory() as folder, ClientStore(Path(folder) / "s.db", "s") as store:
+        store.open_stream(TASK, "csv:data.csv")
+        try:
+            found = passed(
+                TASK, source, store.tests, name="x", stamp="", accept=False, times=None,
+                stopped=lambda: False, say=lambda _: None, report=lambda _: None,
+            )  # fmt: skip
+        finally:
+            source.close()
+    assert found is not None
+    return found
 
 
 def read(spec: str, time: str | None = None) -> Found:
@@ -180,6 +205,9 @@ MUST: dict[str, int | str] = {
     **dict.fromkeys(CASES, RECORDS),
     "minimal_date.parquet": 4,
     "until_10000.parquet": 2400,
+    "thousands.csv": "a number with thousands separators",
+    "unicode_minus.csv": "a number with a minus that is not the ASCII one",
+    "percent.csv": "a number with a percent sign",
     "rows_mismatch.parquet": "130 records, and that has 120",
 }
 
@@ -189,11 +217,37 @@ def test_every_case_is_read_or_refused_by_its_cause(tmp_path: Path) -> None:
         must = MUST[name]
         if isinstance(must, int):
             assert read(spec) == (must, must, Counter()), name
+            assert len(admit(spec).slots) == min(must, 50)
             assert look_at_source(TASK, Settings(), spec).said.endswith("can be used"), name
         else:
-            for use in (read, lambda spec: look_at_source(TASK, Settings(), spec)):
+            uses = [admit, lambda spec: look_at_source(TASK, Settings(), spec)]
+            for use in uses:
                 with pytest.raises(DataError, match=re.escape(must)):
                     use(spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        *((text, "thousands separators") for text in ("1,234", "-1.234.567", "1 234,5", "1'234")),
+        *((text, "a decimal comma") for text in ("3,5", ",5", "-12,34")),
+        *((text, "a minus that") for text in ("\u22125", "\u20131.5", "\u2212 1,000")),
+        *((text, "a minus behind") for text in ("5-", "(1.5)", "(1,000.0)")),
+        *((text, "a percent sign") for text in ("5%", "-5.5 %")),
+        *((text, "a sign of currency") for text in ("$5", "-$1,000", "5 \u20ac")),
+    ],
+)
+def test_a_number_in_another_form_is_refused_by_its_form(text: str, form: str) -> None:
+    with pytest.raises(RecordError, match=f"a number with {form}") as caught:
+        number_of(f" {text}", "a")
+    assert str(caught.value) in misspelt("a")
+
+
+@pytest.mark.parametrize("text", ["", "one", "1-2", "2024-01-01", "1,,2", "%", "10:30", "0x1f"])
+def test_a_text_that_is_no_number_is_none_of_these_forms(text: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        number_of(text, "a")
+    assert str(caught.value) not in misspelt("a")
 
 
 def test_a_time_is_read_from_its_column_or_refused_with_its_type(tmp_path: Path) -> None:
