@@ -139,7 +139,7 @@ def open_source(
     """
     if spec == "-":
         _check_form(form)
-        return _open_input(position, folder, form, stream)
+        return _open_input(position, folder, form, stream, say)
     if room := _room(spec):
         asked = Opening(position, folder, follow, form, stream, settings, say, skip_lost, columns)
         return room.opened(spec, asked)
@@ -158,7 +158,9 @@ def open_source(
         )
     tape = Tape(Path(spec), follow)
     try:
-        return CsvFile(tape, position) if kind == ".csv" else JsonLinesFile(tape, position)
+        if kind == ".csv":
+            return CsvFile(tape, position, say=say)
+        return JsonLinesFile(tape, position)
     except BaseException:
         tape.close()
         raise
@@ -199,11 +201,14 @@ def _check_form(form: str) -> None:
         )
 
 
-def _open_input(position: bytes | None, folder: Path, form: str, stream: BinaryIO | None) -> Source:
+def _open_input(
+    position: bytes | None, folder: Path, form: str, stream: BinaryIO | None,
+    say: Callable[[str], None],
+) -> Source:  # fmt: skip
     spool = Spool(folder, form, stream or open_input())
     try:
         if form == "csv":
-            return CsvFile(spool, position, spool.columns())
+            return CsvFile(spool, position, spool.columns(), say)
         return JsonLinesFile(spool, position)
     except BaseException:
         spool.close()
