@@ -146,21 +146,24 @@ def look(
 ) -> Looked:  # fmt: skip
     """Read the first slots of a source, or what there is before a window falls due.
 
+    held: What was read of them before; it takes the others.
+
     report: Told again and again how many are still awaited.
     """
     note = None if times is None else times.time_of
-    encoder, faults = Encoder(task.study), Counter[str]()
-    seconds, usable = task.study.window.seconds, 0
+    encoder, seconds = Encoder(task.study), task.study.window.seconds
     while len(held.slots) < slots and not source.ended and not stopped():
         if held.opened is not None and seconds and time.monotonic() - held.opened >= seconds:
             break
         if new := source.read(min(STEP, slots - len(held.slots)), 0.2):
             held.opened = held.opened or time.monotonic()
             held.slots += new
-            block, reasons = encoded(encoder, note, new)
-            usable += block.usable
-            faults.update(reasons)
         report(slots - len(held.slots))
+    usable, faults = 0, Counter[str]()
+    for start in range(0, len(held.slots), STEP):
+        block, reasons = encoded(encoder, note, held.slots[start : start + STEP])
+        usable += block.usable
+        faults.update(reasons)
     del faults[GOOD]
     undeclared = sum(faults[refusal] for refusal in encoder.refusals)
     return Looked(len(held.slots), usable, undeclared, faults, encoder.clipped)

@@ -105,18 +105,15 @@ class Trial:
 def refusal_of(task: Task, usable: int, undeclared: int, slots: int) -> str:
     """Return why a client would refuse a source like this at its start; empty if it would not.
 
-    usable, undeclared: How many of so many slots can be used, and hold a class or a level that the
-        study does not declare.
+    usable, undeclared, slots: Of its first slots, as many as `Trial.slots` or as it has: as for
+        `Trial.refuses` and `Trial.mistakes`.
     """
     trial = Trial.of(task)
-    # the client's own test has so many slots, and the threshold depends on it
-    tested = min(slots, trial.slots)
-    share = tested / slots if slots else 0.0
-    if trial.threshold(tested) <= 0:
+    if trial.threshold(slots) <= 0:
         return ""
-    if trial.refuses(round(usable * share), tested, 0):
+    if trial.refuses(usable, slots, 0):
         return "hardly any of its records can be used"
-    if trial.mistakes(round(undeclared * share), tested, 0):
+    if trial.mistakes(undeclared, slots, 0):
         return (
             "too many of its records hold a class or a level that the study does not declare, or a "
             "number in a form that is not read"

@@ -81,14 +81,25 @@ class ArrowFile:
                     f"{self._name}: a part of it is damaged; the data owner must write it anew"
                 ) from error
             if seen != size:
-                raise DataError(
-                    f"{self._name}: it says that a part of it has {size} records, and that has "
-                    f"{'more' if seen > size else seen}; the data owner must write it anew"
-                )
+                raise miscounted(self._name, size, seen)
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
+
+
+def row_groups(file: Any) -> list[int]:
+    """Return how many records the parts of a Parquet file have, as it says."""
+    about = file.metadata
+    return [int(about.row_group(at).num_rows) for at in range(about.num_row_groups)]
+
+
+def miscounted(name: str, said: int, seen: int) -> DataError:
+    """Return the error of a file that has other numbers of records than it says."""
+    return DataError(
+        f"{name}: it says that it, or a part of it, has {said} records, and that has "
+        f"{'more' if seen > said else seen}; the data owner must write it anew"
+    )
 
 
 def records_of(batch: Any) -> list[dict[str, object]]:
@@ -139,8 +150,7 @@ class _Parquet:
     def __init__(self, stream: BinaryIO) -> None:
         parquet = extra("pyarrow.parquet", "a Parquet file", "arrow")
         self._file = parquet.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-        self.schema, about = self._file.schema_arrow, self._file.metadata
-        self.sizes = [about.row_group(at).num_rows for at in range(about.num_row_groups)]
+        self.schema, self.sizes = self._file.schema_arrow, row_groups(self._file)
 
     def batches(self, part: int, columns: list[str]) -> Iterator[Any]:
         found: Iterator[Any] = self._file.iter_batches(

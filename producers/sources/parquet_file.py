@@ -18,7 +18,7 @@ from pipeline.errors import DataError
 from pipeline.extras import extra
 from pipeline.records.batches import Batch
 from pipeline.records.features import there
-from producers.sources.arrow_parts import named_once, values_of
+from producers.sources.arrow_parts import miscounted, named_once, row_groups, values_of
 
 
 def parquet_batches(
@@ -38,13 +38,15 @@ def parquet_batches(
         if missing:
             like = there(names, missing, of_file=False)
             raise DataError(f"{path.name} has no column {', '.join(map(repr, missing))}{like}")
-        done, total = 0, int(file.metadata.num_rows)
+        done, total = 0, sum(row_groups(file))
         every = [*columns, *(name for name in optional if name in names)]
         try:
             for part in file.iter_batches(size, columns=every, use_threads=False):
                 found = {name: _values(part.column(name)) for name in every}
                 done += part.num_rows
                 yield Batch(found, np.zeros(part.num_rows, dtype=bool), done / max(total, 1))
+            if done != total:
+                raise miscounted(path.name, total, done)
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{path.name}: a part of it is damaged; the data owner must write it anew"

@@ -23,9 +23,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import DataError, RecordError
+from pipeline.library.sample_values import read_sample
 from pipeline.methods import task_of
 from pipeline.records.encode import Encoder
 from pipeline.records.values import misspelt, number_of, time_of
+from pipeline.release.usable import worded
 from pipeline.settings import Settings
 from pipeline.study import parse_study
 from producers.admission import looks_of
@@ -213,6 +215,18 @@ def read(spec: str, time: str | None = None) -> Found:
     return Found(slots, used, why)
 
 
+def looked_at(spec: str) -> str:
+    return look_at_source(TASK, Settings(), spec).said
+
+
+def sampled(spec: str) -> int:
+    """Read a source as `study check --sample` does; DataError also where a client would refuse."""
+    found = read_sample(TASK, spec)
+    if found.refused:
+        raise DataError(f"{found.refused}: {worded(found.faults)}")
+    return len(found.values)
+
+
 #: What must happen: the number of records that are all used, or what the refusal says.
 MUST: dict[str, int | str] = {
     **dict.fromkeys(CASES, RECORDS),
@@ -224,7 +238,7 @@ MUST: dict[str, int | str] = {
     "thousands.csv": "a number with thousands separators",
     "unicode_minus.csv": "a number with a minus that is not the ASCII one",
     "percent.csv": "a number with a percent sign",
-    "rows_mismatch.parquet": "130 records, and that has 120",
+    "rows_mismatch.parquet": "has 130 records, and that has 120",
 }
 
 
@@ -237,11 +251,10 @@ def test_every_case_is_read_or_refused_by_its_cause(tmp_path: Path) -> None:
                 120 if must == 118 else must, must, 2 if must == 118 else 0
             ), name  # fmt: skip
             assert len(admit(spec).slots) == min(must, 50)
-            said = look_at_source(TASK, Settings(), spec).said
-            assert said.startswith(f"{min(must, 200)} of its first"), name
+            assert looked_at(spec).startswith(f"{min(must, 200)} of its first"), name
+            assert sampled(spec) == must, name
         else:
-            uses = [admit, lambda spec: look_at_source(TASK, Settings(), spec)]
-            for use in uses:
+            for use in (admit, looked_at, sampled):
                 with pytest.raises(DataError, match=re.escape(must)):
                     use(spec)
 
@@ -268,6 +281,20 @@ def test_a_text_that_is_no_number_is_none_of_these_forms(text: str) -> None:
     with pytest.raises(RecordError) as caught:
         number_of(text, "a")
     assert str(caught.value) not in misspelt("a")
+
+
+@pytest.mark.parametrize("bad", [range(50), range(50, 120)], ids=["first", "later"])
+def test_only_the_records_of_the_clients_own_test_refuse_a_source(
+    bad: range, tmp_path: Path
+) -> None:
+    lines = text(y=lambda at: "Yes" if at in bad else str(at % 2))
+    spec = written(lines)(tmp_path / "a.csv")
+    for use in (admit, looked_at, sampled):
+        if bad[0]:
+            use(spec)
+        else:
+            with pytest.raises(DataError, match="unknown class"):
+                use(spec)
 
 
 def test_a_time_is_read_from_its_column_or_refused_with_its_type(tmp_path: Path) -> None:
