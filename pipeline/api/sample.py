@@ -28,7 +28,7 @@ from pipeline.errors import DataError, RecordError
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import offline_method
 from pipeline.records.features import Features, response_of
-from pipeline.release.quality import refusal_of, worded
+from pipeline.release.quality import Trial, refusal_of, worded
 from pipeline.release.task import Task
 from pipeline.study.data_tables import Feature
 from pipeline.study.features import TRANSFORMS, transformed
@@ -242,7 +242,9 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
     features, response = Features.of(task.study), response_of(task.study)
     refusals, ends = {*features.refusals, *response.refusals}, task.study.data.response.ends
     parts, responses = [], [np.zeros(0)]
-    faults, read, undeclared, beyond = Counter[str](), 0, 0, 0
+    # a client looks at so many of the first records, and at no others
+    most, first, usable, undeclared = Trial.of(task).slots, 0, 0, 0
+    faults, read, beyond = Counter[str](), 0, 0
     for batch in read_batches(path, features.names, form=form, optional=[response.name]):
         columns = [features.column(name, batch.columns[name]) for name in features.names]
         checks: list[tuple[str, Vector, Callable[[Any], object]]] = [
@@ -267,7 +269,10 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
             with np.errstate(invalid="ignore"):
                 out = (written < ends[0]) | (written > ends[1])
             beyond += int(np.count_nonzero(out & ~bad))
-        undeclared += int(np.count_nonzero(strange))
+        tested = slice(most - first)
+        first += len(bad[tested])
+        usable += int(np.count_nonzero(~bad[tested]))
+        undeclared += int(np.count_nonzero(strange[tested]))
         read += len(batch)
         if read >= RECORDS:
             break
@@ -282,7 +287,7 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
     outside.update({response.name: beyond} if beyond else {})
     # what runs in `fit` alone has no clients
     live = offline_method(task.study) is None
-    refused = refusal_of(task, len(values), undeclared, read) if live else ""
+    refused = refusal_of(task, usable, undeclared, first) if live else ""
     return Sample(values, np.concatenate(responses), read, faults, outside, refused)
 
 
