@@ -63,6 +63,7 @@ durations: .venv/ready  ## Processor seconds of each file of tests: FILES=some o
 .PHONY: golden
 golden: .venv/ready  ## Record the golden logs again, and print what changed
 	@$(BIN)/python -m tests.golden.record
+	@$(BIN)/python -m tests.golden.revisions
 
 .PHONY: wordings
 wordings: .venv/ready  ## Write the wording of every error down again, and print what changed

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from pipeline.library.fitting import fit
     from pipeline.library.reading import estimates, newest_estimate
     from pipeline.library.results import Result
-    from pipeline.prediction.classifier import LinearClassifier
-    from pipeline.prediction.files import load_model
-    from pipeline.prediction.regressor import LinearRegressor
-    from pipeline.study import Study, load_study, parse_study, without_privacy
+    from pipeline.prediction.estimators import LinearClassifier, LinearRegressor, load_model
+    from pipeline.study.model import Study
+    from pipeline.study.variants import without_privacy
+    from pipeline.study_file.load import load_study, parse_study
 
 __all__ = [
     "BacktestResult",
@@ -84,10 +84,10 @@ _HOMES = {
     "pipeline.library.fitting": ("fit",),
     "pipeline.library.reading": ("estimates", "newest_estimate"),
     "pipeline.library.results": ("Result",),
-    "pipeline.prediction.classifier": ("LinearClassifier",),
-    "pipeline.prediction.files": ("load_model",),
-    "pipeline.prediction.regressor": ("LinearRegressor",),
-    "pipeline.study": ("Study", "load_study", "parse_study", "without_privacy"),
+    "pipeline.prediction.estimators": ("LinearClassifier", "LinearRegressor", "load_model"),
+    "pipeline.study.model": ("Study",),
+    "pipeline.study.variants": ("without_privacy",),
+    "pipeline.study_file.load": ("load_study", "parse_study"),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -9,9 +9,9 @@ from infra.admissions import announce_keys, say_again
 from infra.keyring import read_study
 from infra.study_record import announce
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.stream.partition import Partition
 from state import RedisStore
 
 #: Seconds between two looks at whether the topics still have it.

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from infra.keyring import read_study, study_path
 from infra.roll import own_roll
 from pipeline.messages.authentic import Authenticator
-from pipeline.reducer import Partition
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.trust.keys import Pair
+from pipeline.stream.partition import Partition
+from pipeline.trust.crypto import Pair
 
 
 def authenticator(task: Task, settings: Settings) -> Authenticator | None:

@@ -17,11 +17,12 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.methods import server_of
-from pipeline.reducer import LogRecord, Partition, Reducer, combine
 from pipeline.release.task import Task
-from pipeline.replay.comparing import Difference, difference
-from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
+from pipeline.stream.fold import LogRecord, Reducer
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition
+from pipeline.stream.replay import Difference, Span, difference
 from state import RedisStore
 from state.connection import redis_client
 

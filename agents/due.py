@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.reducer import Summed, slots_seen
-from pipeline.scheduling.rhythm import Rhythm
+from pipeline.release.policy import Rhythm
+from pipeline.stream.merge import slots_seen
+from pipeline.stream.partition import Summed
 from pipeline.study.release_tables import Publish
 
 

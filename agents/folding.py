@@ -15,8 +15,9 @@ from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.topics import MAX_LETTER_BYTES, Topics
-from pipeline.reducer import Head, LogRecord, Partition, Reducer, known
 from pipeline.release.task import Task
+from pipeline.stream.fold import LogRecord, Reducer, known
+from pipeline.stream.partition import Head, Partition
 from state import RedisStore
 from state.stored import doubt_of
 

@@ -20,9 +20,9 @@ from agents.header_names import read_any_name
 from infra.connection import kafka_options, told
 from infra.topics import check_partitions
 from pipeline.errors import BrokerError, OffsetGap
-from pipeline.reducer import LogRecord
-from pipeline.replay.ranges import Extent, Span
 from pipeline.settings import Settings
+from pipeline.stream.fold import LogRecord
+from pipeline.stream.replay import Extent, Span
 
 Answer = TypeVar("Answer")
 #: How long Kafka may be silent while there is something to read.

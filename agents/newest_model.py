@@ -10,8 +10,7 @@ from agents.folding import Send
 from pipeline.errors import PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import json_headers, rfc3339
-from pipeline.messages.model import read_model
-from pipeline.messages.newest import Newest, is_possible
+from pipeline.messages.model import Newest, is_possible, read_model
 from pipeline.messages.topics import Topics
 from pipeline.release.model import Model
 from pipeline.release.task import Task

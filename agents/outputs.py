@@ -15,12 +15,11 @@ from typing import Any, BinaryIO
 from agents.link import Link
 from infra.topics import ensure_topics
 from pipeline.errors import ConfigError, LocalStoreError
-from pipeline.extras import extra
 from pipeline.messages.envelope import json_headers
 from pipeline.messages.estimate import EstimateMessage, read_estimate, write_estimate
 from pipeline.messages.topics import Topic, Topics, is_of_a_study
-from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.settings import Settings, extra
+from pipeline.study.model import Study
 
 #: What an unfinished file is called, behind the name that it will have.
 PARTIAL = ".partial"
@@ -33,13 +32,8 @@ class Output(ABC):
     def write(self, message: EstimateMessage) -> None:
         """Take one."""
 
-    def flush(self) -> int:
-        """See that all is where it belongs, and return how many bytes that is; 0 if unknown."""
-        return 0
-
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027  most are whole at any time
         """Make a whole of it: nothing comes any more."""
-        self.flush()
 
     def close(self) -> None:  # noqa: B027  most have nothing open
         """Close what is open; what is unfinished stays so."""
@@ -64,50 +58,27 @@ class File(Output):
     regular one, such as a pipe, is written as it comes.
 
     path: Its name; one that ends in .parquet becomes Parquet.
-    written: How many bytes of an interrupted replay stay.
     """
 
-    def __init__(self, path: Path, written: int = 0) -> None:
+    def __init__(self, path: Path) -> None:
         self._path, self.parquet = path, path.suffix.lower() == ".parquet"
         self._lines = path.with_name(path.name + PARTIAL) if is_regular(path) else path
-        if written and not self._lines.exists():
-            raise ConfigError(
-                f"{self._lines}, which the interrupted replay had written, is gone. If {path} is "
-                "there, the replay was done: remove the file of the replay (OUT.replay, --resume)"
-            )
         with file_faults(str(path)):
-            self._file: BinaryIO = self._lines.open("r+b" if written else "wb")
-        with file_faults(str(path)):
-            if written:
-                if os.fstat(self._file.fileno()).st_size < written:
-                    raise ConfigError(
-                        f"{self._lines} is shorter than when the replay was interrupted: remove "
-                        "it together with the file of the replay, and start again"
-                    )
-                self._file.truncate(written)
-                self._file.seek(written)
+            self._file: BinaryIO = self._lines.open("wb")
 
     def write(self, message: EstimateMessage) -> None:
         """As `Output.write`."""
         with file_faults(str(self._path)):
             self._file.write(write_estimate(message) + b"\n")
 
-    def flush(self) -> int:
-        """As `Output.flush`."""
+    def finish(self) -> None:
+        """As `Output.finish`."""
         with file_faults(str(self._path)):
             self._file.flush()
             if self._lines == self._path:
-                return 0
+                return
             os.fsync(self._file.fileno())
-            return self._file.tell()
-
-    def finish(self) -> None:
-        """As `Output.finish`."""
-        self.flush()
-        self._file.close()
-        if self._lines == self._path:
-            return
-        with file_faults(str(self._path)):
+            self._file.close()
             if self.parquet:
                 made = self._path.with_name(self._path.name + ".made")
                 to_parquet(self._lines, made)

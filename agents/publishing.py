@@ -18,16 +18,16 @@ from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.model import write_model
 from pipeline.messages.topics import Topics
-from pipeline.reducer import (
-    Summed,
+from pipeline.release.model import Model
+from pipeline.release.task import Task
+from pipeline.stream.merge import (
     combine,
     expansion_of,
     holds_releases,
     model_after,
     start_is_over,
 )
-from pipeline.release.model import Model
-from pipeline.release.task import Task
+from pipeline.stream.partition import Summed
 from state import Held, RedisStore
 
 log = logging.getLogger("veilstream.publishing")
@@ -209,7 +209,8 @@ class Publishing:
                 self._task,
                 partitions,
                 topic=self._topics.releases.name,
-                model_version=version if moves else None,
+                # the newest that clients can have: this one's, or the last before it
+                model_version=version if moves else version - 1 or None,
                 published_at=now,
                 records_per_second=self._pace.rate(self._now(), counts.slots),
             )

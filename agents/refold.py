@@ -10,10 +10,11 @@ from agents.log_extent import check_end
 from pipeline.errors import OffsetGap
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, Reducer
 from pipeline.release.task import Task
-from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition
+from pipeline.stream.replay import Span
 
 #: Told how many of how many records have been folded.
 Report = Callable[[int, int], None]

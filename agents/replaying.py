@@ -1,37 +1,31 @@
-"""A replay of the releases topic: what is read, where it goes, and how it goes on after a stop.
+"""A replay of the releases topic: what is read, and where it goes.
 
-It reads the topic, and the ids of erased clients from Redis. It writes to its output, and to a file
-that keeps its position. Nothing of the live study is written.
+It reads the topic, and the ids of erased clients from Redis. It writes to its output alone: nothing
+of the live study is written.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 from agents.authority import authenticator, begin_admitted
 from agents.history import History, Interrupted
-from agents.outputs import Output, file_faults
+from agents.outputs import Output
 from agents.refold import history_of
 from pipeline.errors import NumericError, OffsetGap
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.reducer import LogRecord
 from pipeline.release.task import Task
-from pipeline.replay.ranges import Bound, Extent, Rhythm, Span, resolve
-from pipeline.replay.run import Replay
-from pipeline.replay.saved import Saved
 from pipeline.settings import Settings
+from pipeline.stream.fold import LogRecord
+from pipeline.stream.replay import Bound, Extent, Replay, Rhythm, Span, resolve
 from state import RedisStore
 from state.connection import redis_client
 
-#: Seconds between two savings of the position.
-SAVE_SECONDS = 10.0
 #: Told of how many offsets of how many are done.
 Report = Callable[[int, int], None]
 
@@ -44,8 +38,6 @@ class Job:
     speed: Times the pace of the log; 0: as fast as it goes.
     accept_loss, accept_others: Go on without what retention took; pass over releases of other
         revisions.
-    memo: The file that keeps its position; None: it cannot go on after a stop.
-    command: What was asked for, by option, for that file.
     """
 
     start: Bound
@@ -54,8 +46,6 @@ class Job:
     speed: float
     accept_loss: bool
     accept_others: bool
-    memo: Path | None
-    command: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -63,15 +53,14 @@ class Outcome:
     """What a replay has done.
 
     replay: Its state at the end.
-    estimates: How many were written, before an interruption too.
-    records, seconds: Offsets that this run read, and how long that took.
-    last: The last estimate of this run.
+    estimates: How many were written.
+    seconds: How long it took.
+    last: The last estimate.
     interrupted: Whether it was asked to stop before its end.
     """
 
     replay: Replay
-    estimates: int
-    records: int = 0
+    estimates: int = 0
     seconds: float = 0.0
     last: EstimateMessage | None = None
     interrupted: bool = False
@@ -101,7 +90,7 @@ def run_replay(
     live: Task,
     settings: Settings,
     job: Job,
-    output_at: Callable[[int], Output],
+    output_of: Callable[[], Output],
     *,
     stopped: Callable[[], bool],
     report: Report,
@@ -109,30 +98,20 @@ def run_replay(
     """Replay a study's releases.
 
     task, live: The study as the replay has it, and as its file has it.
-    output_at: Opens the output behind so many bytes of an interrupted replay.
+    output_of: Opens the output, once it is clear that there is something to replay.
 
     Raises VeilstreamError: whatever keeps it from its end.
     """
     erased = RedisStore(redis_client(settings), live).erased()
-    saved = None
-    if job.memo is not None and job.memo.exists():
-        with file_faults(str(job.memo)):
-            saved = Saved.decode(job.memo.read_bytes(), job.command, erased)
     with history_of(live, settings, stopped) as history:
-        spans = _spans(history, job) if saved is None else saved.spans
+        spans = _spans(history, job)
         trust = authenticator(live, settings)
         replay = Replay(
             task, history.topic, live.revision, spans, job.rhythm, job.accept_others, erased, trust
         )
-        if saved is not None:
-            saved.restore(replay)
-        else:
-            begin_admitted(live, settings, trust, replay.partitions)
-        history.seek(
-            {n: Span(replay.partitions[n].head.next_offset, s.stop) for n, s in spans.items()}
-        )
-        outcome = Outcome(replay, 0 if saved is None else saved.estimates)
-        output = output_at(0 if saved is None else saved.written)
+        begin_admitted(live, settings, trust, replay.partitions)
+        history.seek(spans)
+        outcome, output = Outcome(replay), output_of()
         try:
             _run(history, output, job, outcome, stopped, report)
         finally:
@@ -148,7 +127,7 @@ def _run(
     stopped: Callable[[], bool],
     report: Report,
 ) -> None:
-    replay, begun, before = outcome.replay, time.monotonic(), outcome.replay.records
+    replay, begun = outcome.replay, time.monotonic()
 
     def batch(number: int) -> list[LogRecord]:
         report(replay.records, replay.total)
@@ -161,7 +140,6 @@ def _run(
         pace(milliseconds)
 
     streams = {n: chain.from_iterable(iter(partial(batch, n), [])) for n in replay.spans}
-    kept = begun
     try:
         for message in replay.run(streams, wait if job.speed else None):
             output.write(message)
@@ -169,34 +147,11 @@ def _run(
             outcome.interrupted = stopped()
             if outcome.interrupted:
                 break
-            if job.memo is not None and time.monotonic() - kept > SAVE_SECONDS:
-                _keep(job, outcome, output)
-                kept = time.monotonic()
     except Interrupted:
         outcome.interrupted = True
-    if outcome.interrupted:
-        _keep(job, outcome, output)
-    else:
+    if not outcome.interrupted:
         output.finish()
-        if job.memo is not None:
-            job.memo.unlink(missing_ok=True)
-    outcome.records = replay.records - before
     outcome.seconds = time.monotonic() - begun
-
-
-def _keep(job: Job, outcome: Outcome, output: Output) -> None:
-    """Write down where a replay is, whole or not at all."""
-    written = output.flush()
-    if job.memo is None:
-        return
-    saved = Saved.of(outcome.replay, job.command, written=written, estimates=outcome.estimates)
-    made = job.memo.with_name(job.memo.name + ".made")
-    with file_faults(str(job.memo)):
-        with made.open("wb") as file:
-            file.write(saved.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        made.replace(job.memo)
 
 
 def _spans(history: History, job: Job) -> dict[int, Span]:

@@ -16,10 +16,11 @@ from agents.history import History
 from agents.log_extent import check_end
 from agents.refold import history_of
 from pipeline.errors import OffsetGap
-from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.task import Task
-from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition, differences
+from pipeline.stream.replay import Span
 from state import RedisStore
 from state.connection import redis_client
 

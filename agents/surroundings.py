@@ -18,7 +18,7 @@ from infra.preflight import check_servers
 from infra.rights import Role, kafka_rights
 from infra.topics import administrator, check_topic
 from pipeline.errors import BrokerError, ConfigError, LocalStoreError, StoreError, VeilstreamError
-from pipeline.messages.spends import ledger_topics
+from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings

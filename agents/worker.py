@@ -24,9 +24,9 @@ from infra.local.state import hold
 from infra.topics import check_broker, check_copies, ensure_topics
 from pipeline.errors import AlreadyRunning, LocalStoreError, VeilstreamError
 from pipeline.messages.topics import Topics
+from pipeline.methods import require_live
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import require_live
 from state import RedisStore
 from state.connection import redis_client
 

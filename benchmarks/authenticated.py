@@ -23,7 +23,7 @@ from benchmarks.fold import RESULTS, worker
 from benchmarks.load import CLIENTS, fill, task_of
 from infra.local import LocalRuntime
 from pipeline.settings import Settings
-from pipeline.trust.mac import SIZE
+from pipeline.trust.crypto import MAC_SIZE
 
 #: Fold with authentication over fold without.
 TARGET = 0.85
@@ -77,11 +77,11 @@ def main() -> None:
 
 def mac_alone(size: int) -> float:
     """Return what one MAC takes, in microseconds: the least of several runs."""
-    payload, key = bytes(size), hashlib.blake2b(key=bytes(32), digest_size=SIZE)
+    payload, key = bytes(size), hashlib.blake2b(key=bytes(32), digest_size=MAC_SIZE)
 
     def once() -> None:
         hashed = key.copy()
-        hashed.update(payload[:-SIZE])
+        hashed.update(payload[:-MAC_SIZE])
         hashed.digest()
 
     return 1e6 * min(timeit.repeat(once, timer=time.process_time, number=10_000, repeat=5)) / 10_000

@@ -210,7 +210,7 @@ def filled(settings: Settings, topic: str, table: Any) -> str:
 def client(study: str, name: str, place: str) -> None:
     """Run one client to the end of its source, and print when it began to read."""
     from pipeline.methods import task_of  # noqa: PLC0415
-    from pipeline.study import read_study  # noqa: PLC0415
+    from pipeline.study_file.load import read_study  # noqa: PLC0415
     from producers.run import Job, run_client  # noqa: PLC0415
 
     # as the command does
@@ -256,7 +256,7 @@ def folded(study: Path, settings: Settings) -> float:
     from infra.connection import log_reader  # noqa: PLC0415
     from pipeline.messages.topics import Topics  # noqa: PLC0415
     from pipeline.methods import task_of  # noqa: PLC0415
-    from pipeline.study import read_study  # noqa: PLC0415
+    from pipeline.study_file.load import read_study  # noqa: PLC0415
     from state import RedisStore  # noqa: PLC0415
     from state.connection import redis_client  # noqa: PLC0415
 
@@ -276,11 +276,11 @@ def judged(case: str, study: Path, settings: Settings, start: float, seconds: fl
     """Read the topics of a case, and say what they show."""
     from infra.connection import read_all  # noqa: PLC0415
     from pipeline.messages.estimate import read_estimate  # noqa: PLC0415
-    from pipeline.messages.form import HEADER  # noqa: PLC0415
     from pipeline.messages.model import read_model  # noqa: PLC0415
     from pipeline.messages.topics import Topics  # noqa: PLC0415
     from pipeline.methods import task_of  # noqa: PLC0415
-    from pipeline.study import read_study  # noqa: PLC0415
+    from pipeline.release.form import HEADER  # noqa: PLC0415
+    from pipeline.study_file.load import read_study  # noqa: PLC0415
 
     task = task_of(read_study(study))
     topics = Topics.of(task.study)

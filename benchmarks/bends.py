@@ -37,12 +37,12 @@ from benchmarks.interval_runs import (
     windows,
 )
 from benchmarks.intervals import population_fit
-from pipeline.estimators.pooled import study_rows
+from pipeline.estimators.reference_fit import study_rows
 from pipeline.linalg import solve_positive
-from pipeline.methods.renewable.private_state import PrivateState
-from pipeline.methods.renewable.private_sums import epochs_of, spread_about
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.solution import SECOND_ORDER, Solution, solve, solve_over
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.state import PrivateState
+from pipeline.methods.renewable.sums import epochs_of, spread_about
 from pipeline.types import Matrix, Vector
 
 #: Seeds of streams that only causes are looked for in.

@@ -11,9 +11,9 @@ from scipy.linalg import sqrtm
 
 from benchmarks.covered import Seen, brief, summary_of, told
 from benchmarks.streams import Cell, one_stream, target_of, task_of
-from pipeline.methods.renewable import private_estimate
+from pipeline.methods.renewable import estimate as private_estimate
 from pipeline.methods.renewable.solution import solve_over
-from pipeline.reducer import estimate_of
+from pipeline.stream.merge import estimate_of
 from pipeline.types import Matrix
 
 EPOCHS = {"chosen": 0, "all": 10**6, "last 2": 2, "last 3": 3, "last 4": 4}

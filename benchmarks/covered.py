@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.doctor.coverage import share_of
 from pipeline.estimators.estimate import Estimate
+from pipeline.simulate.coverage import share_of
 from pipeline.types import Vector
 
 LEVEL, LEAST, MOST = 0.95, 0.925, 0.985

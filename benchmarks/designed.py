@@ -38,10 +38,11 @@ from pipeline.errors import DataError
 from pipeline.estimators.estimate import Estimate
 from pipeline.losses import Loss
 from pipeline.methods import method_of, task_of
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.solution import solve
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.reducer import Partition, estimate_of
-from pipeline.study import with_keys
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
+from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector
 
 SEED = 20261124
@@ -70,7 +71,7 @@ def told(stream: Stream, loss: str, draws: int) -> str:
     """Return the row of a stream."""
     first = stream.draw(np.random.default_rng([SEED, 0]), task_for(stream, Setting(loss)).loss)
     task = designed(stream, loss, len(first[1]))
-    plan = method_of(task.study).outlook(task, len(first[1]), CLIENTS)
+    plan = method_of(task.study).plan(task, len(first[1]), CLIENTS)
     held, counted = list[Vector](), list[Vector]()
     lengths, most, every = list[Vector](), list[int](), list[int]()
     fit = floor = np.full(task.size, np.nan)
@@ -134,7 +135,7 @@ def designed(stream: Stream, loss: str, records: int) -> RenewableTask:
     if stream.name in TYPICAL:
         typical = {"data.response.typical": TYPICAL[stream.name]}
         study = with_keys(study, typical, name="the study")
-    changes = method_of(study).design(study, records, CLIENTS).changes
+    changes = method_of(study).propose(study, records, CLIENTS).changes
     task = task_of(with_keys(study, changes, name="the design"))
     assert isinstance(task, RenewableTask)
     return task

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.methods import task_of
-from pipeline.methods.age_aware.task import AgedTask
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Arrays
-from pipeline.study import parse_study
+from pipeline.methods.age_aware.client import AgedTask
+from pipeline.records.encoder import Arrays
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from producers.sources.flights import flights
 

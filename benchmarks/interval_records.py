@@ -18,8 +18,8 @@ from scipy.special import expit
 
 from benchmarks.papers.six_figures import electricity
 from pipeline.losses import Loss
-from pipeline.records.encode import Encoder, stack
-from pipeline.study import load_study
+from pipeline.records.encoder import Encoder, stack
+from pipeline.study_file.load import load_study
 from pipeline.types import Integers, Matrix, Vector
 from producers.sources.flights import AIRLINES, flights
 from producers.sources.shuttle import ShuttleRows

@@ -10,19 +10,20 @@ import numpy as np
 
 from benchmarks.interval_records import Drawn, Stream
 from pipeline.estimators.estimate import Estimate, class_weights
-from pipeline.estimators.objective import Rows
-from pipeline.estimators.pooled import pooled_fit, study_rows, target
+from pipeline.estimators.reference_fit import Rows, pooled_fit, study_rows, target
 from pipeline.linalg import sandwich
 from pipeline.losses import Loss
 from pipeline.methods import task_of
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.offline import OfflineRecord
-from pipeline.privacy.simulation import SeededStream
-from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.privacy.randomness import SeededStream
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRecord
+from pipeline.stream.merge import estimate_of, slots_seen
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from pipeline.types import Integers, Matrix, Vector
 
 #: Clients where the stream does not say whose records are whose; releases for each model.

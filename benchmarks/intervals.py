@@ -39,7 +39,7 @@ from benchmarks.held_out import chosen
 from benchmarks.interval_records import Stream
 from benchmarks.interval_runs import Setting, auc, floor_of, halfway, pooled, released, task_for
 from pipeline.estimators.estimate import Estimate
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.types import Vector
 
 RESULTS = Path(__file__).parent / "results"

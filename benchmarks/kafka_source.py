@@ -25,7 +25,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from infra.local import LocalRuntime
 from pipeline.methods import task_of
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.run import Job, run_client
 from producers.sources import open_source
 

@@ -36,11 +36,11 @@ from pipeline.messages.release import seal
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.release.privatise import Answer, privatise
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from state import keys
 
 RESULTS = Path(__file__).parent / "results"

@@ -37,7 +37,7 @@ from pipeline.errors import BudgetExceeded
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.events import encode
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
 

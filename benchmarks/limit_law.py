@@ -11,8 +11,7 @@ import numpy as np
 
 from pipeline.linalg import sandwich
 from pipeline.losses import Loss
-from pipeline.methods.ldp_sgd.gradients import mallows
-from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.methods.ldp_sgd.client import GradientTask, mallows
 from pipeline.records.blocks import with_intercept
 from pipeline.types import Matrix, Vector
 

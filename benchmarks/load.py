@@ -20,14 +20,13 @@ from pipeline.messages.release import seal
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import Model
 from pipeline.release.privatise import Answer, privatise
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import parse_study
-from pipeline.trust.keys import Pair
-from pipeline.trust.mac import Stamp
+from pipeline.study_file.load import parse_study
+from pipeline.trust.crypto import Pair, Stamp
 
 FEATURES = 9
 CLIENTS = 50

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.methods import task_of
-from pipeline.offline import OFFLINE, OfflineRecord
-from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
-from pipeline.releasing import Standing, Window, release_behind
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OFFLINE, OfflineRecord
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import Standing, Window, release_behind
+from pipeline.study_file.load import parse_study
 
 FEATURES = 6
 STUDY = """

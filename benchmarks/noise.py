@@ -6,7 +6,7 @@ numpy's right before it; a ratio is one of two neighbours in time. The tables ar
 makes them once for a study. Prints a table and writes `benchmarks/results/noise.json`.
 
 A sample of numpy is a float of a generator that is not cryptographic: the least that noise of any
-kind takes, and no noise that protects (`pipeline.privacy.simulation`). OpenDP's is an exact integer
+kind takes, and no noise that protects (`pipeline.privacy.randomness`). OpenDP's is an exact integer
 from the operating system's randomness, as ours is.
 """
 
@@ -24,9 +24,8 @@ from pathlib import Path
 import numpy as np
 import opendp.prelude as dp
 
-from pipeline.privacy.discrete_gaussian import DiscreteGaussian
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
+from pipeline.privacy.samplers import DiscreteGaussian, DiscreteLaplace
 
 RESULTS = Path(__file__).parent / "results"
 SCALES = (1000.0, 23_000.0)

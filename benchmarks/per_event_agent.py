@@ -16,7 +16,8 @@ import faust
 
 from benchmarks.fold import topic
 from benchmarks.load import task_of
-from pipeline.reducer import Partition, Reducer
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition
 
 COUNT = min(20_000, int(os.environ["BENCH_COUNT"]))
 task = task_of("bench", kind=os.environ["BENCH_KIND"])

@@ -17,10 +17,11 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri
 
-from pipeline.doctor.streams import Releases, simulated
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of
-from pipeline.study import Study, parse_study
+from pipeline.simulate.coverage import Releases, simulated
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 
 STUDY = """
@@ -117,7 +118,7 @@ def main() -> None:
     for name in options.designs:
         planned = DESIGNS[name]
         study = planned.study
-        found = method_of(study).outlook(
+        found = method_of(study).plan(
             method_of(study).task(study), planned.records, planned.clients
         )
         with ProcessPoolExecutor(options.processes) as pool:

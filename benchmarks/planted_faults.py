@@ -36,12 +36,12 @@ _MECHANISMS, _LOST = "tests/unit/test_mechanisms.py", "tests/producers/test_lost
 _TOGETHER = "tests/property/test_one_budget.py"
 _FOUND = "tests/producers/test_found.py"
 _BUDGET, _NEWEST = "pipeline/release/budget.py", "tests/unit/test_newest.py"
-_RENEWABLE = "pipeline/methods/renewable/task.py"
+_RENEWABLE = "pipeline/methods/renewable/client.py"
 
 FAULTS = (
     Fault(
         "a user's records compose as a root although they share a matrix",
-        "pipeline/methods/ldp_sgd/task.py",
+        "pipeline/methods/ldp_sgd/client.py",
         "noise_per_record=not self.extra_numbers",
         "noise_per_record=True",
         (_SGD,),
@@ -52,7 +52,7 @@ FAULTS = (
         _BUDGET,
         "whole = mechanism.budget(self._touched * records * self.releases) / share",
         "whole = mechanism.budget(self._touched * records * self.releases) / math.sqrt(records)",
-        (_MECHANISMS, _PRIVATISE, "tests/unit/test_calibration.py", _LEDGER),
+        (_MECHANISMS, _PRIVATISE, _LEDGER),
     ),
     Fault(
         "class counts outside of the shares",
@@ -92,14 +92,14 @@ FAULTS = (
     ),
     Fault(
         "noise that remembers without the norm of its memory",
-        "pipeline/privacy/channel.py",
+        "pipeline/privacy/mechanism.py",
         "scale *= memory.NORM * 2**memory.BITS",
         "scale *= 2**memory.BITS",
         (_MECHANISMS, _TOGETHER, "tests/property/test_chain_attack.py"),
     ),
     Fault(
         "products calibrated for slopes, not for their squares",
-        "pipeline/methods/ldp_sgd/channels.py",
+        "pipeline/methods/ldp_sgd/client.py",
         'matrix("products", loss.slope_bound**2)',
         'matrix("products", loss.slope_bound)',
         ("tests/unit/test_sgd_intervals.py", _SENSITIVITY),
@@ -137,7 +137,7 @@ FAULTS = (
         "pipeline/privacy/sensitivity.py",
         "return size + math.sqrt(2) * size * (size - 1) / 2 if order == 1 else float(size)",
         "return 0.0",
-        (_SENSITIVITY, "tests/unit/test_calibration.py", _MECHANISMS),
+        (_SENSITIVITY, _MECHANISMS),
     ),
     Fault(
         "the start calibrated for half of its slopes",

@@ -31,16 +31,17 @@ from infra.local.services import Redis
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import seal
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, Summed, combine
-from pipeline.reducer.head import Progress
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import Model
 from pipeline.release.privatise import Answer, privatise
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRecord
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition, Progress, Summed
+from pipeline.study_file.load import parse_study
 from state import Held, RedisStore
 from state.connection import redis_client
 

@@ -1,37 +1,42 @@
 """Private streams whose intervals are of real coefficients: how often they hold, how long they are.
 
-`python -m benchmarks.real_coefficients DESIGN [--epsilon E] [--clients K] [--streams N]
-[--records N] [--ridge R] [--former]`. Records of a design, dealt to clients, go through the
-product's own steps: windows that grow, one release each, the fold, the estimate, and a model when
-slots have grown by 4 % and 8 releases or 5 % have come. Noise is the simulation's, of the same law.
-Prints, at some sizes, which share of the streams is ready, how many coefficients have intervals,
-how often these hold the coefficients of the population (with a ridge the penalised ones), the least
-of one coefficient, and the length over that of all records without privacy. `--former`: windows of
-250 records, independent noise, and a budget that is split as if a record used up each part.
+`python -m benchmarks.real_coefficients DESIGN [--epsilon E] [--clients K] [--streams N] [--records
+N] [--ridge R] [--former] [--store]`, and `--draw`. Records of a design, dealt to clients, go
+through the product's own steps: windows that grow, one release each, the fold, the estimate, and a
+model when slots have grown by 4 % and 8 releases or 5 % have come. Noise is the simulation's, of
+the same law. Prints, at some sizes, which share of the streams is ready, how many coefficients have
+intervals, how often these hold the coefficients of the population (with a ridge the penalised
+ones), the least of one coefficient, and the length over that of all records without privacy.
+`--former`: windows of 250 records, independent noise, and a budget that is split as if a record
+used up each part. `--store` keeps the row in `benchmarks/results/real_coefficients.json`, and
+`--draw` makes `docs/methods/figures/less-noise.png` of the rows there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.signal import lfilter
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import poisson
 
 from pipeline.methods import task_of
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.offline import OfflineRun
-from pipeline.privacy.simulation import SeededStream
-from pipeline.records.encode import Arrays
-from pipeline.release.rows import clipped_to_norm
-from pipeline.study import parse_study
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.privacy.randomness import SeededStream
+from pipeline.records.encoder import Arrays
+from pipeline.release.task import clipped_to_norm
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 DESIGNS = (
@@ -44,6 +49,8 @@ COUNTS, DEVIATION, DRAWN = 4, 0.2, 100_000
 NODES, WEIGHTS = hermegauss(21)
 SIZES = (10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000)
 REACH = float(ndtri(0.975))
+RESULTS = Path(__file__).parent / "results" / "real_coefficients.json"
+FIGURE = Path(__file__).parents[1] / "docs" / "methods" / "figures" / "less-noise.png"
 
 
 @dataclass(frozen=True)
@@ -303,7 +310,7 @@ def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
 def main() -> None:
     """Simulate, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("design", choices=DESIGNS)
+    parser.add_argument("design", choices=DESIGNS, nargs="?", default="plain")
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--clients", type=int, help="by default 8, and 3 that take turns")
     parser.add_argument("--streams", type=int, default=60)
@@ -311,7 +318,12 @@ def main() -> None:
     parser.add_argument("--ridge", type=float)
     parser.add_argument("--former", action="store_true")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--store", action="store_true")
+    parser.add_argument("--draw", action="store_true")
     options = parser.parse_args()
+    if options.draw:
+        draw()
+        return
     plan = Plan(
         options.design, options.epsilon,
         options.clients or (3 if options.design == "turns" else 8), int(options.records),
@@ -320,18 +332,24 @@ def main() -> None:
     truth(plan)
     with ProcessPoolExecutor(options.processes) as pool:
         runs = list(pool.map(stream, [plan] * options.streams, range(options.streams)))
-    report(plan, runs)
+    rows = report(plan, runs)
+    if options.store:
+        stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        stored[str(plan)] = {"plan": asdict(plan), "streams": len(runs), "rows": rows}
+        RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
 
 
-def report(plan: Plan, runs: list[tuple[float | None, list[Seen | None]]]) -> None:
-    """Print what came out."""
+def report(
+    plan: Plan, runs: list[tuple[float | None, list[Seen | None]]]
+) -> list[dict[str, float]]:
+    """Print what came out, and return it."""
     warnings.simplefilter("ignore")
     firsts = [first for first, _ in runs if first is not None]
     print(
         f"{plan}\nfirst interval at {np.median(firsts) if firsts else np.nan:,.0f} records (median "
         f"of {len(firsts)} of {len(runs)} streams)"
     )
-    deviation = truth(plan).deviation
+    deviation, rows = truth(plan).deviation, []
     for place, size in enumerate(plan.sizes):
         seen = [run[place] for _, run in runs if place < len(run)]
         ready = [one for one in seen if one is not None and one.ready]
@@ -343,6 +361,11 @@ def report(plan: Plan, runs: list[tuple[float | None, list[Seen | None]]]) -> No
         known = ~np.isnan(off)
         held = np.where(known, np.abs(off) < REACH, np.nan)
         effects = [one.design_effect for one in ready]
+        rows.append({
+            "records": size, "ready": len(ready) / len(seen), "given": float(known.mean()),
+            "coverage": float(np.nanmean(held)),
+            "length": float(np.nanmean(np.nanmedian(lengths, 0))),
+        })  # fmt: skip
         print(
             f"{size:10,}: ready {len(ready) / len(seen):.2f}, given {known.mean():.2f}, "
             f"coverage {np.nanmean(held):.3f} (least {np.nanmin(np.nanmean(held, 0)):.2f}), "
@@ -350,6 +373,32 @@ def report(plan: Plan, runs: list[tuple[float | None, list[Seen | None]]]) -> No
             f"design effect {np.nanmean(effects):.2f}",
             flush=True,
         )
+    return rows
+
+
+def draw() -> None:
+    """Draw how much longer intervals are than without privacy, now and with the former noise."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    colours: dict[tuple[int, float], str] = {}
+    for one in json.loads(RESULTS.read_text()).values():
+        plan = Plan(**one["plan"])
+        if plan.design != "plain":
+            continue
+        key = plan.clients, plan.epsilon
+        colour = colours.setdefault(key, f"C{len(colours)}")
+        name = f"{plan.clients} client{'s' * (plan.clients > 1)}, epsilon {plan.epsilon:g}"
+        axes.plot(
+            [row["records"] for row in one["rows"]], [row["length"] for row in one["rows"]],
+            color=colour, marker="o", linestyle="--" if plan.former else "-",
+            label=f"{name}, {'fixed windows, independent noise' if plan.former else 'now'}",
+        )  # fmt: skip
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set(xscale="log", xlabel="records of all clients", ylim=(0.9, None))
+    axes.set_ylabel("length over that of all records without privacy")
+    axes.legend(fontsize=8)
+    FIGURE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURE, dpi=110)
 
 
 if __name__ == "__main__":

@@ -19,16 +19,15 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.messages.envelope import BINARY, headers, rfc3339
-from pipeline.messages.form import SCHEMA
 from pipeline.messages.release import seal
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Row, stack
+from pipeline.records.encoder import Row, stack
 from pipeline.release.model import Model
 from pipeline.release.privatise import privatise
-from pipeline.release.task import Task
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.release.task import Task, form_of
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from producers.client import GROUP
 from producers.client_store import ClientStore, Outgoing, Tally
 
@@ -120,7 +119,7 @@ def marks(task: Task, seq: int) -> list[tuple[str, bytes]]:
     """Return the headers of a release."""
     return headers(
         identity=f"client/{task.study.name}/{seq}", source="/veilstream/bench/client",
-        kind="veilstream.release", schema=SCHEMA, content_type=BINARY,
+        kind="veilstream.release", schema=form_of(task).schema, content_type=BINARY,
         time=rfc3339(float(int(time.time()))),
     )  # fmt: skip
 

@@ -27,11 +27,10 @@ from typing import Literal
 
 import numpy as np
 
+from pipeline.methods.ldp_sgd.intervals import random_scaling
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import regressed_curvature
-from pipeline.methods.ldp_sgd.random_scaling import random_scaling
-from pipeline.methods.ldp_sgd.settings import Rule
-from pipeline.methods.ldp_sgd.steps import StepRule, staleness_cap
+from pipeline.methods.ldp_sgd.step_rule import Rule, StepRule, staleness_cap
 from pipeline.types import Matrix, Vector
 
 RESULTS = Path(__file__).parent / "results" / "servers.json"

@@ -30,14 +30,15 @@ from sklearn.linear_model import SGDRegressor
 from threadpoolctl import threadpool_limits
 
 from benchmarks.load import task_of
+from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.settings import rule_of
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.records.encode import Row
-from pipeline.reducer import Partition, Reducer
+from pipeline.methods.ldp_sgd.step_rule import rule_of
+from pipeline.records.encoder import Row
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
 
 RESULTS = Path(__file__).parent / "results"
 SIZE, BLOCK = 10, 100

@@ -19,12 +19,11 @@ from scipy.special import expit
 from benchmarks.interval_records import every_flight
 from benchmarks.limit_law import covariance, moments
 from pipeline.methods import task_of
-from pipeline.methods.facts import Exact
-from pipeline.methods.ldp_sgd.exact import HALF, exact
-from pipeline.methods.ldp_sgd.forecast import records_needed
-from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.methods.base import Exact
+from pipeline.methods.ldp_sgd.client import GradientTask
+from pipeline.methods.ldp_sgd.plan import HALF, exact, records_needed
 from pipeline.records.blocks import with_intercept
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 STUDY = """

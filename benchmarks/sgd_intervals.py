@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.covered import LEAST, LEVEL, MOST
 from benchmarks.sgd_designs import NORMAL, ROWS, Design, design_of
 from benchmarks.sgd_streams import Streams
-from pipeline.doctor.coverage import share_of
+from pipeline.simulate.coverage import share_of
 from pipeline.types import Matrix, Vector
 
 RESULTS = Path(__file__).parent / "results" / "sgd_intervals.json"

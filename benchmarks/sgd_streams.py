@@ -16,8 +16,8 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.linalg import unpack_upper
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
-from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.step_rule import rule_of
 from pipeline.records.blocks import with_intercept
 from pipeline.release.model import as_floats, on_lattice
 from pipeline.types import Matrix

@@ -17,16 +17,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.papers.noisy_infembler import draw, sent, start
-from pipeline.messages.form import form_of
-from pipeline.messages.incoming import Decoder
-from pipeline.messages.release import seal
+from pipeline.messages.release import Decoder, seal
 from pipeline.methods import server_of, task_of
-from pipeline.methods.noisy_mle.infembler import step
-from pipeline.privacy.simulation import SeededStream
-from pipeline.records.encode import Arrays
+from pipeline.methods.noisy_copies.infembler import step
+from pipeline.privacy.randomness import SeededStream
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
 from pipeline.release.privatise import privatise
-from pipeline.study import parse_study
+from pipeline.release.task import form_of
+from pipeline.study_file.load import parse_study
 
 RESULTS = Path(__file__).parent / "results" / "sites.json"
 SITES, SIZE, TIMES = 1000, 8, 9

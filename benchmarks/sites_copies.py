@@ -20,8 +20,8 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun
-from pipeline.study import parse_study
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from tests.sites import TRUTH, study_text, truth_in, window
 
 RESULTS = Path(__file__).parent / "results" / "sites_copies.json"

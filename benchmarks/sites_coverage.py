@@ -34,10 +34,10 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 RESULTS = Path(__file__).parent / "results" / "sites_coverage.json"

@@ -17,11 +17,11 @@ import argparse
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import identity
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Arrays
-from pipeline.study import parse_study
+from pipeline.records.encoder import Arrays
+from pipeline.release.form import identity
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 
 TRUTH = np.array([0.2, 0.5, -0.4, 0.3])

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from agents.refold import refold
 from benchmarks.storm_checks import noised_twice, payloads, shared_records, uncounted
 from infra.local import LocalRuntime
-from pipeline.reducer import differences
+from pipeline.stream.partition import differences
 from tests.stage import Stage
 
 CLIENTS, WORKERS, SLOTS = ("north", "east", "south", "west"), ("w0", "w1"), 20

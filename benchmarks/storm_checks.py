@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.messages.release import header_of, read
 from pipeline.release.task import Task
-from pipeline.trust.mac import GENERATION, SIZE
+from pipeline.trust.crypto import GENERATION, MAC_SIZE
 from tests.stage import Stage
 
 #: Numbers of planted records are below this.
@@ -56,7 +56,7 @@ def payloads(log: Iterable[Any]) -> dict[Identity, set[bytes]]:
         # a payload has digests of both names; the key of its record has the client's own
         identity = record.key.decode(), release.ledger, release.seq
         bare = bytearray(record.value)
-        bare[GENERATION], bare[-SIZE:] = bytes(2), bytes(SIZE)
+        bare[GENERATION], bare[-MAC_SIZE:] = bytes(2), bytes(MAC_SIZE)
         found.setdefault(identity, set()).add(bytes(bare))
     return found
 

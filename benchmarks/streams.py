@@ -13,14 +13,16 @@ from benchmarks.grouped import Grouped
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.release import seal
 from pipeline.methods import task_of as make_task
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.offline import OfflineRecord
-from pipeline.privacy.simulation import SeededStream
-from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.privacy.randomness import SeededStream
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model, start_model
 from pipeline.release.privatise import disclose, privatise
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRecord
+from pipeline.stream.merge import estimate_of, slots_seen
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 
 STUDY = """

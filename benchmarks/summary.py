@@ -26,17 +26,22 @@ import numpy as np
 from benchmarks.release import model_of
 from pipeline.messages.release import seal
 from pipeline.methods import task_of as make_task
-from pipeline.methods.renewable.client import open_query_of
-from pipeline.methods.renewable.summarise import summarise, summarise_bounded
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.offline import OfflineRecord
+from pipeline.methods.renewable.client import (
+    RenewableTask,
+    open_query_of,
+    summarise,
+    summarise_bounded,
+)
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.blocks import blocks, predictors, with_intercept
-from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
 from pipeline.release.privatise import Answer, OpenAnswer, disclose, privatise
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRecord
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 RESULTS = Path(__file__).parent / "results"

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from pipeline.methods import task_of
-from pipeline.records.encode import Arrays, Encoder
+from pipeline.records.blocks import Window
+from pipeline.records.encoder import Arrays, Encoder
 from pipeline.records.values import Record
-from pipeline.records.windows import Window
 from pipeline.release.model import round_model
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from producers.intake import encoded
 from producers.sources import Slot
 

@@ -33,11 +33,13 @@ from pipeline.messages.admission import (
 )
 from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.messages.model import read_model, write_model
-from pipeline.messages.spends import SpendsMessage, read_spends, write_spends
+from pipeline.messages.spend import SpendsMessage, read_spends, write_spends
 from pipeline.methods import task_of
-from pipeline.reducer import OFFLINE, Partition, Reducer, combine
-from pipeline.study import parse_study
-from pipeline.trust.signed import check_signed
+from pipeline.stream.fold import OFFLINE, Reducer
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
+from pipeline.trust.crypto import check_signed
 from tests.builders import LogEntry, study_text
 from tests.trusted import TRUST, World
 

@@ -37,8 +37,8 @@ from pipeline.messages.authentic import Admitted
 from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
-from pipeline.study import Study
-from pipeline.trust.keys import can_agree
+from pipeline.study.model import Study
+from pipeline.trust.crypto import can_agree
 
 #: Why a client may be admitted and its releases may not count.
 LOST = (

@@ -40,7 +40,7 @@ from pipeline.messages.envelope import (
 )
 from pipeline.messages.topics import MAX_LETTER_BYTES, Topics, partition_of
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 #: Faults of one record, after which the others can still be sent.
 OWN = (CorruptRecordError, InvalidRecordError, MessageSizeTooLargeError, RecordListTooLargeError)

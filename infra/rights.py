@@ -10,9 +10,9 @@ from __future__ import annotations
 import shlex
 from typing import Literal, NamedTuple
 
-from pipeline.messages.spends import NAME as LEDGER
+from pipeline.messages.spend import NAME as LEDGER
 from pipeline.messages.topics import Topics
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 Role = Literal["client", "worker", "reader", "operator"]
 #: Who each role is.

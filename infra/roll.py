@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import KEYS, Standing, StudyKeys, read_keys, read_signed
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 log = logging.getLogger("veilstream.trust")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from infra.connection import read_all, write_one
 from pipeline.errors import ConfigError
-from pipeline.messages.study import Known, write_study
+from pipeline.messages.admission import Known, write_study
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings

@@ -2,6 +2,8 @@
 
 Every name starts with `VEILSTREAM_`; a name that is not listed here is refused, so that a typing
 error cannot pass for a default. Secrets are masked wherever a setting is shown.
+
+Packages that only an extra brings, imported when they are asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import ConfigError
 
@@ -156,3 +160,20 @@ class Settings:
 def _names_port(server: str) -> bool:
     host, _, port = server.rpartition(":")
     return bool(host) and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+
+
+def extra(module: str, wanted_by: str, named: str = "backtest") -> Any:
+    """Import a module of an extra.
+
+    wanted_by: What cannot go on without it, such as "--report" or "to_pandas".
+    named: The extra that brings it.
+
+    Raises ConfigError if it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ConfigError(
+            f"{wanted_by} needs {module.partition('.')[0]}, which is not installed; the operator "
+            f"must install veilstream[{named}]"
+        ) from None

@@ -1,8 +1,13 @@
-"""Counts in words, for people."""
+"""Counts in words, for people.
+
+Lines of CSV that a spreadsheet shows and never computes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from typing import TextIO
 
 
 def counted(number: int, noun: str, several: str | None = None) -> str:
@@ -25,3 +30,27 @@ def clipped_line(clipped: Mapping[str, int]) -> str:
     return (
         f"{counted(sum(clipped.values()), 'value')} outside the public ranges, cut to them: {named}"
     )
+
+
+def csv_lines(out: TextIO) -> Callable[[Sequence[object]], None]:
+    """Return what writes a line of cells.
+
+    Names come from a study's file or a source: text that a spreadsheet would take for a formula has
+    an apostrophe before it. Numbers, also as text, stay as they are.
+    """
+    writer = csv.writer(out, lineterminator="\n")
+
+    def put(cells: Sequence[object]) -> None:
+        writer.writerow([_still(cell) for cell in cells])
+
+    return put
+
+
+def _still(cell: object) -> object:
+    if not isinstance(cell, str) or len(cell) < 2 or cell[0] not in "=+-@\t\r":
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return "'" + cell
+    return cell

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import VeilstreamError
+from pipeline.release.quality import JUMP, worded
 from pipeline.release.task import Task
-from pipeline.release.usable import JUMP, worded
-from pipeline.study import Study
+from pipeline.study.model import Study
+from pipeline.words import counted
 from producers.report import held, ledger, report
 
 _COUNTS = ("records_used", "values_clipped", "records_set_aside", "releases")
@@ -61,6 +62,9 @@ def run_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     reasons = Counter(after.get("reasons", {}))
     reasons.subtract(before.get("reasons", {}))
     done["reasons"] = dict(+reasons)
+    # what was lost is charged, and this run did not make it
+    done["releases_lost"] = after.get("releases_lost", 0) - before.get("releases_lost", 0)
+    done["releases"] -= done["releases_lost"]
     done["releases_unsent"] = after.get("releases_unsent", 0)
     done["in_all"] = {key: after.get(key, 0) for key in _COUNTS}
     done["epsilon"] = {
@@ -80,13 +84,16 @@ def closing(
     """
     kinds = f" ({worded(Counter(done['reasons']))})" if done["reasons"] else ""
     unsent = f" ({done['releases_unsent']} not sent yet)" if done["releases_unsent"] else ""
+    lost = (
+        f", {counted(done['releases_lost'], 'lost one')} charged" if done["releases_lost"] else ""
+    )
     used, clipped, aside, released = (
         f"{done[key]} {noun}" + "s" * (done[key] != 1)
         for key, noun in zip(_COUNTS, ("record", "value", "record", "release"), strict=True)
     )
     yield (
         f"{used} used, {clipped} clipped to the public range, {aside} set aside{kinds}, "
-        f"{released}{unsent}; {_budget(after)}"
+        f"{released}{unsent}{lost}; {_budget(after)}"
     )
     if not failed and not any(done[key] for key in _COUNTS):
         yield (

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.errors import VeilstreamError
-from pipeline.records.encode import Encoder
-from pipeline.records.windows import Window
+from pipeline.records.blocks import Window
+from pipeline.records.encoder import Encoder
+from pipeline.release.budget import most_releases
 from pipeline.release.model import Model
-from pipeline.release.share import most_releases
+from pipeline.release.policy import Directive, Discard, OpenWindow, Send, ready
+from pipeline.release.quality import Clips, Jumps
 from pipeline.release.task import Task
-from pipeline.release.usable import Clips, Jumps
-from pipeline.releasing import Window as Sums
-from pipeline.releasing import closes_early
-from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Send, ready
+from pipeline.stream.release import Window as Sums
+from pipeline.stream.release import closes_early
 from producers.admission import Admission
 from producers.client_store import ClientStore, Tally
 from producers.event_time import EventTimes

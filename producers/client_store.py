@@ -17,7 +17,7 @@ from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
 from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.privacy.events import Event
 from pipeline.release.task import Task
-from pipeline.releasing import Standing
+from pipeline.stream.release import Standing
 from producers.database import Database
 from producers.following import Following
 from producers.heritage import Heritage

@@ -11,17 +11,17 @@ from typing import Any
 
 from infra.connection import first_offset, read_partition
 from pipeline.errors import PayloadError
-from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
-from pipeline.reducer.admissions import Admissions
-from pipeline.reducer.numbering import within
-from pipeline.release.share import most_releases
+from pipeline.release.budget import most_releases
+from pipeline.release.form import identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.stream.admissions import Admissions
+from pipeline.stream.fold import within
+from pipeline.study.model import Study
 from pipeline.study.release_tables import Rate
-from pipeline.trust.mac import GENERATION
+from pipeline.trust.crypto import GENERATION
 from producers.membership import Membership
 from producers.report import reading
 

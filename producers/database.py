@@ -13,8 +13,9 @@ from typing import Any
 
 from pipeline.errors import ConfigError, LocalStoreError
 from producers.memory import Memory, Remembered, same
-from producers.upgrades import SCHEMA, STEPS, upgrade
 from producers.whole import Whole, check_intact
+
+SCHEMA = 8
 
 
 class Database:
@@ -52,7 +53,7 @@ class Database:
                 self._db.execute("PRAGMA synchronous = FULL")
                 # what noise remembered, and bytes that were sent, leave no trace in the file
                 self._db.execute("PRAGMA secure_delete = ON")
-                self._bring_up_to_date()
+                self._check_version()
                 # in one transaction, which takes far less of a disk that may be nearly full
                 schema = (files("producers") / "schema.sql").read_text()
                 self._db.executescript(f"BEGIN;\n{schema}\nCOMMIT;")
@@ -134,21 +135,13 @@ class Database:
                 "it again"
             )
 
-    def _bring_up_to_date(self) -> None:
+    def _check_version(self) -> None:
         """Refuse a damaged file or one of another version before anything in it is touched."""
         check_intact(self._db)
-        if not self.row("SELECT 1 FROM sqlite_master WHERE name = 'identity'"):
-            return
-        row = self.row("SELECT schema FROM identity")
-        if row is not None and row[0] in STEPS:
-            with self.transaction():
-                upgrade(self._db, row[0])
-                self._whole = Whole(self._db)
-        elif row is not None and row[0] != SCHEMA:
-            raise ConfigError(
-                f"the client database has schema {row[0]}, this version writes {SCHEMA}; use the "
-                "version that wrote it"
-            )
+        if self.row("SELECT 1 FROM sqlite_master WHERE name = 'identity'") and (
+            row := self.row("SELECT schema FROM identity")
+        ):
+            check_schema(row[0])
 
     def _identify(self) -> str:
         """Return the ledger's id, making one for a new file.
@@ -186,6 +179,17 @@ class Database:
         if not remembered:
             self.remember(Remembered(self.ledger))
         return self.ledger
+
+
+def check_schema(schema: int) -> None:
+    """Refuse the database of another version; ConfigError."""
+    if schema != SCHEMA:
+        raise ConfigError(
+            f"the client database has schema {schema}, this version uses {SCHEMA}, and nothing was "
+            "changed; use the version that wrote it. To begin new studies with this version, write "
+            "what was spent with that one (`veilstream privacy ledger CLIENT --export FILE`), give "
+            "VEILSTREAM_FOLDER a new folder, and take it over there (`--import FILE`)"
+        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import AHEAD_MS, Topics
 from pipeline.records.values import Record, time_of
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 
 class EventTimes:

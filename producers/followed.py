@@ -17,7 +17,7 @@ from pipeline.errors import LedgerBehind
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.release_tables import Trust
 from pipeline.words import counted
 from producers.client_store import ClientStore

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import ConfigError
-from pipeline.messages.spends import (
+from pipeline.messages.spend import (
     HASHED,
     SourceSpends,
     Spend,

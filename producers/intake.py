@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pipeline.errors import RecordError
-from pipeline.records.encode import Block, Encoder
+from pipeline.records.encoder import Block, Encoder
 from pipeline.records.values import Record
 from producers.sources import Slot
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from pipeline.errors import DataError
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
+from pipeline.privacy.samplers import DiscreteLaplace
+from pipeline.release.quality import Trial, worded
 from pipeline.release.task import Task
-from pipeline.release.usable import Trial, worded
 from producers.source_test import MOST_TESTS, Trials
 
 #: What helps, whichever window it was.

@@ -13,7 +13,7 @@ import msgspec
 
 from infra.connection import read_all, write_one
 from pipeline.errors import ConfigError
-from pipeline.messages.spends import (
+from pipeline.messages.spend import (
     NAME,
     SourceSpends,
     SpendsMessage,

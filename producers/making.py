@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pipeline.messages.envelope import BINARY, headers, rfc3339
-from pipeline.messages.form import form_of
 from pipeline.privacy.events import Event
 from pipeline.privacy.memory import empty_rows
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import Model
 from pipeline.release.query import Query
-from pipeline.release.task import Task
-from pipeline.releasing import Standing, release_behind, release_of
+from pipeline.release.task import Task, form_of
+from pipeline.stream.release import Standing, release_behind, release_of
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.event_time import EventTimes

@@ -8,11 +8,10 @@ from infra.keyring import former, pin, read_client
 from infra.roll import read_roll
 from pipeline.errors import ConfigError
 from pipeline.messages.admission import Entry, Retirement, Word, read_word
-from pipeline.messages.form import HEADER
+from pipeline.release.form import HEADER
 from pipeline.settings import Settings
-from pipeline.study import Study
-from pipeline.trust.mac import GENERATION, Stamp
-from pipeline.trust.signed import check_signed
+from pipeline.study.model import Study
+from pipeline.trust.crypto import GENERATION, Stamp, check_signed
 
 
 class Membership:

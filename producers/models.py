@@ -14,9 +14,8 @@ from infra.connection import asking, log_reader
 from infra.preflight import Silence
 from infra.study_record import other_revision
 from pipeline.errors import PayloadError, VeilstreamError
-from pipeline.messages.model import read_model
-from pipeline.messages.newest import Newest
-from pipeline.messages.study import Known
+from pipeline.messages.admission import Known
+from pipeline.messages.model import Newest, read_model
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task

@@ -27,7 +27,7 @@ def costs(folder: Path, before: Sequence[str], task: Task) -> list[dict[str, Any
         an older one.
     task: The study that comes: it takes the place of those, or reads their records again.
 
-    Raises LocalStoreError if a database cannot be read, or is of an older version.
+    Raises LocalStoreError if a database cannot be read; ConfigError if it is of another version.
     """
     found = []
     for client in clients_of(folder):

@@ -17,9 +17,9 @@ from kafka import KafkaConsumer, TopicPartition
 from infra.connection import asking, log_reader
 from infra.topics import partitions_of
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
-from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
+from pipeline.release.form import identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.words import counted

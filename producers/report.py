@@ -12,32 +12,28 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import LocalStoreError
-from pipeline.messages.spends import SpendsMessage
+from pipeline.messages.spend import SpendsMessage
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.events import Event, NonPrivate
-from pipeline.privacy.policy import loose_delta
+from pipeline.privacy.guarantee import loose_delta
 from pipeline.release.task import Task
 from pipeline.words import counted
 from producers.charges import Rows, as_known, charges, known, protecting, spent, spent_by
+from producers.database import check_schema
 from producers.heritage import account
 from producers.limits import worded
 from producers.memory import Remembered, parsed
 from producers.stored import absent
-from producers.upgrades import SCHEMA
 
 
 def report(path: Path) -> dict[str, dict[str, Any]]:
     """Return for each study what the client has read, set aside, released and spent.
 
-    LocalStoreError if the database cannot be read.
+    LocalStoreError if the database cannot be read; ConfigError if it is of another version.
     """
     with reading(path) as database:
-        columns = database.execute("PRAGMA table_info(streams)").fetchall()
-        query, known = STREAMS, {column[1] for column in columns}
-        # a database of an older version owes nothing, and follows nobody
-        for column, instead in (("owed", "0"), ("follows", "NULL AS follows")):
-            query = query if column in known else query.replace(column, instead)
-        rows = database.execute(query).fetchall()
+        check_version(database)
+        rows = database.execute(STREAMS).fetchall()
         return {row[0]: _study(database, row) for row in rows}
 
 
@@ -46,7 +42,7 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
 
     All numbers are public: none is computed from records.
 
-    LocalStoreError if the database cannot be read, or is of an older version.
+    LocalStoreError if the database cannot be read; ConfigError if it is of another version.
     """
     with reading(path) as database:
         check_version(database)
@@ -85,7 +81,7 @@ def held(path: Path, source: str, task: Task) -> float | None:
 def account_of(path: Path) -> SpendsMessage:
     """Return the whole account of a client, for a file.
 
-    LocalStoreError if the database cannot be read, or is of an older version.
+    LocalStoreError if the database cannot be read; ConfigError if it is of another version.
     """
     with reading(path) as database:
         check_version(database)
@@ -93,17 +89,9 @@ def account_of(path: Path) -> SpendsMessage:
 
 
 def check_version(database: sqlite3.Connection) -> None:
-    """Refuse a database of another version; LocalStoreError."""
-    row = database.execute("SELECT schema FROM identity").fetchone()
-    if row is not None and row[0] < SCHEMA:
-        raise LocalStoreError(
-            "the client database was written by an older version: start its producer once"
-        )
-    if row is not None and row[0] > SCHEMA:
-        raise LocalStoreError(
-            f"the client database has schema {row[0]}, this version reads {SCHEMA}: use the "
-            "version that wrote it"
-        )
+    """Refuse a database of another version; ConfigError."""
+    if row := database.execute("SELECT schema FROM identity").fetchone():
+        check_schema(row[0])
 
 
 def rows_of(database: sqlite3.Connection) -> Rows:
@@ -179,8 +167,9 @@ def _source(
 #: Columns have the names that people read.
 STREAMS = """
     SELECT study, revision, source, records AS records_used, rejected AS records_set_aside,
-    clipped AS values_clipped, next_seq AS releases, owed AS slots_still_to_pass_over, follows
-    FROM streams"""
+    clipped AS values_clipped, next_seq AS releases, owed AS slots_still_to_pass_over, follows,
+    (SELECT CAST(total(lost) AS INTEGER) FROM charged WHERE charged.study = streams.study)
+    AS releases_lost FROM streams"""
 STUDIES = """
     SELECT study, mechanism, epsilon, iif(neighbours IS NULL, delta, ifnull(delta, 0.0)) AS delta,
     unit_records, neighbours, count(at) AS releases,

@@ -13,13 +13,13 @@ from infra.study_record import check_running
 from infra.topics import ensure_topics
 from infra.waiting import Stopping
 from pipeline.errors import BudgetExceeded, LedgerBehind
-from pipeline.messages.spends import ledger_topics
+from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics
-from pipeline.privacy.policy import loose_delta
-from pipeline.records.encode import Encoder
+from pipeline.methods import require_live
+from pipeline.privacy.guarantee import loose_delta
+from pipeline.records.encoder import Encoder
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import require_live
 from pipeline.words import counted
 from producers import source_test
 from producers.admission import Admission

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import DataError
-from pipeline.records.encode import Encoder
+from pipeline.records.encoder import Encoder
+from pipeline.release.quality import JUMP, Trial, refusal_of, worded
 from pipeline.release.task import Task
-from pipeline.release.usable import JUMP, Trial, refusal_of, worded
 from pipeline.settings import Settings
 from producers.admission import looks_of
 from producers.source_test import Held, Looked, look

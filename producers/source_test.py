@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import DataError
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Encoder
+from pipeline.privacy.samplers import DiscreteLaplace
+from pipeline.records.encoder import Encoder
+from pipeline.release.quality import Trial, worded
 from pipeline.release.task import Task
-from pipeline.release.usable import Trial, worded
 from producers.database import Database
 from producers.event_time import EventTimes
 from producers.intake import GOOD, encoded

@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.errors import ConfigError, StateError
 from pipeline.messages.envelope import Headers
 from pipeline.privacy import memory
-from pipeline.releasing import Standing
+from pipeline.stream.release import Standing
 from producers.database import Database
 from producers.memory import Remembered
 

@@ -14,9 +14,8 @@ from typing import TypeVar, cast
 import redis
 
 from pipeline.errors import StaleSnapshot, StateError
-from pipeline.reducer import HEAD, Partition, Summed
-from pipeline.reducer.checksums import Damaged, opened, stamped
 from pipeline.release.task import Task
+from pipeline.stream.partition import HEAD, Damaged, Partition, Summed, opened, stamped
 from state import keys, stored
 from state.faults import WrongType, ask
 from state.stored import WATERMARK, number_of

@@ -11,10 +11,20 @@ from typing import NamedTuple
 import msgspec
 
 from pipeline.errors import StateError
-from pipeline.reducer import HEAD, SCHEMA, Partition, Snapshot
-from pipeline.reducer.checksums import SIZE, Checksums, Damaged, checksum, opened, stamped
-from pipeline.reducer.head import read_head
 from pipeline.release.task import Task
+from pipeline.stream.partition import (
+    HEAD,
+    SCHEMA,
+    SIZE,
+    Checksums,
+    Damaged,
+    Partition,
+    Snapshot,
+    checksum,
+    opened,
+    read_head,
+    stamped,
+)
 
 #: Field of the snapshot that the commit script compares.
 WATERMARK = "next_offset"

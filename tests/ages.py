@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.methods import task_of as make_task
-from pipeline.methods.age_aware.task import AgedTask
-from pipeline.study import parse_study
+from pipeline.methods.age_aware.client import AgedTask
+from pipeline.study_file.load import parse_study
 
 GROUPS = """
 [estimator.method.groups.fast]

@@ -13,17 +13,17 @@ from scipy.optimize import minimize
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.release import seal
 from pipeline.methods import task_of as make_task
-from pipeline.methods.renewable.client import open_query_of
-from pipeline.methods.renewable.summarise import local_fit, summarise
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.client import RenewableTask, local_fit, open_query_of, summarise
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays, Row
-from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.records.encoder import Arrays, Row
 from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.task import Task
-from pipeline.releasing import Standing, release_behind
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import estimate_of, slots_seen
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import Standing, release_behind
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 

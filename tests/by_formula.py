@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.linalg import unpack_upper
-from pipeline.methods.renewable.private_state import PrivateBatch
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.state import PrivateBatch
 
 #: Releases of one bucket with their weight, and what is computed of them.
 Weighed = list[tuple[float, PrivateBatch]]

@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import load_study
+from pipeline.study_file.load import load_study
 from producers import client, run
 from producers.client_store import ClientStore, Outgoing
 from producers.sender import Sender

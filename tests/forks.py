@@ -301,8 +301,8 @@ def _draw() -> None:
     """Release nothing of the study that most tests use: tables of its noise are made but once."""
     tests, methods, model, releasing, study = map(
         import_module,
-        ("tests.stage", "pipeline.methods", "pipeline.release.model", "pipeline.releasing",
-         "pipeline.study"),
+        ("tests.stage", "pipeline.methods", "pipeline.release.model", "pipeline.stream.release",
+         "pipeline.study_file.load"),
     )  # fmt: skip
     task = methods.task_of(study.parse_study(tests.study_text("drawn")))
     for version in (0, 1):

@@ -161,25 +161,3 @@ def _chi_square(seen: Vector, mass: Vector, cells: int) -> float:
     table = np.array(merged)
     statistic = np.sum((table[:, 1] - table[:, 0]) ** 2 / table[:, 0])
     return float(stats.chi2.sf(statistic, len(table) - 1))
-
-
-def discrete_laplace_delta(scale: float, sensitivity: int, epsilon: float) -> float:
-    """Return the exact delta of one integer with discrete Laplace noise.
-
-    scale: In lattice units, > 0.
-    sensitivity, epsilon: As for the discrete Gaussian.
-    """
-    if epsilon >= sensitivity / scale:
-        return 0.0
-    last = math.ceil((sensitivity - epsilon * scale) / 2) - 1
-    # e^epsilon P(X <= last - sensitivity), whose factors alone may not fit a float
-    other = math.exp(epsilon + (last - sensitivity) / scale) / (1 + math.exp(-1 / scale))
-    return max(0.0, _laplace_cumulative(scale, last) - other)
-
-
-def _laplace_cumulative(scale: float, k: int) -> float:
-    """Return P(X <= k) of the discrete Laplace law."""
-    ratio = math.exp(-1 / scale)
-    if k < 0:
-        return math.exp(k / scale) / (1 + ratio)
-    return 1 - math.exp(-(k + 1) / scale) / (1 + ratio)

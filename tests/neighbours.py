@@ -11,9 +11,9 @@ import numpy as np
 from pipeline.linalg import upper_is_diagonal
 from pipeline.methods.ldp_sgd.client import RecordsPart
 from pipeline.privacy import memory
-from pipeline.privacy.channel import Channel
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
-from pipeline.records.encode import Arrays
+from pipeline.privacy.mechanism import Channel
+from pipeline.privacy.samplers import DiscreteLaplace
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import COEFFICIENT_LIMIT, Model
 from pipeline.release.query import MatrixPart, Part, VectorPart
 from pipeline.release.task import Task

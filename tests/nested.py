@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.methods.age_aware.guarantee import present_epsilon
+from pipeline.methods.age_aware.schedule import present_epsilon
 from pipeline.types import Vector
 
 #: Delta by age in slots: `mixing.deltas` or `mixing.forward` of an age at least 0.

@@ -12,8 +12,8 @@ from kafka.admin import KafkaAdminClient
 
 from pipeline.errors import PayloadError
 from pipeline.messages.release import read
-from pipeline.reducer.checksums import SIZE
 from pipeline.release.task import Task
+from pipeline.stream.partition import SIZE
 from tests.canaries import Output, text
 from tests.stage import PATIENCE, Stage
 from tests.wire import described

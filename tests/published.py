@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from pipeline.cli.main import cli
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import OfflineFit, OfflineMethod, offline_method
-from pipeline.records.encode import Row, stack
+from pipeline.records.encoder import Row, stack
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import rows_of, simulate, study_text
 

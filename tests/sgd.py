@@ -6,16 +6,17 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of as make_task
+from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.state import SgdState
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Encoder, Row
-from pipeline.reducer import Partition, Reducer
+from pipeline.records.encoder import Encoder, Row
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import LogEntry, SeededStream
 

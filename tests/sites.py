@@ -8,10 +8,10 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of as make_task
-from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Arrays
-from pipeline.study import parse_study
+from pipeline.methods.noisy_mle.client import SiteTask
+from pipeline.records.encoder import Arrays
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests import builders
 

@@ -21,9 +21,9 @@ from infra.topics import ensure_topics
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
-from pipeline.reducer import Partition
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
 from producers.client_id import vault_path
 from state import RedisStore
 from state.connection import redis_client

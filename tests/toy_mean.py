@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from pipeline.errors import ConfigError, PrivacyError, StateError
-from pipeline.estimators.buckets import State
+from pipeline.errors import ConfigError, StateError
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import Rows
-from pipeline.methods.base import Method, Server
-from pipeline.methods.facts import Design, Missed, Outlook, Sizes
-from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.estimators.forgetting import State
+from pipeline.methods.base import Method, Plan, Server
+from pipeline.methods.base import Spec as SpecOfKind
+from pipeline.privacy.mechanism import Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.release.budget import Budget
+from pipeline.release.form import Rows
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
 from pipeline.release.query import Exact, OpenQuery, Query, VectorPart
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.tables import strict
 from pipeline.types import Vector
 
@@ -53,10 +53,6 @@ class MeanTask(Task):
     @property
     def penalty(self) -> Vector:
         return np.append(0.0, np.full(self.size - 1, 1e6))
-
-    def check_fit(self) -> None:
-        if self.channel.largest(self.slots) >= INTEGER_LIMIT:
-            raise PrivacyError("window.records: use smaller windows")
 
     @property
     def layout(self) -> Layout:
@@ -105,7 +101,7 @@ class MeanServer(Server[MeanState]):
     def slots(self, rows: Rows) -> int:
         return int(rows["records"].sum())
 
-    def empty(self, *, trace: bool = False) -> MeanState:
+    def empty(self) -> MeanState:
         return MeanState()
 
     def read(self, fields: dict[str, bytes]) -> MeanState:
@@ -148,39 +144,30 @@ class MeanServer(Server[MeanState]):
 
 
 class PrivateMean(Method[MeanTask]):
-    """As `methods.base.Method`."""
+    """The mean of the response, without features."""
 
-    title = "the mean of the response"
-    losses, tables = ("linear",), ("method",)
-    server_side: ClassVar = {"estimator.method.least": "when intervals are shown"}
-    client_side: ClassVar = {"estimator.method": "releases are made by it"}
-    no_open = "a private mean is nothing without noise"
+    spec = SpecOfKind(
+        kind="private-mean",
+        title="the mean of the response",
+        losses=("linear",),
+        table="method",
+        server_keys={"estimator.method.least": "when intervals are shown"},
+        needs_noise="a private mean is nothing without noise",
+    )
+    task, server = MeanTask, MeanServer
 
-    def check(self, study: Study) -> None:
+    def resolve(self, study: Study, given: Container[str]) -> Study:
         strict(study.estimator.method or {}, Spec, at="estimator.method")
         if not study.noised:
             raise ConfigError('privacy.mechanism: "private-mean" needs noise')
+        return study
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         meaning["estimator"].pop("method", None)
 
-    task = MeanTask
-    server = MeanServer
-
-    def facts(self, task: MeanTask, clients: int) -> Mapping[str, object]:
-        return {"noise": {"sum_sd": task.channel.standard_deviation} if task.study.noised else {}}
-
-    def sizes(self, task: MeanTask, records: int, clients: int) -> Sizes:
-        return Sizes(100)
-
-    def outlook(self, task: MeanTask, records: int, clients: int) -> Outlook:
-        return Outlook(latest=100, usual=100, usual_half=None)
-
-    def design(self, study: Study, records: int, clients: int) -> Design:
-        return Design({}, {})
-
-    def better(self, task: MeanTask, missed: Missed) -> Sequence[str]:
-        return ("",)
+    def plan(self, task: MeanTask, records: int, clients: int) -> Plan:
+        noise = {"sum_sd": task.channel.standard_deviation} if task.study.noised else {}
+        return Plan(latest=100, usual=100, facts={"noise": noise})
 
 
 METHOD = PrivateMean()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.local.ports import free_port
-from pipeline.messages import form
+from pipeline.release import form
 from tests import outputs
 from tests.canaries import BYTES, COLUMN, HEADER, HEAT, LABEL, LOAD, NOTE, Mix, Output
 from tests.stage import Stage, send, study_text

@@ -8,13 +8,13 @@ from pipeline.messages.admission import Admission, Retirement, write_signed
 from pipeline.messages.authentic import Authenticator
 from pipeline.methods import task_of
 from pipeline.privacy.randomness import SecureStream
-from pipeline.reducer import Partition, Reducer
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
-from pipeline.trust.keys import Pair
-from pipeline.trust.mac import Stamp
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
+from pipeline.trust.crypto import Pair, Stamp
 from tests.builders import LogEntry
 from tests.stage import study_text
 

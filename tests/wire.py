@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.messages.form import Rows, form_of, identity, short
 from pipeline.messages.release import Header, read
-from pipeline.release.task import Task
+from pipeline.release.form import Rows, identity, short
+from pipeline.release.task import Task, form_of
 
 
 def opened(task: Task, payload: bytes) -> Rows:

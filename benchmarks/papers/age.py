@@ -25,14 +25,13 @@ TITLES = {
     "stated": "From printed inputs",
     "figure 2": "Figure 2: best age of each client alone, epsilon 0.055",
     "figure 3": "Figure 3: expected loss in Wh^2 by epsilon",
-    "sizes": "Schedules of random rounds, epsilon 0.1",
 }
 
 
 def main() -> None:
     """Compute, print, draw and write down."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="more draws, 1,000 x 1,000 slots")
+    parser.add_argument("--full", action="store_true", help="more draws")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     options = parser.parse_args()
     begun = time.monotonic()
@@ -41,7 +40,7 @@ def main() -> None:
     draw_ages(curves)
     schemes = age_tables.schemes(epsilons, 200 if options.full else 50)
     draw_schemes(schemes, epsilons, age_tables.noises(epsilons))
-    cells: list[Cell] = [*age_tables.stated(), *ages, *schemes, *age_tables.sizes(options.full)]
+    cells: list[Cell] = [*age_tables.stated(), *ages, *schemes]
     for name, title in TITLES.items():
         own = [cell for cell in cells if cell.table == name]
         if name == "stated":

@@ -11,14 +11,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from benchmarks.papers.age_schemes import (
+    Round,
+    best_slots,
+    bound,
+    compare,
+    loss,
+    printed_sub_exponential,
+)
 from benchmarks.papers.cells import Cell
-from pipeline.methods.age_aware.assignment import schedule
-from pipeline.methods.age_aware.chains import Chain, cyclic
-from pipeline.methods.age_aware.guarantee import classical_epsilon, present_epsilon, sensitivity
-from pipeline.methods.age_aware.mixing import deltas
-from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs, loss
-from pipeline.methods.age_aware.paper_bound import bound, printed_sub_exponential
-from pipeline.methods.age_aware.schemes import Round, compare
+from pipeline.methods.age_aware.markov import Chain, cyclic, deltas
+from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs
+from pipeline.methods.age_aware.schedule import classical_epsilon, present_epsilon, sensitivity
 from pipeline.types import Vector
 from tests.nested import Upload, nested_epsilon, table
 
@@ -41,10 +45,6 @@ PRINTED = {
 }
 #: The same of the best age of each client alone, and of `debiased` at epsilon 0.1.
 BEST_AGES, DEBIASED = (0, 15, 11), {0.1: 25.9}
-#: Clients and slots: certified gap in millionths, assignments, and as shares of the best loss, that
-#: of slots without the coupling and of random slots.
-SIZES = {(30, 60): (1700, 8, 11.6, 6.2), (300, 300): (0.028, 17, 4.1, 3.5),
-         (1000, 1000): (0.00026, 17, 5.8, 5.1)}  # fmt: skip
 #: Of Figure 2, and the epsilons of Figure 3.
 EPSILON_2, EPSILONS = 0.055, (0.03, 0.05, 0.1, 0.2, 0.4, 0.8)
 
@@ -140,7 +140,7 @@ def schemes(epsilons: Sequence[float], draws: int) -> list[Cell]:
         given, printed = round_at(epsilon), PRINTED.get(epsilon, (None,) * len(SCHEMES))
         found = [compare(given, np.random.default_rng(seed), draws) for seed in range(batches)]
         losses = np.array([each[:6] for each in found], dtype=np.float64)
-        alone = loss(_used(given, "model"), found[0].best.slots)
+        alone = loss(_used(given, "model"), found[0].best)
         ours = [*losses.mean(axis=0).tolist(), alone]
         errors = [*(losses.std(axis=0, ddof=1) / np.sqrt(batches)).tolist(), 0.0]
         row = f"epsilon {epsilon:g}"
@@ -148,8 +148,9 @@ def schemes(epsilons: Sequence[float], draws: int) -> list[Cell]:
             _shown("figure 3", row, column, other, value, error)
             for column, other, value, error in zip(SCHEMES, printed, ours, errors, strict=True)
         ]
-        best, other = schedule(_used(given, "debiased")).value, DEBIASED.get(epsilon)
-        cells.append(_shown("figure 3", row, "6 debiased", other, best))
+        table = _used(given, "debiased")
+        best = loss(table, best_slots(table))
+        cells.append(_shown("figure 3", row, "6 debiased", DEBIASED.get(epsilon), best))
     return cells
 
 
@@ -159,40 +160,11 @@ def noises(epsilons: Sequence[float]) -> tuple[Vector, Vector]:
     for epsilon in epsilons:
         given = round_at(epsilon)
         adaptive, rows = given.scales(), np.arange(len(given.reporters))
-        slots = schedule(given.costs(adaptive)).slots
+        slots = best_slots(given.costs(adaptive))
         both = adaptive[rows, slots], given.common_scales(slots)
         pairs.append([float((2 * scale**2).sum()) / len(rows) ** 2 for scale in both])
     found = np.array(pairs)
     return found[:, 0], found[:, 1]
-
-
-def sizes(full: bool) -> list[Cell]:
-    """Return certified gaps of random rounds; those of 1,000 clients are for the full mode."""
-    cells = []
-    for (clients, slots), printed in SIZES.items():
-        if clients > 300 and not full:
-            continue
-        rng, ages = np.random.default_rng(1), np.arange(slots)
-        picks, known = rng.integers(3, size=clients), chains()
-        left = [deltas(chain, ages, "spectral") for chain in known]
-        given = Round(
-            [Reporter(known[i], rng.dirichlet(np.ones(4)), RECORDS, 1 / clients) for i in picks],
-            ages, np.array([left[i] for i in picks]), np.full(clients, 1.8), 0.1, CAP, "collection",
-        )  # fmt: skip
-        each = given.costs(given.scales())
-        best = schedule(each)
-        apart = schedule(Costs(each.cost, np.zeros_like(each.drift)))
-        drawn = [loss(each, rng.permutation(slots)[:clients]) for _ in range(50)]
-        ratio = np.array(drawn) / best.value
-        ours = (1e6 * best.gap, float(best.assignments), loss(each, apart.slots) / best.value)
-        names = ("gap, millionths", "assignments", "coupling ignored / best", "random / best")
-        values = (*ours, float(ratio.mean()))
-        errors = (0.0, 0.0, 0.0, float(ratio.std(ddof=1) / len(ratio) ** 0.5))
-        cells += [
-            _shown("sizes", f"{clients} x {slots}", *entry)
-            for entry in zip(names, printed, values, errors, strict=True)
-        ]
-    return cells
 
 
 def _used(given: Round, use: Estimator) -> Costs:

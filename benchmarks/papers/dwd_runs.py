@@ -20,11 +20,20 @@ from benchmarks.papers.dwd_rows import (
 from benchmarks.papers.given_noise import GivenNoise
 from benchmarks.papers.populations import Population
 from pipeline.losses import GeneralisedDWD
-from pipeline.methods.published.message_noise import MessageNoise
-from pipeline.methods.published.offline import majorised_fit, pooled_fit, undamped_iterates
-from pipeline.methods.published.online import ClassBalance, OnlineFit, TrustedOnlineFit
-from pipeline.methods.published.private_online import PrivateOnlineFit
-from pipeline.methods.published.records import Records, Ridge
+from pipeline.methods.published.fits import (
+    Records,
+    Ridge,
+    majorised_fit,
+    pooled_fit,
+    undamped_iterates,
+)
+from pipeline.methods.published.noise import MessageNoise
+from pipeline.methods.published.online import (
+    ClassBalance,
+    OnlineFit,
+    PrivateOnlineFit,
+    TrustedOnlineFit,
+)
 from pipeline.types import Vector
 
 SEED = 20250

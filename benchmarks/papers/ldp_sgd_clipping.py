@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import root
 
 from benchmarks.papers.ldp_sgd_models import LOGISTIC, SIZE, Array, weights_of
-from pipeline.methods.ldp_sgd.steps import StepRule
+from pipeline.methods.ldp_sgd.step_rule import StepRule
 from pipeline.types import Vector
 
 THRESHOLDS = (0.15, 0.2, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4142, 2.0, 2.8284)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.papers.cells import Cell, mean_cell
-from pipeline.methods.ldp_sgd.steps import StepRule
+from pipeline.methods.ldp_sgd.step_rule import StepRule
 from pipeline.types import Matrix, Vector
 
 TRAINING, TEST, PASSES = 800_000, 200_000, 10

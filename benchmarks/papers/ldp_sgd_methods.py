@@ -13,7 +13,7 @@ from benchmarks.limit_law import covariance
 from benchmarks.papers.ldp_sgd_models import SIZE
 from benchmarks.papers.ldp_sgd_runs import Replication
 from pipeline.methods.ldp_sgd import plug_in
-from pipeline.methods.ldp_sgd.random_scaling import random_scaling
+from pipeline.methods.ldp_sgd.intervals import random_scaling
 from pipeline.types import Matrix, Vector
 
 LEVEL = 0.95

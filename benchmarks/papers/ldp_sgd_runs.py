@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.papers.ldp_sgd_batches import OnlineBatches
 from benchmarks.papers.ldp_sgd_models import SIZE, Array
 from benchmarks.papers.ldp_sgd_walk import CHUNK, Chunk, Setting, Walk
-from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
-from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.settings import Rule
-from pipeline.methods.ldp_sgd.sums import Sums
+from pipeline.methods.ldp_sgd.path import SgdPath, Sums
+from pipeline.methods.ldp_sgd.step_rule import Rule
 from pipeline.types import Matrix, Vector
 
 
@@ -132,8 +131,8 @@ def check(setting: Setting, records: int, seed: int) -> float:
     gradients = np.concatenate([chunk.gradients for chunk in kept])
     path.fold(gradients, np.concatenate([chunk.points[:, 0] for chunk in kept]))
     pairs = zip(
-        (*ours.sums.arrays, ours.origin, ours.online),
-        (*path.sums.arrays, path.origin, path.batches.variance(path.sums)),
+        (*ours.sums.arrays, ours.origin),
+        (*path.sums.arrays, path.origin),
         strict=True,
     )
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs if b.size)

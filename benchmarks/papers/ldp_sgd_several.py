@@ -28,7 +28,7 @@ from benchmarks.papers.ldp_sgd_models import LINEAR, SIZE, Array
 from benchmarks.papers.ldp_sgd_runs import replications
 from benchmarks.papers.ldp_sgd_tables import ROUNDING, rooted
 from benchmarks.papers.ldp_sgd_walk import CHUNK, Setting, Walk
-from pipeline.methods.ldp_sgd.random_scaling import critical_value, random_scaling
+from pipeline.methods.ldp_sgd.intervals import critical_value, random_scaling
 
 RECORDS, BURN_IN, MU = 200_000, 0.05, 1.0
 #: By number of servers: sd, CP and AL of pooled random scaling, CP and AL of the t interval, as an

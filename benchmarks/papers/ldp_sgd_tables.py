@@ -5,7 +5,7 @@ coefficients and replications: plug-in (PI), batch means (BM) and random scaling
 privacy, and PPI, PBM, PRS on noised gradients at mu = 1 and 2. PI and PPI are the sandwich with the
 curvature of the model; the paper's shorter ones fit one that is a multiple of the identity. It
 gives no floors of eigenvalues and no number of batches either, so that only the lengths of random
-scaling are gated. "online" are the batch means that `path.interval` offers, which it does not have.
+scaling are gated. "online" are batch means that are valid at any time, which it does not have.
 
 "budget": methods at an equal privacy of one record, *all* releases together. PPI-0 releases
 nothing beside the gradient, PPI-1 spends a share of mu^2 on a curvature, noised for each record or
@@ -41,8 +41,7 @@ from benchmarks.papers.ldp_sgd_methods import (
 from benchmarks.papers.ldp_sgd_models import SIZE
 from benchmarks.papers.ldp_sgd_runs import Replication, replications
 from benchmarks.papers.ldp_sgd_walk import Setting
-from pipeline.methods.ldp_sgd.settings import MIXED
-from pipeline.methods.ldp_sgd.steps import staleness_cap
+from pipeline.methods.ldp_sgd.step_rule import MIXED, staleness_cap
 from pipeline.types import Vector
 
 SIZES = (40_000, 80_000, 120_000, 160_000, 200_000)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.papers.ldp_sgd_models import LINEAR, SIZE, Array, Model, weights_of
-from pipeline.methods.ldp_sgd.steps import StepRule
+from pipeline.methods.ldp_sgd.step_rule import StepRule
 
 #: Most records of all replications that are drawn at once.
 CHUNK = 500

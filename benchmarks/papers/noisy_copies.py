@@ -1,9 +1,9 @@
 """Copies of a site's own estimate: what noise they take as the paper has it.
 
 Source: noisy-mle, Theorem 1 and Lemmas 1 and 2, and a bound of its sensitivity that can be
-computed; what studies do instead, with a public scale, is `pipeline.privacy.copies`. One record is
-added or removed; rows have a norm of at most R; F >= ridge I with a public
-ridge; linear: sigma = 1 and |y - x'theta| <= C.
+computed; what studies do instead, with a public scale, is
+`pipeline.methods.noisy_copies.accounting`. One record is added or removed; rows have a norm of at
+most R; F >= ridge I with a public ridge; linear: sigma = 1 and |y - x'theta| <= C.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.linalg import floor_eigenvalues
-from pipeline.methods.noisy_mle import infembler
-from pipeline.methods.noisy_mle.infembler import Assembled, Copies
+from pipeline.methods.noisy_copies import infembler
+from pipeline.methods.noisy_copies.infembler import Assembled, Copies
 from pipeline.types import Matrix, Vector
 
 #: Rounds of an assembly at most.

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import cholesky, toeplitz
 from scipy.special import ndtr, ndtri
 
-from pipeline.methods.published.records import Records
+from pipeline.methods.published.fits import Records
 from pipeline.types import Matrix, Vector
 
 

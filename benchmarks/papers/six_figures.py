@@ -25,12 +25,9 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.losses import GeneralisedDWD
-from pipeline.methods.published.message_noise import MessageNoise
-from pipeline.methods.published.offline import federated_fit, majorised_fit
-from pipeline.methods.published.online import OnlineFit, TrustedOnlineFit
-from pipeline.methods.published.private_online import PrivateOnlineFit
-from pipeline.methods.published.records import Records, Ridge
-from pipeline.methods.published.trusted_noise import GaussianNoise, least_stabiliser
+from pipeline.methods.published.fits import Records, Ridge, federated_fit, majorised_fit
+from pipeline.methods.published.noise import GaussianNoise, MessageNoise, least_stabiliser
+from pipeline.methods.published.online import OnlineFit, PrivateOnlineFit, TrustedOnlineFit
 from pipeline.types import Matrix, Vector
 
 FIGURES = ("accuracy", "precision", "recall", "F1", "specificity", "time")

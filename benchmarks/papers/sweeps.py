@@ -20,11 +20,9 @@ from benchmarks.papers.dwd_runs import joined
 from benchmarks.papers.given_noise import GivenNoise
 from benchmarks.papers.populations import same_sites
 from pipeline.losses import GeneralisedDWD
-from pipeline.methods.published.message_noise import MessageNoise
-from pipeline.methods.published.offline import majorised_fit, undamped_iterates
-from pipeline.methods.published.online import OnlineFit, TrustedOnlineFit
-from pipeline.methods.published.private_online import PrivateOnlineFit
-from pipeline.methods.published.records import Records, Ridge
+from pipeline.methods.published.fits import Records, Ridge, majorised_fit, undamped_iterates
+from pipeline.methods.published.noise import MessageNoise
+from pipeline.methods.published.online import OnlineFit, PrivateOnlineFit, TrustedOnlineFit
 
 RECORDS = 100
 SEED = 20251

@@ -11,7 +11,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from agents.exposition import Exposition
 from agents.meters import Meters
-from infra.monitoring import ALERTS
+from infra import deploy
 from pipeline import errors as kinds
 from producers.metrics import ClientMetrics
 
@@ -43,7 +43,11 @@ def _families(registry: Any) -> Iterable[str]:
 
 def alerts() -> str:
     """Return every alert rule with what to do."""
-    rows = [f"| `{a.name}` | {a.severity} | {a.summary} | {a.action} |" for a in ALERTS]
+    rows = [
+        f"| `{rule['alert']}` | {rule['labels']['severity']} | {rule['annotations']['summary']} "
+        f"| {rule['annotations']['action']} |"
+        for rule in deploy.alerts()["groups"][0]["rules"]
+    ]
     return "\n".join(["| alert | severity | says | do |", "|---|---|---|---|", *rows])
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.study import Study, with_keys
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
 
 #: More settings than this are a slip of the keyboard.
 LARGEST = 1000

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from pipeline.backtest.history import History, Reading
@@ -20,9 +21,10 @@ from pipeline.backtest.scoring import Judge, Scores, Tally
 from pipeline.errors import ConfigError, NumericError, PrivacyError
 from pipeline.methods import task_of
 from pipeline.methods.offline import offline_methods
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study.model import Study
+from pipeline.study_file.load import study_of
 from pipeline.types import Integers, Matrix, Vector
 
 
@@ -82,7 +84,10 @@ def tasks_beside(study: Study, options: Options) -> list[Task]:
         return []
     # the methods claim what the study does, whatever noise is drawn here
     methods = offline_methods(options.beside, "--beside")
-    tasks = [task_of(method.beside(study, options.seed)) for method in methods]
+    tasks = []
+    for kind, method in zip(options.beside, methods, strict=True):
+        tables = msgspec.to_builtins(method.beside(study, options.seed))
+        tasks.append(task_of(study_of(tables, name=f"--beside {kind}")))
     if options.label_delay != "0" or options.delay != "0":
         raise ConfigError(
             "--beside: methods that run over files know no delay of network or labels; leave "

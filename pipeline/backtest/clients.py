@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.records.batches import Batch, Encoded
-from pipeline.study import Study
+from pipeline.records.encoder import Batch, Encoded
+from pipeline.study.model import Study
 from pipeline.types import Integers
 
 #: A client id is a Kafka key and a name in every release.

@@ -23,11 +23,11 @@ from pipeline.backtest.scoring import Judge, Tally
 from pipeline.backtest.timeline import Snapshot, Timeline
 from pipeline.backtest.windows import Closed, Moment, Opened, Part, Windows
 from pipeline.errors import ConfigError, NumericError
-from pipeline.offline import OfflineRun
-from pipeline.reducer import start_is_over
 from pipeline.release.model import Model
+from pipeline.release.policy import Directive, OpenWindow, Send
 from pipeline.release.task import Task
-from pipeline.scheduling.policy import Directive, OpenWindow, Send
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import start_is_over
 from pipeline.types import Vector
 
 

@@ -21,7 +21,8 @@ from pipeline.backtest.result import BacktestResult
 from pipeline.backtest.run import run_backtest
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.methods import method_of
-from pipeline.study import Study, StudySource, read_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import StudySource, read_study
 
 #: Told of a run that has ended or failed, how many have by now, and of how many.
 Report = Callable[[Run | Failed, int, int], None]
@@ -123,7 +124,7 @@ def _tasks(settings: Sequence[Setting], options: Options, draws: int) -> Iterato
                 # the same noise for every setting: differences are then those of the settings
                 one = dataclasses.replace(options, simulate=options.simulate + draw)
             yield number, draw, setting.study, one
-        open_too = private and not method_of(setting.study).no_open
+        open_too = private and not method_of(setting.study).spec.needs_noise
         if open_too and (label := _open_label(setting)) not in without_privacy:
             without_privacy.add(label)
             one = dataclasses.replace(options, without_privacy=True, simulate=None, beside=())
@@ -138,7 +139,7 @@ def _is_private(setting: Setting, options: Options) -> bool:
 def _no_open(settings: Sequence[Setting], options: Options) -> Iterator[str]:
     """Yield why settings with noise have no run without."""
     for setting in settings:
-        if _is_private(setting, options) and (why := method_of(setting.study).no_open):
+        if _is_private(setting, options) and (why := method_of(setting.study).spec.needs_noise):
             yield why
 
 

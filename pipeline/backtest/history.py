@@ -14,10 +14,9 @@ from pipeline.backtest.clock import EventTime
 from pipeline.backtest.options import Options
 from pipeline.backtest.windows import Part
 from pipeline.errors import ConfigError, DataError
-from pipeline.records.batches import Batch, BatchEncoder, Encoded
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays, Batch, BatchEncoder, Encoded
 from pipeline.records.features import there
-from pipeline.study import Study
+from pipeline.study.model import Study
 from producers.sources.tables import read_batches
 
 #: The path of a file, a data frame, or a mapping from names to columns.

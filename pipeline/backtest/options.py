@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pipeline.backtest.clients import ByColumn, Clients, Dealt
 from pipeline.backtest.clock import Delay, delay_of, seconds_of
 from pipeline.errors import ConfigError
-from pipeline.methods import method_of, require_noise
-from pipeline.study import Study, require_live, require_no_level_column, simulated, without_privacy
+from pipeline.methods import require_live, require_noise, task_of
+from pipeline.study.model import Study
+from pipeline.study.release_tables import require_no_level_column
+from pipeline.study.variants import simulated, without_privacy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ class Options:
         cannot be simulated.
         """
         require_live(study, "a backtest")
-        require_no_level_column(study, "a backtest")
+        require_no_level_column(study.privacy, "a backtest")
         if self.without_privacy:
             found = without_privacy(study)
             require_noise(found)
@@ -130,6 +132,6 @@ class Options:
         names = ["client"]
         if self.split is not None:
             # a method may name the first of them
-            named = method_of(study).clients(study)[: self.split]
+            named = task_of(study).clients[: self.split]
             names = [*named, *(f"client-{n}" for n in range(len(named), self.split))]
         return Dealt(names, self.by, seed=self.seed, study=study)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from pipeline.backtest.windows import Closed, Opened
 from pipeline.release.model import Model
+from pipeline.release.policy import Directive, OpenWindow, Wait
 from pipeline.release.task import Task
-from pipeline.scheduling.policy import Directive, OpenWindow, Wait
 
 
 @dataclass(slots=True)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.backtest.advice import WORDS
 from pipeline.backtest.axes import Axis, text_of
 from pipeline.backtest.grid_result import Cell, GridResult
 from pipeline.backtest.result import BacktestResult
-from pipeline.extras import extra
+from pipeline.backtest.scoring import WORDS
+from pipeline.settings import extra
 
 #: Colours that the colour-blind can tell apart (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -143,21 +143,6 @@ def coefficients_over_time(result: BacktestResult) -> str | None:
         _few_times(axes, result, 4)
     for axes in panels[len(names) :]:
         axes.set_visible(False)
-    return _svg(figure)
-
-
-@_styled
-def clipping(result: BacktestResult) -> str | None:
-    """Return the share of clipped values by feature, largest first; None if nothing was clipped."""
-    shares = sorted(((s, n) for n, s in result.clipped.items() if s > 0), reverse=True)[:30]
-    if not shares:
-        return None
-    figure, (axes,) = _figure(6.2, 0.8 + 0.26 * len(shares))
-    axes.barh([name for _, name in shares], [100 * s for s, _ in shares], color=COLOURS[0],
-              height=0.6)  # fmt: skip
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    axes.set_xlabel("values outside the public range, per cent")
     return _svg(figure)
 
 

@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from pipeline.backtest import plots
-from pipeline.backtest.advice import WORDS, advise, headline
+from pipeline.backtest.advice import advise
 from pipeline.backtest.axes import text_of
 from pipeline.backtest.grid_result import Cell, GridResult, Mean
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import NOT_PRIVATE, BacktestResult
-from pipeline.extras import extra
+from pipeline.backtest.scoring import WORDS
 from pipeline.messages.envelope import rfc3339
+from pipeline.settings import extra
 
 
 def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
@@ -38,13 +38,10 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
     heads += [FAILED] if grid.failed else []
     draws = max(len(cell.runs) for cell in grid.cells)
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True,
-    )
+    )  # fmt: skip
     page: str = environment.get_template("report.html.jinja").render(
         title=f"Backtest of {result.study.removesuffix('-simulated').removesuffix('-open')}",
         facts=list(_facts(grid, result, history)),
@@ -69,14 +66,13 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
             for axis in grid.axes
             if len(axis.values) > 1
         ],
-        score=headline(grid.main_score),
+        score=WORDS[grid.main_score][0].upper() + WORDS[grid.main_score][1:],
         ranking=WORDS[result.ranking_score],
         label=shown.setting.label,
         level=f"{result.estimate.level:.0%}",
         over_time={
             "scores": plots.scores_over_time(shown),
             "coefficients": plots.coefficients_over_time(result),
-            "clipping": plots.clipping(result),
         },
         coefficients=list(coefficients_of(result, "{:.4g}".format, "{:.4g} to {:.4g}")),
         made=_made(grid, result, created_at),
@@ -94,6 +90,8 @@ def _facts(grid: GridResult, result: BacktestResult, history: str) -> Iterator[t
     yield "to", _time(result, result.last)
     yield "settings", f"{len(grid.cells)}"
     yield "runs", f"{runs} and {without_privacy} without privacy" if without_privacy else f"{runs}"
+    if clipped := [f"{name} {share:.2g}" for name, share in result.clipped.items() if share]:
+        yield "share of values outside their range", ", ".join(clipped)
     for why in grid.no_open:
         yield "without privacy", f"none, because {why}"
     if grid.failed:
@@ -123,12 +121,8 @@ def coefficients_of(
 
 
 def _made(grid: GridResult, result: BacktestResult, created_at: float) -> str:
-    usual: dict[str, Any] = dataclasses.asdict(Options())
-    given = [
-        f"{name.replace('_', ' ')} {text_of(value)}"
-        for name, value in result.options.items()
-        if value != usual[name]
-    ]
+    options, usual = result.options, dataclasses.asdict(Options())
+    given = [f"{k.replace('_', ' ')} {text_of(v)}" for k, v in options.items() if v != usual[k]]
     return (
         f"Made {rfc3339(created_at)[:16].replace('T', ' ')} UTC by veilstream "
         f"{version('veilstream')}, study revision {result.revision}, in {grid.seconds:.0f} s. "
@@ -148,8 +142,6 @@ COLUMNS = {
     "privacy_share": ("privacy", "variance due to privacy"),
     "releases": ("releases", "releases"),
 }
-
-
 #: Head of a last column, where runs have failed.
 FAILED = "failed"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pipeline.backtest.beside import Beside
 from pipeline.backtest.scoring import Scores
-from pipeline.extras import extra
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
+from pipeline.settings import extra
 from pipeline.words import counted
 
 #: Goes with every result.

@@ -19,11 +19,11 @@ from pipeline.backtest.scoring import Tally
 from pipeline.backtest.timeline import Snapshot
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import Estimate, class_weights
-from pipeline.estimators.exact import counted_fit
+from pipeline.estimators.reference_fit import counted_fit
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of, task_of
 from pipeline.release.task import Task
-from pipeline.study import StudySource, read_study
+from pipeline.study_file.load import StudySource, read_study
 from pipeline.types import Vector
 
 #: Told of what is going on, how many records have been read, and which share of the history.
@@ -152,7 +152,7 @@ def _exact(
         return None, "not asked for"
     if task.study.estimator.forgetting is not None:
         return None, "the study forgets, and aims at no fit of the whole history"
-    if why := method_of(task.study).no_pooled:
+    if why := method_of(task.study).spec.no_reference_fit:
         return None, why
     if task.classes and 0 in reading.classes:
         return None, "the history has one class only, so there is no pooled fit"

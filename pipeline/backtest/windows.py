@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
 from pipeline.study.growth import Growth
 from pipeline.types import Integers, Matrix, Vector
 

@@ -28,12 +28,12 @@ from pipeline.messages.admission import (
     read_word,
     write_signed,
 )
-from pipeline.messages.form import identity
 from pipeline.messages.topics import Topics
+from pipeline.release.form import identity
 from pipeline.release.task import Task
-from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.stream.replay import Span
+from pipeline.study.model import Study
 from pipeline.words import listed
 from producers.client_id import check_id, shown, vault_path
 

@@ -10,7 +10,7 @@ from infra.topics import ensure_topics, keep_for
 from pipeline.cli.context import say
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError
-from pipeline.messages.spends import ledger_topics
+from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings

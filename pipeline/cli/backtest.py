@@ -14,8 +14,7 @@ from pipeline.cli.backtest_output import check_file, tables, write_series
 from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, show, task_of
 from pipeline.cli.progress import Speed
 from pipeline.errors import ConfigError
-from pipeline.methods import OFFLINE
-from pipeline.study import require_live
+from pipeline.methods import OFFLINE, require_live
 
 
 @click.command()

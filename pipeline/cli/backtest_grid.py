@@ -14,16 +14,17 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, Options
-from pipeline.backtest.advice import WORDS, advise
+from pipeline.backtest.advice import advise
 from pipeline.backtest.axes import parse_axis
 from pipeline.backtest.grid import run_grid
 from pipeline.backtest.grid_result import Failed, GridResult, Run, named
 from pipeline.backtest.report import COLUMNS, FAILED, report_of, rows_of
+from pipeline.backtest.scoring import WORDS
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say, show
 from pipeline.cli.pool import Pool
-from pipeline.messages.grid import GridFailure, GridMessage, GridSetting
-from pipeline.study import Study
+from pipeline.messages.results import GridFailure, GridMessage, GridSetting
+from pipeline.study.model import Study
 
 #: Scores as heads of narrow columns.
 SHORT = {

@@ -15,14 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
-from pipeline.backtest.advice import WORDS
 from pipeline.backtest.history import LINE
 from pipeline.backtest.report import coefficients_of
-from pipeline.backtest.scoring import Scores
+from pipeline.backtest.scoring import WORDS, Scores
 from pipeline.errors import ConfigError
-from pipeline.extras import extra
 from pipeline.library.numbers import value
 from pipeline.library.table import information_line, line, privacy_line, unit_lines
+from pipeline.settings import extra
 from pipeline.words import counted
 
 #: Names of the scores for people.

@@ -15,7 +15,7 @@ from pipeline.library.changing import Change, changes_between, is_new
 from pipeline.methods import method_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import counted
 
 _EFFECTS = {
@@ -125,7 +125,7 @@ def _may_follow(study: Study, name: str) -> bool:
     """Whether the study's method lets it take the place of another."""
     heading = msgspec.structs.replace(study.study, follows=name)
     try:
-        method_of(study).check(msgspec.structs.replace(study, study=heading))
+        method_of(study).resolve(msgspec.structs.replace(study, study=heading), ())
     except ConfigError:
         return False
     return True

@@ -14,12 +14,13 @@ import click
 from infra import saying
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.fit import FitMessage
+from pipeline.messages.results import FitMessage
+from pipeline.methods import require_live
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import guarantee_of
-from pipeline.prediction.files import rule_of
+from pipeline.prediction.estimators import rule_of
 from pipeline.release.task import Task
-from pipeline.study import load_study, require_live
+from pipeline.study_file.load import load_study
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

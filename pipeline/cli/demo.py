@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,28 +13,16 @@ import click
 from infra.addresses import program_paths
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
-from pipeline.cli.airlines import Airlines
 from pipeline.cli.context import put, say
-from pipeline.cli.flights import Flights
-from pipeline.cli.meters import Meters
+from pipeline.cli.demonstrations import DEMONSTRATIONS
 from pipeline.cli.processes import Processes, signals_as_exit
-from pipeline.cli.shuttle import Shuttle
-from pipeline.cli.stage import Demonstration, Stage
+from pipeline.cli.stage import Stage
 from pipeline.cli.state import verified
-from pipeline.messages.spends import ledger_topics
+from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
-from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import load_study
-
-#: By name, each from its study and a folder for data that it makes.
-DEMONSTRATIONS: Mapping[str, Callable[[Task, Path], Demonstration]] = {
-    "shuttle": lambda task, _: Shuttle(task),
-    "flights": lambda task, _: Flights(task),
-    "airlines": Airlines,
-    "meters": Meters,
-}
+from pipeline.study_file.load import load_study
 
 
 @click.command()

@@ -24,11 +24,12 @@ from pipeline.library.plan_words import (
     verdict,
     with_ridge,
 )
-from pipeline.library.planning import POWER, Plan, Row, plan
+from pipeline.library.planning import POWER, Row, StudyPlan, plan
 from pipeline.losses import MEANINGS
-from pipeline.release.share import standstill
-from pipeline.study import edited, parse_study, with_features, with_keys
+from pipeline.release.budget import standstill
 from pipeline.study.features import columns_of
+from pipeline.study_file.edit import edited, with_features, with_keys
+from pipeline.study_file.load import parse_study
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,7 +109,7 @@ def design(
         say(f"WARNING: {warning}")
 
 
-def designed(text: str, found: Plan, given: Mapping[str, object] | None = None) -> str:
+def designed(text: str, found: StudyPlan, given: Mapping[str, object] | None = None) -> str:
     """Return the text of a study file with the settings of its plan, and why they are so.
 
     given: Other keys that the plan has and the file does not.
@@ -146,7 +147,7 @@ def _write(path: Path, text: str) -> None:
     say(f"wrote {path}")
 
 
-def _show(found: Plan, given: Mapping[str, object]) -> None:
+def _show(found: StudyPlan, given: Mapping[str, object]) -> None:
     own, study = found.own, found.study
     delta = "" if study.privacy.delta is None else f", delta {study.privacy.delta:g}"
     click.echo(
@@ -190,7 +191,7 @@ def _show(found: Plan, given: Mapping[str, object]) -> None:
     )
 
 
-def _table(found: Plan, rows: Sequence[Row]) -> Table:
+def _table(found: StudyPlan, rows: Sequence[Row]) -> Table:
     from rich.table import Table  # noqa: PLC0415
 
     title = f"{rows[0].kind}, {rows[0].loss}, {rows[0].neighbours}"

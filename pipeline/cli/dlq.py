@@ -14,9 +14,9 @@ from infra.dead_letters import Done, Letter, Place, read_letters, settle
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.errors import BrokerError, ConfigError
 from pipeline.messages.envelope import rfc3339
-from pipeline.messages.incoming import LONGEST_NAME
+from pipeline.messages.release import LONGEST_NAME
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -15,20 +15,30 @@ from agents.surroundings import Finding, findings, look
 from infra.addresses import connected
 from infra.rights import ROLES, Role
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
-from pipeline.doctor.coverage import Coverage, StreamResult, result_of, sum_up
-from pipeline.doctor.streams import Size, simulated, stream
-from pipeline.doctor.verdict import Verdict, judge, limits
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population, Target, target_of
 from pipeline.library.plan_words import exact
+from pipeline.library.planning import least_epsilon
 from pipeline.methods import method_of, task_of
-from pipeline.methods.facts import Sizes
+from pipeline.methods.base import Plan
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import load_study
+from pipeline.simulate.coverage import (
+    Coverage,
+    Size,
+    StreamResult,
+    result_of,
+    simulated,
+    stream,
+    sum_up,
+)
+from pipeline.simulate.verdict import Verdict, judge, limits
 from pipeline.study.reference import law_of
+from pipeline.study_file.load import load_study
 from producers.source_look import look_at_source
 
+#: What a plan says that `study check` prints.
+ELSEWHERE = ("facts", "warnings", "remedies", "bias_remedies")
 #: Streams by default, if they are done in so many seconds of processor time.
 REPLICATIONS, SECONDS = 200, 90.0
 #: After so many seconds of processor time it says what it knows so far, and again after twice that.
@@ -99,23 +109,27 @@ def coverage(
     target = target_of(population, seed)
     # the formulas are asked for the study as it stands, not for its simulation
     real = task_of(asked)
-    sizes = method_of(asked).sizes(real, records, clients)
-    outlook = method_of(asked).outlook(real, records, clients)
+    plan = method_of(asked).plan(real, records, clients)
+    epsilon = least_epsilon(asked, records, clients) if plan.usual > records else None
 
     def judged(results: list[StreamResult]) -> tuple[Coverage, Verdict]:
         found = sum_up(task, results, target.coefficients)
-        return found, judge(real, found, sizes, records, outlook)
+        return found, judge(real, found, plan, records, epsilon)
 
-    say(f"rule of thumb: {_thumb(sizes)}")
+    say(f"rule of thumb: {_thumb(plan, epsilon)}")
     results = _run(population, size, seed, replications, lambda so_far: _tell(*judged(so_far)))
     found, verdict = judged(results)
     if as_json:
-        facts = _facts(population, size, seed, target, found, sizes, verdict)
-        put(facts | {"outlook": asdict(outlook), "holds_for": limits(outlook, records)})
+        facts = _facts(population, size, seed, target, found, verdict)
+        own = {name: value for name, value in asdict(plan).items() if name not in ELSEWHERE}
+        put(
+            facts
+            | {"plan": own, "epsilon_for_intervals": epsilon, "holds_for": limits(plan, records)}
+        )
     else:
-        _show(population, size, target, found, sizes, verdict)
-        click.echo(f"  for other records: {limits(outlook, records)}")
-        if said := exact(outlook, asked, records):
+        _show(population, size, target, found, plan, epsilon, verdict)
+        click.echo(f"  for other records: {limits(plan, records)}")
+        if said := exact(plan, asked, records):
             click.echo(f"  at best: {said}")
 
 
@@ -174,7 +188,7 @@ def _assumed(population: Population) -> str:
 
 
 def _facts(
-    population: Population, size: Size, seed: int, target: Target, found: Coverage, sizes: Sizes,
+    population: Population, size: Size, seed: int, target: Target, found: Coverage,
     verdict: Verdict,
 ) -> dict[str, object]:  # fmt: skip
     task = population.task
@@ -192,13 +206,13 @@ def _facts(
         "target": task.in_units(target.coefficients).tolist(),
         "target_error": target.error * task.response_scale[1],
         "coverage": asdict(found),
-        "rule_of_thumb": asdict(sizes),
         "verdict": asdict(verdict),
     }
 
 
 def _show(
-    population: Population, size: Size, target: Target, found: Coverage, sizes: Sizes,
+    population: Population, size: Size, target: Target, found: Coverage, plan: Plan,
+    epsilon: float | None,
     verdict: Verdict,
 ) -> None:  # fmt: skip
     task = population.task
@@ -227,25 +241,25 @@ def _show(
             f"(+-{part.error:.1%}), {part.worst!r} least, {part.worst_coverage:.1%} "
             f"(+-{part.worst_error:.1%}); mean length {part.length:.4g}"
         )
-    click.echo(f"rule of thumb: {_thumb(sizes)}")
+    click.echo(f"rule of thumb: {_thumb(plan, epsilon)}")
     click.echo(f"can intervals be trusted here, if records are as assumed? {verdict.verdict}")
     click.echo(f"  because {verdict.reason}")
     click.echo(f"  to change: {verdict.advice}")
 
 
-def _thumb(sizes: Sizes) -> str:
-    parts = [f"intervals from about {sizes.records_for_intervals:,} records on"]
-    if sizes.epsilon_for_intervals is not None:
-        parts.append(f"or from epsilon {sizes.epsilon_for_intervals:.2g} on at this size")
-    if sizes.slope_error:
-        parts.append(f"standard error of a slope from the noise alone {sizes.slope_error:.3g}")
-    if sizes.cloud:
+def _thumb(plan: Plan, epsilon: float | None) -> str:
+    parts = [f"intervals from about {plan.usual:,} records on"]
+    if epsilon is not None:
+        parts.append(f"or from epsilon {epsilon:.2g} on at this size")
+    if plan.slope_error:
+        parts.append(f"standard error of a slope from the noise alone {plan.slope_error:.3g}")
+    if plan.cloud:
         parts.append(
-            f"relative variance of linear predictors from the noise {sizes.cloud:.2g} (the "
+            f"relative variance of linear predictors from the noise {plan.cloud:.2g} (the "
             "formulas hold below 1)"
         )
-    if sizes.relative_bias:
-        parts.append(f"coefficients come out {sizes.relative_bias:.1%} too large")
+    if plan.relative_bias:
+        parts.append(f"coefficients come out {plan.relative_bias:.1%} too large")
     return "; ".join(parts)
 
 

@@ -27,7 +27,7 @@ from pipeline.library.fitting import Fitting
 from pipeline.library.records import Records, Rows
 from pipeline.library.table import fit_table, intervals_table, table
 from pipeline.messages.estimate import EstimateMessage, write_estimate
-from pipeline.messages.fit import FitMessage, write_fit
+from pipeline.messages.results import FitMessage, write_fit
 from pipeline.release.task import Task
 from pipeline.words import clipped_line
 
@@ -74,7 +74,7 @@ def fit(
         )
     if compare and (plainly or as_json):
         raise ConfigError("--compare: it prints a table of both; leave out the other options")
-    fitting = Fitting(task, trace=all_intervals, exact=plainly)
+    fitting = Fitting(task, exact=plainly)
     beside = ExactFit(task) if compare else None
     if plainly or compare:
         said = "--without-privacy" if plainly else "--compare"

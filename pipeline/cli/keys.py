@@ -12,8 +12,8 @@ from pipeline.cli.context import STUDY, agree, live_task_of, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
-from pipeline.study import Study
-from pipeline.trust.keys import LAST_GENERATION, Pair
+from pipeline.study.model import Study
+from pipeline.trust.crypto import LAST_GENERATION, Pair
 
 
 @click.command()

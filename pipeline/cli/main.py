@@ -59,13 +59,12 @@ COMMANDS = {
     "logs": "Print the last lines that a SERVICE wrote.",
     "study": "Check a study file, plan, begin or change one, or make its keys.",
     "doctor": "Ask whether a study can run here, and whether its results can be trusted.",
-    "schedule": "Show what each client of STUDY releases in a round and why, compare plans, or "
-    "make a card.",
+    "schedule": "Show what each client of STUDY releases in a round and why, or make a model card.",
     "topics": "Make the topics of STUDY, and write its revision for clients to compare theirs "
     "with.",
     "produce": "Read records, send noised sums of them to STUDY, and count the privacy spent.",
     "client": "Look at a client's own database, make its key, admit it to a study or revoke it.",
-    "privacy": "Calibrate noise, and read what clients have spent.",
+    "privacy": "Read what clients have spent, write it to a file, and charge such a file.",
     "worker": "Add up the releases of STUDY as they come, and publish estimates, until stopped.",
     "watch": "Follow the estimates of STUDY: a live table, or lines where there is no terminal.",
     "page": "Show the live estimates of STUDY in a browser, until stopped.",

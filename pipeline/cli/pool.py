@@ -1,7 +1,6 @@
 """Other processes for many independent calls: one that dies takes its own call with it, no other.
 
-Each call is given to one process, once. A process that has died is replaced by a new one, so there
-are never more processes than calls.
+An executor whose process dies fails all its calls, so each has one process and one call at a time.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ import multiprocessing
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from pipeline.cli.cores import THREADS
@@ -45,66 +45,68 @@ class Pool:
         """
         waiting = list(enumerate(calls))[::-1]
         free = [_Member() for _ in range(min(self._jobs, len(waiting)))]
-        busy: dict[Connection, tuple[int, _Member]] = {}
+        busy: dict[Future[Found], tuple[int, _Member]] = {}
         try:
             while waiting or busy:
                 while free and waiting:
-                    process, (number, call) = free[-1], waiting.pop()
-                    process.give(work, call)
-                    busy[process.connection] = number, process
+                    number, call = waiting.pop()
+                    busy[free[-1].submit(work, call)] = number, free[-1]
                     free.pop()
-                for one in wait(list(busy)):
-                    number, process = busy[one]  # type: ignore[index]
-                    outcome, alive = process.outcome()
-                    free.append(process if alive else _Member())
-                    del busy[one]  # type: ignore[arg-type]
-                    if isinstance(outcome, Exception) and not isinstance(outcome, VeilstreamError):
-                        raise outcome
+                for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                    number, member = busy[future]
+                    outcome: Found | VeilstreamError
+                    try:
+                        outcome = future.result()
+                    except VeilstreamError as error:
+                        outcome = error
+                    except MemoryError:
+                        outcome = _unfinished("ran out of memory")
+                    except BrokenProcessPool:
+                        outcome, member = member.death(), _Member()
+                    free.append(member)
+                    del busy[future]
                     yield number, outcome
         finally:
             # an interrupt may have left one in both
-            for process in [*free, *(process for _, process in busy.values())]:
-                process.end()
+            for member in [*free, *(member for _, member in busy.values())]:
+                member.end()
 
 
 class _Member:
-    """A process, which starts with its first call; connection: What it answers on."""
+    """A process, which starts with its first call."""
 
     def __init__(self) -> None:
-        self.connection, self._theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(self._theirs,), daemon=True
-        )
+        spawn = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(1, spawn, _end_with_parent)
+        self._process: BaseProcess | None = None
 
-    def give(self, work: Callable[..., Any], call: tuple[Any, ...]) -> None:
-        if self._process.pid is None:
-            with _undisturbed(), _one_core():
-                self._process.start()
-            self._theirs.close()
-        # if it has died meanwhile, reading from it says so
-        with suppress(OSError):
-            self.connection.send((work, call))
-
-    def outcome(self) -> tuple[Any, bool]:
-        """Return what the call came to, and whether the process is still there."""
+    def submit(self, work: Callable[..., Found], call: tuple[Any, ...]) -> Future[Found]:
+        others = multiprocessing.active_children()
         try:
-            return self.connection.recv(), True
-        except (EOFError, OSError):
-            self._process.join()
-        code = self._process.exitcode or 0
-        self.end()
+            with _undisturbed(), _one_core():
+                return self._executor.submit(work, *call)
+        except BrokenProcessPool as error:
+            # it has died since its last call
+            future: Future[Found] = Future()
+            future.set_exception(error)
+            return future
+        finally:
+            if self._process is None:
+                new = [one for one in multiprocessing.active_children() if one not in others]
+                self._process = new[0] if new else None
+
+    def death(self) -> VeilstreamError:
+        """Say how it has died."""
+        self._executor.shutdown()
+        code = (self._process and self._process.exitcode) or 0
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return _unfinished(
-            f"ended before it had a result ({how}), most often for want of memory"
-        ), False
+        return _unfinished(f"ended before it had a result ({how}), most often for want of memory")
 
     def end(self) -> None:
-        if self._process.pid is not None:
+        if self._process is not None:
             # it has nothing to put in order, and one that is stopped takes no other signal
             self._process.kill()
-            self._process.join()
-        self.connection.close()
-        self._theirs.close()
+        self._executor.shutdown()
 
 
 def _unfinished(why: str) -> VeilstreamError:
@@ -150,28 +152,13 @@ def _undisturbed() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _serve(connection: Connection) -> None:
-    """Compute calls one after the other, and end when the parent does."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    while True:
-        try:
-            work, call = connection.recv()
-        except EOFError:
-            return
-        outcome: Any
-        try:
-            outcome = work(*call)
-        except MemoryError:
-            outcome = _unfinished("ran out of memory")
-        except Exception as error:
-            # the parent raises it
-            error.add_note(traceback.format_exc())
-            outcome = error
-        connection.send(outcome)
-
-
 def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    """Let this process end when its parent does."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

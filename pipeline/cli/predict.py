@@ -17,18 +17,15 @@ import numpy as np
 from infra.addresses import connected
 from pipeline.cli.context import FILE, FORMAT, INPUT, STUDY, say, task_of
 from pipeline.errors import ConfigError
-from pipeline.library.csv_lines import csv_lines
 from pipeline.library.feed import newest_estimate
-from pipeline.prediction.classifier import LinearClassifier
-from pipeline.prediction.files import Rule, load_model, rule_of
-from pipeline.prediction.records import predict_records
-from pipeline.prediction.scores import Confusion, Errors
+from pipeline.methods import require_live
+from pipeline.prediction.estimators import LinearClassifier, Rule, load_model, rule_of
+from pipeline.prediction.scores import Confusion, Errors, predict_records
 from pipeline.records.values import Record
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import require_live
 from pipeline.types import Vector
-from pipeline.words import clipped_line, counted
+from pipeline.words import clipped_line, counted, csv_lines
 from producers.sources import Source, open_once
 
 #: Records that are held at a time: a record may be large, and a reader may wait for its line.

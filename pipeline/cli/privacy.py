@@ -1,20 +1,17 @@
-"""`veilstream privacy`: calibrate noise, and read what clients have spent."""
+"""`veilstream privacy`: what clients have spent."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 import msgspec
 
 from pipeline.cli.context import AS_JSON, FILE, Group, put, say
-from pipeline.errors import ConfigError, LocalStoreError, PrivacyError
-from pipeline.messages.spends import read_spends, write_spends
-from pipeline.privacy.calibration import Answer, Name, Question, solve
+from pipeline.errors import ConfigError, LocalStoreError
+from pipeline.messages.spend import read_spends, write_spends
 from pipeline.settings import Settings
 from pipeline.words import counted
 from producers.client_id import check_id, clients_of, known_vault, vault_path
@@ -32,92 +29,7 @@ PAID = {
 
 @click.group(cls=Group)
 def privacy() -> None:
-    """Calibrate noise, and read what clients have spent."""
-
-
-@privacy.command()
-@click.option("--mechanism", type=click.Choice(get_args(Name)), required=True)
-@click.option(
-    "--sensitivity", type=float, required=True,
-    help="By how much one record changes the numbers at most: L2 norm (Gaussian) or L1 (Laplace).",
-)  # fmt: skip
-@click.option("--epsilon", type=float, help="Give two of epsilon, delta and scale.")
-@click.option("--delta", type=float, help="Gaussian noise only.")
-@click.option(
-    "--scale", "--sigma", type=float, help="Size of the noise: its sigma (Gaussian) or b (Laplace)."
-)
-@click.option(
-    "--dimension",
-    type=int,
-    default=1,
-    show_default=True,
-    help=("How many numbers a release holds."),
-)
-@click.option(
-    "--records", type=int, default=1, show_default=True,
-    help="The most records of one person, if persons are protected.",
-)  # fmt: skip
-@click.option(
-    "--releases", type=int, default=1, show_default=True, help="How many releases a record enters."
-)
-@click.option(
-    "--lattice", type=float, help=("Step of the lattice: values are rounded to its multiples.")
-)
-@click.option(
-    "--population", type=float, help="Number of records: warn if delta is above 1 / this number."
-)
-@AS_JSON
-def calibrate(
-    *, epsilon: float | None, delta: float | None, scale: float | None, population: float | None,
-    as_json: bool, **question: Any,
-) -> None:  # fmt: skip
-    """Find the noise for a budget, or the budget of some noise.
-
-    Give two of --epsilon, --delta and --scale; the third is found. Laplace noise has no delta: give
-    --epsilon or --scale. The budget of discrete noise depends on the lattice on which it was drawn:
-    give --lattice; the sensitivity must be a whole number of its units.
-
-    \b
-      veilstream privacy calibrate --mechanism gaussian --sensitivity 1 --epsilon 1 --delta 1e-6
-      veilstream privacy calibrate --mechanism laplace --sensitivity 1 --scale 2
-    """  # noqa: D301 - the backspace tells click to leave the lines below as they are
-    if population is not None and not population >= 1:
-        raise PrivacyError("population must be a number >= 1")
-    answer = solve(Question(**question), epsilon=epsilon, delta=delta, scale=scale)
-    if population is not None and answer.delta > 1 / population:
-        say(
-            f"WARNING: delta {answer.delta:.3g} is above 1 / {population:g}: it allows a mechanism "
-            "to publish a random record as it is; use 1e-5 or less, and far below 1 / population"
-        )
-    facts = _facts(answer)
-    if as_json:
-        put(facts)
-        return
-    for name, value in facts.items():
-        if value is not None:
-            click.echo(f"{name}: {value}")
-
-
-def _facts(answer: Answer) -> dict[str, Any]:
-    facts = asdict(answer)
-    question = facts.pop("question")
-    del question["lattice"]
-    return {**question, **facts, "standard_deviation": _deviation(answer)}
-
-
-def _deviation(answer: Answer) -> float:
-    """Return the standard deviation of the noise, which on a coarse lattice has its own formula."""
-    gaussian = answer.question.gaussian
-    if answer.lattice is None or answer.lattice_scale is None or answer.lattice_scale > 1e4:
-        return answer.scale * (1.0 if gaussian else math.sqrt(2))
-    if not gaussian:
-        share = math.exp(-1 / answer.lattice_scale)
-        return answer.lattice * math.sqrt(2 * share) / -math.expm1(-1 / answer.lattice_scale)
-    if answer.lattice_scale > 3:
-        return answer.scale
-    weights = [math.exp(-((k / answer.lattice_scale) ** 2) / 2) for k in range(40)]
-    square = 2 * math.fsum(k * k * weight for k, weight in enumerate(weights))
-    return answer.lattice * math.sqrt(square / (2 * math.fsum(weights) - 1))
+    """Read what clients have spent, write it to a file, and charge such a file."""
 
 
 @privacy.command()
@@ -154,8 +66,8 @@ def _print(home: Path, client: str | None, *, as_json: bool) -> None:
     for name in names:
         try:
             found[name] = read_ledger(vault_path(home, name))
-        except LocalStoreError as error:
-            # one client's damaged file must not hide the others' accounts
+        except (ConfigError, LocalStoreError) as error:
+            # one client's file, damaged or of another version, must not hide the others' accounts
             if client is not None:
                 raise
             say(f"client {name}: {error}")

@@ -18,7 +18,7 @@ from pipeline.cli.context import AS_JSON, FORMAT, STUDY, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import counted
 from producers.account import begun, closing, run_of, standing
 from producers.client import Progress

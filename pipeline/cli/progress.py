@@ -14,7 +14,7 @@ from pipeline.cli.context import say
 from pipeline.library.numbers import interval, value
 from pipeline.library.table import line, table
 from pipeline.messages.estimate import EstimateMessage, write_estimate
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import counted
 
 

@@ -16,12 +16,12 @@ from pipeline.cli.context import say
 from pipeline.errors import NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import rfc3339
-from pipeline.messages.model import read_model, write_model
-from pipeline.messages.newest import Newest, is_possible
+from pipeline.messages.model import Newest, is_possible, read_model, write_model
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, expansion_of, model_after, slots_seen, start_is_over
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.stream.merge import expansion_of, model_after, slots_seen, start_is_over
+from pipeline.stream.partition import Partition
 from pipeline.words import counted, listed
 from producers.client_id import shown
 from state import RedisStore

@@ -19,12 +19,17 @@ from infra.waiting import Stopping
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, FILE, STUDY, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
-from pipeline.extras import extra
 from pipeline.methods import task_of
 from pipeline.release.task import Task
-from pipeline.replay.ranges import check_order, parse_bound, parse_rhythm
-from pipeline.replay.what_if import altered, parse_change, parse_forgetting
-from pipeline.settings import Settings
+from pipeline.settings import Settings, extra
+from pipeline.stream.replay import (
+    altered,
+    check_order,
+    parse_bound,
+    parse_change,
+    parse_forgetting,
+    parse_rhythm,
+)
 from pipeline.words import counted
 
 NOTHING_SPENT = (
@@ -70,10 +75,6 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
 @click.option("--out", type=FILE, help="A .jsonl or .parquet file.")
 @click.option("--topic", help="Write the estimates to this topic, which must belong to no study.")
 @click.option(
-    "--resume", "memo", type=FILE,
-    help="Keep the position in this file, and continue from it; default: OUT.replay with --out.",
-)  # fmt: skip
-@click.option(
     "--check", "checking", is_flag=True,
     help="Compare every published estimate with the log, bit by bit, and do nothing else.",
 )  # fmt: skip
@@ -85,8 +86,8 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
 def replay(
     study: Path, start: str, stop: str, every: str, speed: float, forgetting: str | None,
     level: str | None, interval: str | None, ridge: str | None, changes: tuple[str, ...],
-    as_json: bool, out: Path | None, topic: str | None, memo: Path | None, checking: bool,
-    accept_loss: bool, accept_others: bool,
+    as_json: bool, out: Path | None, topic: str | None, checking: bool, accept_loss: bool,
+    accept_others: bool,
 ) -> None:  # fmt: skip
     """Replay the releases of STUDY: all, a range, or with other settings (what if).
 
@@ -107,7 +108,7 @@ def replay(
         raise click.UsageError("--json, --out and --topic are three ways out: give one of them")
     if checking:
         whole = start == "beginning" and stop == "end"
-        if wanted or out or topic or memo or accept_others or speed or not whole:
+        if wanted or out or topic or accept_others or speed or not whole:
             raise click.UsageError("--check compares everything that was published: give it no "
                                    "range, no speed, no what-if and no output")  # fmt: skip
         _check(live, as_json=as_json, accept_loss=accept_loss)
@@ -120,36 +121,24 @@ def replay(
     rhythm = parse_rhythm(every)
     if out is not None:
         _check_out(out)
-        memo = memo or (out.with_name(out.name + ".replay") if is_regular(out) else None)
     settings = connected(Settings.read())
-    command = {
-        "study": f"{live.study.name} of revision {live.revision}",
-        "--from": start,
-        "--to": stop,
-        "--every": every,
-        "what if": json.dumps(wanted, sort_keys=True),
-        "--out": "" if out is None else str(out.absolute()),
-        "--topic": topic or "",
-        "--accept-loss": str(accept_loss),
-        "--accept-other-revisions": str(accept_others),
-    }
-    job = Job(first, last, rhythm, speed, accept_loss, accept_others, memo, command)
+    job = Job(first, last, rhythm, speed, accept_loss, accept_others)
     stopping = Stopping()
     with Bar("releases") as bar:
         screen = Screen(task.study, bar)
 
-        def output_at(written: int) -> Output:
+        def output_of() -> Output:
             if out is not None:
-                return File(out, written)
+                return File(out)
             if topic is not None:
                 return TopicOf(topic, live.study, settings, task.revision)
             return Shown(put_line if as_json else screen.show)
 
         outcome = run_replay(
-            task, live, settings, job, output_at, stopped=lambda: stopping.asked, report=bar.report
+            task, live, settings, job, output_of, stopped=lambda: stopping.asked, report=bar.report
         )
     if outcome.interrupted:
-        _say_how_to_go_on(memo)
+        say("stopped: start the replay again")
         sys.exit(130)
     if not (as_json or out or topic) and outcome.last is not None:
         screen.end(outcome.last)
@@ -166,22 +155,13 @@ def _check_out(out: Path) -> None:
         raise ConfigError("--out: the file must end in .jsonl, .ndjson or .parquet")
 
 
-def _say_how_to_go_on(memo: Path | None) -> None:
-    if memo is None:
-        say(
-            "stopped; the position was not kept (--resume FILE would keep it), so the replay "
-            "must start again"
-        )
-    else:
-        say(f"stopped; the same command goes on from here, by {memo}")
-
-
 def _say_summary(task: Task, outcome: Outcome) -> None:
     heads = [state.head for state in outcome.replay.partitions.values()]
-    rate = outcome.records / outcome.seconds if outcome.seconds else 0.0
+    total = outcome.replay.total
+    rate = total / outcome.seconds if outcome.seconds else 0.0
     say(
-        f"replayed {outcome.replay.total} offsets, {outcome.records} of them now, in "
-        f"{outcome.seconds:.1f} s ({rate:.0f}/s): {counted(outcome.estimates, 'estimate')}"
+        f"replayed {total} offsets in {outcome.seconds:.1f} s ({rate:.0f}/s): "
+        f"{counted(outcome.estimates, 'estimate')}"
     )
     for count, words in (
         (sum(head.duplicates for head in heads), "repeats dropped"),

@@ -1,4 +1,4 @@
-"""`veilstream schedule`: what each client releases in a round and why, other plans, and cards."""
+"""`veilstream schedule`: what each client releases in a round and why, and model cards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put
 from pipeline.errors import ConfigError
 from pipeline.library.records import Records
 from pipeline.methods import method_of
-from pipeline.methods.facts import Timetable
+from pipeline.methods.base import Rounds, Timetable
 from pipeline.release.task import Task
 from pipeline.types import Vector
 
@@ -38,7 +38,7 @@ class _ShowFirst(click.Group):
 
 @click.group(cls=_ShowFirst)
 def schedule() -> None:
-    """Show what each client of STUDY releases in a round and why, compare plans, or make a card.
+    """Show what each client of STUDY releases in a round and why, or make a model card.
 
     `veilstream schedule STUDY` is short for `veilstream schedule show STUDY`. The plan follows from
     the study file alone: it needs neither Kafka nor data.
@@ -56,16 +56,7 @@ def schedule() -> None:
 def show(study: Path, number: int, explain: bool, as_json: bool) -> None:
     """Print the plan of a round: client, slot, age, epsilon and noise."""
     task = live_task_of(study, "`veilstream schedule`")
-    _print(_there(method_of(task.study).timetable(task, number), task), explain, as_json)
-
-
-@schedule.command()
-@STUDY
-@AS_JSON
-def compare(study: Path, as_json: bool) -> None:
-    """Print the loss of other plans, the best one among them, and of no data at all."""
-    task = live_task_of(study, "`veilstream schedule compare`")
-    _print(_there(method_of(task.study).compared(task), task), False, as_json)
+    _print(_rounds_of(task).timetable(task, number), explain, as_json)
 
 
 @schedule.command()
@@ -93,10 +84,10 @@ def card(
     costs the records epsilon once more.
     """
     task = live_task_of(study, "`veilstream schedule card`")
-    _there(method_of(task.study).timetable(task, 0), task)
+    rounds = _rounds_of(task)
     histories = [_responses(task, source) for source in sources]
     with _new(out) as file:
-        found = _there(method_of(task.study).model_card(task, group, histories, epsilon), task)
+        found = rounds.model_card(task, group, histories, epsilon)
         file.write(found.text)
     if as_json:
         put({**found.facts, "file": str(out), "notes": list(found.notes)})
@@ -138,13 +129,14 @@ def _new(out: Path) -> Iterator[TextIO]:
         raise
 
 
-def _there(found: T | None, task: Task) -> T:
-    if found is None:
+def _rounds_of(task: Task) -> Rounds:
+    rounds = method_of(task.study).rounds
+    if rounds is None:
         raise ConfigError(
             f'estimator.kind: studies of kind "{task.study.estimator.kind}" have no schedule: '
             "clients release each window as it is full"
         )
-    return found
+    return rounds
 
 
 def _print(found: Timetable, explain: bool, as_json: bool) -> None:

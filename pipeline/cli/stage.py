@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
 from rich.console import Console
 from rich.live import Live
 
@@ -21,20 +20,17 @@ from pipeline.cli.admission import admit_here
 from pipeline.cli.context import say
 from pipeline.cli.processes import Processes
 from pipeline.errors import VeilstreamError
-from pipeline.library.comparing import counts
-from pipeline.library.exact import ExactFit
 from pipeline.library.feed import Feed
 from pipeline.library.numbers import value
 from pipeline.library.table import line, privacy_line, table
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.offline import run_rows
-from pipeline.records.encode import Row
+from pipeline.records.encoder import Row
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
 
-#: The share of the releases after which the worker is killed.
+#: The share of the record slots after which the worker is killed.
 KILL_AFTER = 0.45
 #: Nothing in a demonstration takes longer than this.
 PATIENCE_SECONDS = 300.0
@@ -71,7 +67,7 @@ class Demonstration(ABC):
     """
 
     seconds: float
-    ahead: float | None
+    ahead: float | None = None
     sites: Sequence[Site]
 
     def __init__(self, task: Task) -> None:
@@ -94,33 +90,6 @@ class Demonstration(ABC):
 
         same: Whether the log, folded again, gave the same bits.
         """
-
-    def stream(self, task: Task, shuffle: int | None = None) -> EstimateMessage:
-        """Stream all records through `task`, in this process and without delay.
-
-        shuffle: Seed of a random order of all records; None for that of the data.
-        """
-        order: Sequence[int] = range(len(self.slots))
-        if shuffle is not None:
-            order = np.random.default_rng(shuffle).permutation(len(self.slots)).tolist()
-        return run_rows(task, (self.slots[number] for number in order)).estimate(0.0)[1]
-
-    def exact(self) -> EstimateMessage:
-        """Return the exact fit of the study to all records at once, without privacy."""
-        fit = ExactFit(self._task)
-        for _ in fit.kept(self.slots):
-            pass
-        return fit.message(0.0)
-
-
-def told_apart(final: EstimateMessage, exact: EstimateMessage, fit: str, same: bool) -> str:
-    """Say how many coefficients have an interval, and what it holds; and if the state was whole."""
-    found = counts(final, exact)
-    return (
-        f"Of {len(exact.coefficients)} coefficients {found['intervals']} have an interval; "
-        f"{found['covering_fit']} of these hold {fit}, and {found['excluding_zero']} tell their "
-        f"coefficient from zero. {same_state(same)}"
-    )
 
 
 def same_state(same: bool) -> str:
@@ -180,7 +149,8 @@ class Stage:
 
         see: Called with each estimate.
         """
-        expected = sum(-(-site.records // self.task.slots) for site in self.sites)
+        slots = self.task.slots
+        expected = sum(-(-site.records // slots) * slots for site in self.sites)
         console = Console()
         deadline = time.monotonic() + PATIENCE_SECONDS
         feed, waits = Feed(self.task.study, self.settings, beginning=True), Waiting()
@@ -202,9 +172,10 @@ class Stage:
                     if hint := waits.hint("" if self._newest else "the first estimate"):
                         say(hint)
                 newest = self._newest
-                if newest and not self._killed and newest.releases >= KILL_AFTER * expected:
+                come = 0 if newest is None else self._slots(newest.releases, newest.records)
+                if newest and not self._killed and come >= KILL_AFTER * expected:
                     self._crash(expected)
-                if newest and newest.releases >= expected and not self.processes.running("client-"):
+                if newest and come >= expected and not self.processes.running("client-"):
                     break
                 if time.monotonic() > deadline:
                     raise VeilstreamError("the demonstration takes too long; see its logs (--keep)")
@@ -233,7 +204,7 @@ class Stage:
     def _crash(self, expected: int) -> None:
         """Kill the worker with SIGKILL, start it again, and time its first new commit.
 
-        expected: Releases of all clients together.
+        expected: Record slots of all clients' releases together.
         """
         self._killed = True
         say("killing the worker with SIGKILL ...")
@@ -254,9 +225,14 @@ class Stage:
         say(f"it is back: first commit {self.recovery:.2f} s after its start")
 
     def _folded(self) -> int:
-        """Return how many releases are in the state."""
+        """Return how many record slots of releases are in the state."""
         count = self.task.study.stream.partitions
-        return sum(self._store.load(number).head.folded for number in range(count))
+        heads = [self._store.load(number).head for number in range(count)]
+        return sum(self._slots(head.folded, head.slots) for head in heads)
+
+    def _slots(self, releases: int, slots: int) -> int:
+        """Return the record slots of releases, whose windows may grow."""
+        return slots if self.task.growth.divisor else releases * self.task.slots
 
     def _start_worker(self) -> None:
         self.processes.start("worker", "worker", self.study, "--instance", "demo-0")

@@ -33,9 +33,10 @@ from pipeline.cli.context import (
 from pipeline.cli.progress import Bar
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, differences, holds_releases
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.stream.merge import holds_releases
+from pipeline.stream.partition import Partition, differences
 from pipeline.words import counted
 from state import RedisStore
 from state.connection import redis_client

@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 import click
 
-from infra.kubernetes import manifests
-from infra.monitoring import alerts, dashboard
+from infra.deploy import alerts, dashboard, manifests
 from infra.rights import ROLES, Role, kafka_commands, redis_command
 from pipeline.cli.change import change
 from pipeline.cli.context import (
@@ -33,9 +32,10 @@ from pipeline.library.lengths import NOT_PRIVATE, of_sample
 from pipeline.library.plan_words import classes, verdict
 from pipeline.library.planning import proposed
 from pipeline.methods import METHODS, load_live
-from pipeline.release.usable import worded
+from pipeline.release.quality import worded
 from pipeline.settings import Settings
-from pipeline.study import TEMPLATE, parse_study, with_tables
+from pipeline.study_file.edit import TEMPLATE, template_of
+from pipeline.study_file.load import parse_study
 
 #: What facts are called where their keys, which `--json` has, do not say it to a reader.
 PLAIN = {
@@ -62,12 +62,9 @@ PLAIN = {
     "ridge": "without a ridge",
     "middle_sd": "standard deviation, in each number on the diagonal of its middle",
     "exact": "at best",
-    "exact_is_half_a_unit_after": "records until an exact one is half a unit to either side",
-    "ready_at_the_latest": "records until estimates are ready, at the latest",
     "influence": "influence of a client that lies",
     "less_than_an_interval": "less than half an interval",
     "against_it": "what helps",
-    "and": "supposed",
 }
 #: Numbers that another line says in words; `--json` has them alone, too.
 SAID = {"first", "latest", "usual", "share_of_positive"}
@@ -204,7 +201,7 @@ def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     """
     if path.exists():
         raise ConfigError(f"{path} exists; name another file")
-    text = with_tables(load_live(kind).beginning(clients)) if kind else TEMPLATE
+    text = template_of(load_live(kind).spec, clients) if kind else TEMPLATE
     found = proposed(parse_study(text), records, clients)
     try:
         path.write_text(designed(text, found), encoding="utf-8")

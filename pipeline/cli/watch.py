@@ -20,7 +20,7 @@ from pipeline.library.table import short_table, table
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 
 @click.command()
@@ -102,7 +102,7 @@ class _Shown:
             self._draw()
         else:
             when = self._when() if live or not self._whole else ""
-            own = method_of(self._study).told(self._study, message.details)
+            own = method_of(self._study).report.lines(self._study, message.details)
             click.echo("; ".join(filter(None, [estimate_line(message), *own, when])))
 
     def end(self) -> None:

@@ -18,8 +18,7 @@ from scipy.special import expit, logit, ndtri, pdtrik
 
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
-from pipeline.estimators.objective import Rows
-from pipeline.estimators.pooled import study_rows, target
+from pipeline.estimators.reference_fit import Rows, study_rows, target
 from pipeline.release.task import Task
 from pipeline.study.reference import SEED, draw, law_of, moments, sample
 from pipeline.types import Matrix, Vector

@@ -10,7 +10,8 @@ import msgspec
 from pipeline.errors import VeilstreamError
 from pipeline.methods import task_of
 from pipeline.release.task import Task
-from pipeline.study import Study, study_of
+from pipeline.study.model import Study
+from pipeline.study_file.load import study_of
 
 #: What a changed key asks for. "topics": a restart, and a setting of topics; "kafka": what only
 #: Kafka's own tools can change; "new study": other releases, or another way to spread them.

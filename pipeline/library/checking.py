@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from pipeline.library.lengths import expected
@@ -11,11 +13,11 @@ from pipeline.losses import MEANINGS
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
-from pipeline.privacy.policy import loose_delta
-from pipeline.release.share import least_clients, most_releases, standstill
+from pipeline.privacy.guarantee import loose_delta
+from pipeline.release.budget import least_clients, most_releases, standstill
 from pipeline.release.task import Task
-from pipeline.study import StudySource, read_study
 from pipeline.study.steps import described
+from pipeline.study_file.load import StudySource, read_study
 
 #: From so many columns of levels on a word is said of what they cost.
 MANY_LEVELS = 30
@@ -39,12 +41,14 @@ def check_study(
         If the study says something that is not allowed, or its noise cannot be scaled.
     """
     task = task_of(read_study(study))
-    return {**facts_of(task, records, clients), "warnings": warnings_of(task)}
+    return {**facts_of(task, records, clients), "warnings": warnings_of(task, records, clients)}
 
 
-def warnings_of(task: Task) -> list[str]:
+def warnings_of(task: Task, records: int = RECORDS, clients: int = CLIENTS) -> list[str]:
     """Return what the operator should know before the study runs, in words."""
-    own = () if offline_method(task.study) else method_of(task.study).warnings(task)
+    own: Sequence[str] = ()
+    if offline_method(task.study) is None:
+        own = method_of(task.study).plan(task, records, clients).warnings
     found = (
         loose_delta(task.budget.guarantee.delta, task.slots),
         _wide_residuals(task),
@@ -75,9 +79,8 @@ def facts_of(task: Task, records: int = RECORDS, clients: int = CLIENTS) -> dict
         return facts
     if task.encoding.columns:
         facts["norm"] = expected(task)
-    method = method_of(task.study)
-    facts.update(method.facts(task, clients))
-    outlook = method.outlook(task, records, clients)
+    outlook = method_of(task.study).plan(task, records, clients)
+    facts.update(outlook.facts)
     facts["intervals"] = {
         "come": when(outlook, task.study),
         **({"half": said} if (said := half(outlook, task.study, records, clients)) else {}),
@@ -113,7 +116,7 @@ def _kind(task: Task) -> dict[str, object]:
     kind = task.study.estimator.kind
     method = offline_method(task.study)
     if method is None:
-        return {"kind": kind, "method": method_of(task.study).title}
+        return {"kind": kind, "method": method_of(task.study).spec.title}
     return {
         "kind": kind,
         "method": method.meaning,

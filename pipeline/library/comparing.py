@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -52,18 +50,6 @@ def counts(private: EstimateMessage, exact: EstimateMessage) -> dict[str, int]:
         "excluding_zero": sum(not covers(ends, 0.0) for ends, _ in pairs),
         "covering_fit": sum(covers(ends, number) for ends, number in pairs),
     }
-
-
-def half_widths(runs: Mapping[str, EstimateMessage]) -> RenderableType:
-    """Return the estimates of several runs side by side, each with half its interval's length."""
-    [first, *_] = runs.values()
-    grid = Table(title=f"{first.study}: estimate (half the interval)", expand=False)
-    grid.add_column("coefficient")
-    for name in runs:
-        grid.add_column(name, justify="right")
-    for rows in zip(*(message.coefficients for message in runs.values()), strict=True):
-        grid.add_row(rows[0].name, *(_spread(row.value, row.interval) for row in rows))
-    return grid
 
 
 def half(interval: tuple[float, float]) -> float:

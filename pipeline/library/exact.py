@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pipeline.errors import ConfigError
-from pipeline.estimators.exact import exact_fit
-from pipeline.messages.composing import Provenance, compose
+from pipeline.estimators.reference_fit import exact_fit
 from pipeline.messages.envelope import rfc3339
-from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.estimate import EstimateMessage, Provenance, compose
 from pipeline.methods import METHODS, task_of
 from pipeline.methods.offline import offline_method
-from pipeline.records.encode import Arrays, Row, stack
+from pipeline.records.encoder import Arrays, Row, stack
 from pipeline.release.task import Task
-from pipeline.study import without_privacy
+from pipeline.study.variants import without_privacy
 
 #: Records that are held in one piece.
 PIECE = 8192

@@ -18,9 +18,10 @@ from infra.waiting import AGAIN, Waiting
 from pipeline.errors import BrokerError, ConfigError, NumericError, PayloadError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
+from pipeline.methods import revision_of
 from pipeline.settings import Settings
-from pipeline.study import Study, revision_of
-from pipeline.trust.signed import check_signed
+from pipeline.study.model import Study
+from pipeline.trust.crypto import check_signed
 from pipeline.words import counted
 
 log = logging.getLogger("veilstream.trust")

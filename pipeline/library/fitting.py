@@ -12,13 +12,14 @@ from pipeline.library.exact import ExactFit
 from pipeline.library.records import Records, Rows
 from pipeline.library.results import Result
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.fit import FitMessage, compose_fit
+from pipeline.messages.results import FitMessage, compose_fit
 from pipeline.methods import task_of
 from pipeline.methods.offline import offline_method
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Row, stack
+from pipeline.records.encoder import Row, stack
 from pipeline.release.task import Task
-from pipeline.study import StudySource, read_study, without_privacy
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study.variants import without_privacy
+from pipeline.study_file.load import StudySource, read_study
 
 
 def fit(
@@ -27,7 +28,6 @@ def fit(
     y: Any = None,
     *,
     client_column: str | None = None,
-    all_intervals: bool = False,
     exact: bool = False,
 ) -> Result:
     """Estimate a study from records, through the same functions as the live stream.
@@ -48,8 +48,6 @@ def fit(
         The responses, shape (n,), where `data` does not hold them.
     client_column
         Column that says whose record it is; default: all are one client's.
-    all_intervals
-        Whether to keep what every interval of the method needs, as `veilstream fit --intervals`.
     exact
         Whether to fit without privacy to all records at once, as `veilstream fit
         --without-privacy`: what the intervals of the private study aim at. It protects nobody.
@@ -74,7 +72,7 @@ def fit(
         raise ConfigError("data: standard input belongs to the command line; name a file")
     task = task_of(read_study(study))
     records = Records(task, data, y, client_column=client_column)
-    fitting = Fitting(task, trace=all_intervals, exact=exact)
+    fitting = Fitting(task, exact=exact)
     fitting.take(iter(records))
     records.check()
     if records.faults_line:
@@ -94,16 +92,15 @@ class Fitting:
     """One study from encoded rows to its message, whichever way its method runs.
 
     task: The study; a published method runs over all its records at once.
-    trace: As `OfflineRun` has it.
     exact: Whether to fit without privacy to all records at once, instead of streaming them.
 
     Raises ConfigError if an exact fit is asked for and the study has none.
     """
 
-    def __init__(self, task: Task, *, trace: bool = False, exact: bool = False) -> None:
+    def __init__(self, task: Task, *, exact: bool = False) -> None:
         self._task, self._method = task, offline_method(task.study)
         self._exact = ExactFit(task) if exact else None
-        self._run = None if self._method or self._exact else OfflineRun(task, trace=trace)
+        self._run = None if self._method or self._exact else OfflineRun(task)
         self._clients: dict[str, list[Row | None]] = {}
 
     def take(self, rows: Rows) -> None:

@@ -16,10 +16,7 @@ from pipeline.errors import DataError
 from pipeline.library.planning import CLIENTS
 from pipeline.library.sample_values import RECORDS, read_sample
 from pipeline.library.sampled import classes_of, order_of
-from pipeline.methods import method_of
-from pipeline.methods.offline import offline_method
-from pipeline.records.features import Features
-from pipeline.records.response import response_of
+from pipeline.records.features import Features, response_of
 from pipeline.release.task import Task
 from pipeline.study.data_tables import Feature
 from pipeline.study.features import TRANSFORMS, transformed
@@ -91,7 +88,6 @@ def of_sample(
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
         **classes_of(task, responses, clients),
         **order_of(task, columns, responses),
-        **({} if offline_method(task.study) else method_of(task.study).of_features(task, columns)),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.fit import FitMessage
+from pipeline.messages.results import FitMessage
 
 #: Losses whose coefficients have the response's unit.
 IN_UNITS = ("linear", "expectile")

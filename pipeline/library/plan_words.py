@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.library.planning import Plan, Row
-from pipeline.methods.facts import Outlook
-from pipeline.study import Study
+from pipeline.library.planning import Row, StudyPlan
+from pipeline.methods.base import Plan
+from pipeline.study.model import Study
 from pipeline.study.reference import rarer_share
 from pipeline.words import counted
 
@@ -37,7 +37,7 @@ NEVER = 10**12
 UNITS = {"logistic": " in log odds", "poisson": " in the log of the mean"}
 
 
-def when(outlook: Outlook, study: Study | None = None) -> str:
+def when(outlook: Plan, study: Study | None = None) -> str:
     """Say when intervals come: the end of a sentence, and perhaps more sentences.
 
     study: Without noise, or without features, what its records say matters to no size.
@@ -51,7 +51,7 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
     return _after(outlook)
 
 
-def _after(outlook: Outlook) -> str:
+def _after(outlook: Plan) -> str:
     latest, usual, intercept = outlook.latest, outlook.usual, outlook.intercept
     if latest is not None and latest <= usual:
         own = "perhaps later" if intercept is None else f"after about {intercept:,}, {IF}"
@@ -69,7 +69,7 @@ def _after(outlook: Outlook) -> str:
     return f"{typical}, {IF}. Whatever features are like, slopes have one after {latest:,}. {BUT}"
 
 
-def _at_first(outlook: Outlook, first: int) -> str:
+def _at_first(outlook: Plan, first: int) -> str:
     """Say the same where it is known when intervals come at first, and when to stay."""
     said = f"after about {_about(first)} records"
     if outlook.usual > first:
@@ -89,7 +89,7 @@ def _at_first(outlook: Outlook, first: int) -> str:
     return f"{said}. The ridge alone is enough for slopes after {_about(outlook.latest)}. {BUT}"
 
 
-def half(outlook: Outlook, study: Study, records: int, clients: int) -> str:
+def half(outlook: Plan, study: Study, records: int, clients: int) -> str:
     """Say how long intervals are, and of what; empty where no formula knows it."""
     if outlook.usual_half is None or not study.data.features:
         return ""
@@ -100,7 +100,7 @@ def half(outlook: Outlook, study: Study, records: int, clients: int) -> str:
     )
 
 
-def with_ridge(outlook: Outlook) -> str:
+def with_ridge(outlook: Plan) -> str:
     """Say what a ridge would give where there is none; empty where no formula knows it."""
     if outlook.ridge is None or outlook.kept_by_ridge is None:
         return ""
@@ -111,7 +111,7 @@ def with_ridge(outlook: Outlook) -> str:
     )
 
 
-def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:
+def exact(outlook: Plan, study: Study, records: int | None = None) -> str:
     """Say how long intervals must be whatever is known, and when "ready" comes at the latest.
 
     records: The size for which the outlook is; None: it has none.
@@ -131,7 +131,7 @@ def exact(outlook: Outlook, study: Study, records: int | None = None) -> str:
     )
 
 
-def classes(outlook: Outlook, study: Study) -> str:
+def classes(outlook: Plan, study: Study) -> str:
     """Say which share of the classes a plan supposes, and what waits for it.
 
     Returns: Empty where nothing does, and the study says no share.
@@ -156,7 +156,7 @@ def _about(records: int) -> str:
     return f"{-(-records // unit) * unit:,}"
 
 
-def verdict(found: Plan) -> str:
+def verdict(found: StudyPlan) -> str:
     """Say whether intervals are to be expected, and what it would take."""
     outlook, size = found.own.outlook, f"{found.records:,} records"
     if outlook.usual <= found.records:
@@ -193,7 +193,7 @@ def verdict(found: Plan) -> str:
     )
 
 
-def _finds(found: Plan) -> list[str]:
+def _finds(found: StudyPlan) -> list[str]:
     """Say how long intervals are at the size, by the smallest effect that they find.
 
     The effect is that without the ridge: of what a ridge leaves, no size is too large to be found.
@@ -223,7 +223,7 @@ def _finds(found: Plan) -> list[str]:
     return [said]
 
 
-def _leaves_little(found: Plan) -> bool:
+def _leaves_little(found: StudyPlan) -> bool:
     """Whether the ridge leaves so little of slopes that hardly any can be found."""
     kept = found.own.outlook.kept
     return kept is not None and kept < LITTLE
@@ -234,7 +234,7 @@ def _plain(number: float) -> str:
     return f"{float(f'{number:.2g}'):,.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def _is_blind(found: Plan) -> bool:
+def _is_blind(found: StudyPlan) -> bool:
     """Whether the smallest slope that is seen is so large that next to nothing is."""
     response, seen = found.study.data.response, found.own.effect
     if found.own.detectable is None or not found.study.data.features:

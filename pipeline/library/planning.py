@@ -16,10 +16,11 @@ import msgspec
 from scipy.special import ndtri
 
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.methods import METHODS, load_live, method_of, task_of
-from pipeline.methods.facts import Design, Outlook
-from pipeline.study import Study, require_live, with_keys
-from pipeline.study.load import study_of
+from pipeline.methods import METHODS, load_live, method_of, require_live, task_of
+from pipeline.methods.base import LARGEST_EPSILON, Plan, Proposal
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import study_of
 
 T = TypeVar("T")
 
@@ -49,14 +50,14 @@ class Row:
     loss: str
     neighbours: str
     epsilon: float
-    design: Design
-    outlook: Outlook
+    design: Proposal
+    outlook: Plan
     detectable: float | None
     effect: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StudyPlan:
     """What a study of a size should set, and what it can then find.
 
     study: With the settings that are proposed: those of `chosen`.
@@ -94,7 +95,7 @@ class Plan:
 
 def plan(
     study: Study, records: int, clients: int, told: Callable[[int, int], object] | None = None
-) -> Plan:
+) -> StudyPlan:
     """Plan a study for an expected number of records, all clients together.
 
     told: Takes how many designs are made, and how many there will be at least: where the records
@@ -114,7 +115,7 @@ def plan(
     return replace(proposed(study, records, clients), rows=tuple(rows))
 
 
-def proposed(study: Study, records: int, clients: int) -> Plan:
+def proposed(study: Study, records: int, clients: int) -> StudyPlan:
     """Return the plan of a study alone, without rows; errors as those of `plan`."""
     epsilon = _budget(study)
     own = _row(study, epsilon, records, clients)
@@ -125,7 +126,7 @@ def proposed(study: Study, records: int, clients: int) -> Plan:
         # settings that cannot do at this size would not do at a larger one, either
         larger = enough_records and _row(study, epsilon, enough_records, clients)
     changes = (larger or own).design.changes
-    return Plan(
+    return StudyPlan(
         with_keys(study, changes, name="the design"), records, clients, own, (),
         enough_records, enough_epsilon, larger or None,
     )  # fmt: skip
@@ -146,9 +147,9 @@ def _budget(study: Study) -> float:
 def _row(study: Study, epsilon: float, records: int, clients: int) -> Row:
     given = with_keys(study, {"privacy.epsilon": epsilon}, name="the study")
     method = method_of(given)
-    design = method.design(given, records, clients)
+    design = method.propose(given, records, clients)
     proposed = with_keys(given, design.changes, name="the design")
-    outlook = method.outlook(task_of(proposed), records, clients)
+    outlook = method.plan(task_of(proposed), records, clients)
     level = study.estimator.level
     times = 1 + float(ndtri(POWER)) / float(ndtri((1 + level) / 2))
     half, kept = outlook.usual_half, outlook.kept
@@ -183,7 +184,7 @@ def _as_kind(study: Study, kind: str) -> Study | None:
     # how many partitions a topic has changes no plan, and a kind may ask for one
     tables["stream"]["partitions"] = 1
     privacy = {name: v for name, v in tables["privacy"].items() if v and name != "split"}
-    for loss in (study.estimator.loss, *load_live(kind).losses):
+    for loss in (study.estimator.loss, *load_live(kind).spec.losses):
         shared = SHARED if loss == study.estimator.loss else ("level",)
         kept = {name: v for name in shared if (v := tables["estimator"].get(name)) is not None}
         tables["estimator"] = {"kind": kind, "loss": loss, "ridge": 0.0, **kept}
@@ -220,3 +221,24 @@ def _least(ordered: Sequence[T], is_enough: Callable[[T], bool]) -> T | None:
     """Return the least that is enough, as is all behind it; None: none is."""
     place = bisect_left(ordered, True, key=is_enough)
     return ordered[place] if place < len(ordered) else None
+
+
+def least_epsilon(study: Study, records: int, clients: int, step: float = 1.1) -> float | None:
+    """Return the least epsilon, on a grid, at which so many records usually have intervals.
+
+    step: From one epsilon of the grid to the next, > 1; the study's own comes before the first.
+
+    Returns: None where none does, or the study has no single epsilon.
+    """
+    epsilon = study.privacy.epsilon
+    if study.privacy.personal is not None:
+        return None
+    while epsilon is not None and (epsilon := step * epsilon) <= LARGEST_EPSILON:
+        try:
+            tried = with_keys(study, {"privacy.epsilon": epsilon}, name="the study")
+            if method_of(tried).plan(task_of(tried), records, clients).usual <= records:
+                return epsilon
+        except (ConfigError, PrivacyError):
+            # whatever leaves no room here leaves none at a larger one either
+            return None
+    return None

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from infra.addresses import connected
 from pipeline.library import feed
 from pipeline.library.results import Result
+from pipeline.methods import require_live
 from pipeline.settings import Settings
-from pipeline.study import Study, StudySource, read_study, require_live
+from pipeline.study.model import Study
+from pipeline.study_file.load import StudySource, read_study
 
 
 def estimates(

@@ -11,10 +11,10 @@ import numpy as np
 
 from pipeline.backtest.history import table_batches
 from pipeline.errors import ConfigError, DataError, RecordError
-from pipeline.records.encode import Encoder, Row
+from pipeline.records.encoder import Encoder, Row
 from pipeline.records.values import Record
+from pipeline.release.quality import worded
 from pipeline.release.task import Task
-from pipeline.release.usable import worded
 from pipeline.words import counted
 from producers.sources import open_once
 

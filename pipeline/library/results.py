@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import ConfigError
-from pipeline.extras import extra
 from pipeline.messages.estimate import EstimateMessage, write_estimate
-from pipeline.messages.fit import FitMessage, write_fit
+from pipeline.messages.results import FitMessage, write_fit
 from pipeline.methods import task_of
-from pipeline.prediction.classifier import LinearClassifier
-from pipeline.prediction.files import rule_of
-from pipeline.prediction.regressor import LinearRegressor
-from pipeline.study import Study, StudySource, read_study
+from pipeline.prediction.estimators import LinearClassifier, LinearRegressor, rule_of
+from pipeline.settings import extra
+from pipeline.study.model import Study
+from pipeline.study_file.load import StudySource, read_study
 
 #: Characters of a line of a summary.
 WIDTH = 100

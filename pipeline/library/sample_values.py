@@ -12,10 +12,9 @@ import numpy as np
 
 from pipeline.errors import DataError, RecordError
 from pipeline.methods.offline import offline_method
-from pipeline.records.features import Features
-from pipeline.records.response import response_of
+from pipeline.records.features import Features, response_of
+from pipeline.release.quality import Trial, refusal_of, worded
 from pipeline.release.task import Task
-from pipeline.release.usable import Trial, refusal_of, worded
 from pipeline.types import Matrix, Vector
 from producers.sources.tables import read_batches
 

@@ -13,9 +13,9 @@ from scipy.special import logit, ndtri
 
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import offline_method
-from pipeline.records.response import response_of
+from pipeline.records.features import response_of
 from pipeline.release.task import Task
-from pipeline.study import with_keys
+from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector
 
 #: A file is cut into so many consecutive parts, if each has so many records.
@@ -68,7 +68,7 @@ def _later(task: Task, share: float, clients: int) -> str:
     if offline_method(task.study) is not None:
         return ""
     study = with_keys(task.study, {"data.response.typical": share}, name="the sample")
-    outlook = method_of(study).outlook(task_of(study), task.slots, clients)
+    outlook = method_of(study).plan(task_of(study), task.slots, clients)
     if outlook.classes is None:
         return ""
     return (

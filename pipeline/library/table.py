@@ -10,9 +10,9 @@ from rich.text import Text
 
 from pipeline.library.numbers import interval, number_of, value
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.fit import FitMessage
+from pipeline.messages.results import FitMessage
 from pipeline.methods import method_of
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.words import counted
 
 #: From this share of its record slots on, an estimate is as precise as if all counted in full,
@@ -35,7 +35,7 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
         spread_line(message, study),
         line(message),
         information_line(message),
-        *method_of(study).told(study, message.details),
+        *method_of(study).report.lines(study, message.details),
     ]
     told = [Text(text) for text in below if text]
     dim = Text(privacy_line(message), style="dim")
@@ -49,7 +49,7 @@ def short_table(message: EstimateMessage, study: Study, height: int) -> Renderab
     """
     count = len(message.coefficients)
     # the first line of what a method says, which may be that somebody is left out
-    own = list(method_of(study).told(study, message.details))[:1]
+    own = list(method_of(study).report.lines(study, message.details))[:1]
     rows = max(1, min(count, height - 10 - len(own)))
     left = f"{counted(count - rows, 'more coefficient')}, " if count > rows else ""
     return Group(
@@ -180,7 +180,7 @@ def spread_line(message: EstimateMessage, study: Study) -> str:
     Empty for classes, and for methods without features, which fit nothing that leaves residuals.
     """
     kind = study.data.response.kind
-    if kind == "class" or not method_of(study).features:
+    if kind == "class" or not method_of(study).spec.features:
         return ""
     found = message.dispersion
     if kind == "count":
@@ -227,7 +227,9 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         counted(message.records, "record slot"),
         counted(message.releases, "release"),
         counted(message.clients, "client"),
-        f"model {message.model_version or 0}",
+        "model at the public start"
+        if message.model_version is None
+        else f"model {message.model_version}",
         state_of(message) + (f": {message.reason}" if message.reason and not brief else ""),
     ]
     found = message.diagnostics
@@ -249,8 +251,8 @@ def information_line(message: EstimateMessage) -> str:
     parts = [progress_line(message)] if progress_line(message) else []
     if found.effective_records is not None and found.effective_records < IN_FULL * message.records:
         parts.append(
-            f"counts as {found.effective_records:,.0f} of {message.records:,} records: old "
-            "releases and empty slots have less weight, or none"
+            f"counts as {found.effective_records:,.0f} of {message.records:,} records: empty "
+            "slots, and releases that are old or at the first models, have less weight or none"
         )
     if found.privacy_share:
         parts.append(f"{found.privacy_share:.0%} of the variance comes from the privacy noise")

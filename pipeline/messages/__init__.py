@@ -1,9 +1,9 @@
 """What travels over Kafka, and nothing about how.
 
-- `form`: the bytes of a release. `release`: writing and reading one. `incoming`: judging a batch.
-- `model`, `estimate`: JSON for people and programs.
+- `release`: the bytes of a release, written, read, and judged a batch at a time.
+- `authentic`: whether a release is believed. `admission`: who may release, and the study's keys.
+- `model`, `estimate`, `spend`, `results`: JSON for people and programs.
 - `model_file`: an estimate with all that a prediction needs, JSON in a file.
-- `envelope`: CloudEvents headers.
-- `topics`: names, keys, retention and compaction of every topic of a study.
+- `envelope`: CloudEvents headers. `topics`: names, keys, retention and compaction of every topic.
 - `schemas/`: the published JSON Schemas.
 """

@@ -1,4 +1,9 @@
-"""What makes a release believed: an admitted client's MAC, and the ticket of a published model."""
+"""Whether a release is believed, and why not.
+
+What makes a release believed: an admitted client's MAC, and the ticket of a published model.
+
+Why a release is not believed, and who must act: the faults that only authentication finds.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +16,20 @@ import numpy as np
 
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import Retirement, Word, read_word
-from pipeline.messages.form import HEADER, NO_PARTITION, Rows, ends_of, form_of
-from pipeline.messages.incoming import Incoming
+from pipeline.messages.release import Incoming
 from pipeline.messages.topics import partition_of
-from pipeline.messages.unbelieved import FAULTS
+from pipeline.release.budget import above_share
+from pipeline.release.form import HEADER, NO_PARTITION, Rows, ends_of
 from pipeline.release.model import Model
-from pipeline.release.share import above_share
-from pipeline.release.task import Task
-from pipeline.trust.keys import LAST_GENERATION, Pair
-from pipeline.trust.mac import SIZE, mac
-from pipeline.trust.signed import check_signed, signed
+from pipeline.release.task import Task, form_of
+from pipeline.trust.crypto import LAST_GENERATION, MAC_SIZE, Pair, check_signed, mac, signed
 
 #: Keys of clients and tickets of models that are kept at hand.
 KEPT = 1 << 16
 #: More than any generation.
 _KEYS = LAST_GENERATION + 1
 #: Stands for a client without one: what it gives is not looked at.
-_NO_KEY = hashlib.blake2b(digest_size=SIZE)
+_NO_KEY = hashlib.blake2b(digest_size=MAC_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Authenticator:
         # in words of eight bytes
         self._place = slice(begin // 8, (HEADER.itemsize + length) // 8)
         start = task.first_model
-        self._start = self._text(start.version, start.watermark, None, start, bytes(SIZE))
+        self._start = self._text(start.version, start.watermark, None, start, bytes(MAC_SIZE))
 
     @property
     def generation(self) -> int:
@@ -203,11 +205,11 @@ class Authenticator:
             bad = {at: FAULTS[refused[who]] for at, who in enumerate(hashers) if who in refused}
         digests = [
             # no function call for each: this is most of what authentication costs a worker
-            (hashed := keys[who].copy()).update(payload[:-SIZE]) or hashed.digest()  # type: ignore[index]
+            (hashed := keys[who].copy()).update(payload[:-MAC_SIZE]) or hashed.digest()  # type: ignore[index]
             for who, payload in zip(hashers, sent, strict=True)
         ]
         # all at once: no time tells how much of one MAC was right
-        expected = np.frombuffer(b"".join(digests), "<u8").reshape(-1, SIZE // 8)
+        expected = np.frombuffer(b"".join(digests), "<u8").reshape(-1, MAC_SIZE // 8)
         for at in np.flatnonzero((expected != rows["mac"]).any(axis=1)).tolist():
             bad.setdefault(at, FAULTS["forged"])
         for at in self._unpublished(rows, set(bad), least):
@@ -256,7 +258,7 @@ class Authenticator:
             except ConfigError:
                 # nobody agrees on a key with such a public part, and the log is folded all the same
                 return "forged"
-            self._macs[place] = hashlib.blake2b(key=key, digest_size=SIZE)
+            self._macs[place] = hashlib.blake2b(key=key, digest_size=MAC_SIZE)
         return self._macs[place]
 
     def _published(self, text: bytes, least: int) -> bool:
@@ -266,7 +268,7 @@ class Authenticator:
         # the start has one text, or its clients would choose the age of what they send
         if text[:8] == bytes(8):
             return text == self._start
-        fixed, ticket, point = text[:24], text[24 : 24 + SIZE], text[24 + SIZE :]
+        fixed, ticket, point = text[:24], text[24 : 24 + MAC_SIZE], text[24 + MAC_SIZE :]
         for generation, pair in self._pairs.items():
             if generation >= least and self._ticket(pair, fixed + point) == ticket:
                 _keep_room(self._known)
@@ -292,3 +294,18 @@ def _keep_room(held: dict, kept: int = KEPT) -> None:  # type: ignore[type-arg]
     if len(held) >= kept:
         for key in list(islice(held, kept // 2)):
             del held[key]
+
+
+_FAULTS = {
+    "not-admitted": "no admission of this client is in the log before it; the operator runs "
+    "`veilstream client admit`, or `veilstream study recover` where this topic was made anew",
+    "revoked": "this client was revoked before it; `veilstream client admit` takes it back",
+    "old-key": "made under a key of the study that this worker has not, or that is retired: start "
+    "the client again, or give the worker the newest key file",
+    "wrong-partition": "it is in another partition than its client's id leads to",
+    "forged": "its MAC is not that of the client whose name it bears",
+    "unpublished-model": "its model was not published by this study",
+    "share": "above this client's share of all releases at its model (trust.largest_share): its "
+    "producer must be one that waits for others, as those of this version do",
+}
+FAULTS = {reason: PayloadError(reason, detail) for reason, detail in _FAULTS.items()}

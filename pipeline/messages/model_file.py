@@ -16,8 +16,8 @@ from msgspec import Meta
 from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
 from pipeline.messages.estimate import Coefficient, EstimateMessage, Finite
-from pipeline.messages.fit import FitMessage
-from pipeline.privacy.policy import Guarantee
+from pipeline.messages.results import FitMessage
+from pipeline.privacy.guarantee import Guarantee
 from pipeline.records.features import Features
 from pipeline.release.task import Task
 from pipeline.study.data_tables import Feature, Response

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from pipeline.messages.release import MAX_RELEASE_BYTES
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 #: How far a client's clock may be ahead of Kafka's where a study forgets by seconds.
 AHEAD_MS = 600_000

@@ -15,12 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError
+from pipeline.study import revision
+from pipeline.study.model import LIVE
 
 if TYPE_CHECKING:
     # a study that is being read asks here which kinds there are: only names may be needed for that
     from pipeline.methods.base import Method, Server
     from pipeline.release.task import Task
-    from pipeline.study import Study
+    from pipeline.study.model import Study
 
 #: Methods by `estimator.kind`, with where to find them.
 METHODS = {
@@ -54,14 +56,36 @@ def load_live(kind: str) -> Method[Any]:
     return found
 
 
+def revision_of(study: Study) -> str:
+    """Return a study's revision, as `study.revision.revision_of` with what its method adds."""
+    live = study.estimator.kind in METHODS
+    return revision.revision_of(study, method_of(study).enter if live else None)
+
+
 def task_of(study: Study, level: str | None = None) -> Task:
     """Return what clients and workers of a study share; for `level` see `Task`.
 
     PrivacyError, ConfigError as `Task`.
     """
     kind = study.estimator.kind
-    found: Task = (load(kind) if kind in OFFLINE else method_of(study)).task(study, level)
+    method = load(kind) if kind in OFFLINE else method_of(study)
+    found: Task = method.task(study, revision_of(study), level)
     return found
+
+
+def require_live(study: Study, doing: str) -> None:
+    """Refuse to stream a study whose kind needs what a stream of releases cannot give.
+
+    doing: Who asks, such as "a worker".
+
+    Raises ConfigError, saying why, and what to use instead.
+    """
+    kind = study.estimator.kind
+    if kind in OFFLINE:
+        raise ConfigError(
+            f'estimator.kind = "{kind}" needs {load(kind).needs}, so {doing} cannot use it: set '
+            f'kind = "{LIVE}" for a live stream, or run `veilstream fit` for this kind'
+        )
 
 
 def require_noise(study: Study) -> None:
@@ -71,7 +95,7 @@ def require_noise(study: Study) -> None:
 
     Raises ConfigError, saying why, and what to do instead.
     """
-    why = method_of(study).no_open
+    why = method_of(study).spec.needs_noise
     if why and not study.noised:
         raise ConfigError(f"the study cannot run without privacy: {why}")
 

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import Rows
-from pipeline.methods.facts import Design, Missed, ModelCard, Outlook, Sizes, Timetable
+from pipeline.estimators.forgetting import State
+from pipeline.release.form import Rows
 from pipeline.release.model import Part
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
 S = TypeVar("S", bound=State)
 T = TypeVar("T", bound=Task)
 
 
-class Server(Protocol[S]):
+class Server(ABC, Generic[S]):
     """A method at the worker, for one study; pure.
 
     Folding a batch equals folding its releases one by one in the order of the log, bit for bit.
@@ -34,32 +34,36 @@ class Server(Protocol[S]):
     bounds of the task's layout. `S` is its state.
     """
 
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of releases shows in the state; else any order gives the same bits."""
+    #: Whether the order of releases shows in the state; else any order gives the same bits.
+    ordered: bool = False
+    #: Why a log must be folded from its beginning; empty where a part of it will do.
+    from_start: ClassVar[str] = ""
 
     @property
+    @abstractmethod
     def interval(self) -> str:
         """By what method the intervals of the study are made."""
 
+    @abstractmethod
     def slots(self, rows: Rows) -> int:
         """Return how many record slots some releases have."""
 
-    def empty(self, *, trace: bool = False) -> S:
-        """Return the state before the first release.
+    @abstractmethod
+    def empty(self) -> S:
+        """Return the state before the first release."""
 
-        trace: Keep what an analysis in one process can look at later, at a cost in memory.
-        """
-
+    @abstractmethod
     def read(self, fields: dict[str, bytes]) -> S:
         """Rebuild a state from all fields that its `encode` gave.
 
         Raises StateError if a field is missing, unknown or cannot be read.
         """
 
+    @abstractmethod
     def fold(self, state: S, rows: Rows) -> None:
         """Add releases to a state, in the order of the log."""
 
+    @abstractmethod
     def estimate(
         self, parts: Sequence[tuple[float, S]], partitions: Sequence[int], *, missing: int = 0
     ) -> Estimate:
@@ -68,6 +72,14 @@ class Server(Protocol[S]):
         partitions: The numbers of those that have begun, in the order in which they were merged.
         missing: Releases that never came, or did not count, below numbers that did.
         """
+
+    def next_point(self, parts: Sequence[tuple[float, S]]) -> tuple[Vector, tuple[float, float]]:
+        """Return where clients linearise next, shape (d,), and the weights of the classes.
+
+        As the estimate of the same sums says; a method that has it cheaper overrides this.
+        """
+        estimate = self.estimate(parts, ())
+        return estimate.expansion, estimate.weights
 
     def start_is_over(self, states: Sequence[S], furthest: int) -> bool:
         """Whether the first model may go out; by default at once.
@@ -90,12 +102,206 @@ class Server(Protocol[S]):
         return None
 
 
-@runtime_checkable
-class Pointing(Protocol):
-    """What a server offers besides, if the next model needs far less than an estimate."""
+#: The largest epsilon that a study can have.
+LARGEST_EPSILON = 20.0
 
-    def point(self, parts: Sequence[tuple[float, Any]]) -> Vector:
-        """Return `Estimate.expansion` of the same sums; its weights are (1, 1)."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What a study file may say of a kind, as data.
+
+    kind: What `estimator.kind` says.
+    title: The method in the field's words.
+    losses: What it can minimise.
+    table: The table under [estimator] that has its own keys: "method", "path"; None: it has none.
+    features: Whether records have features beside the response.
+    penalised: Whether there is a ridge; where there is none, its default is 0.
+    personal_levels: Whether single records can have budgets of their own (`privacy.personal`).
+    server_keys: Keys that only the worker reads, with what they decide: a replay may change them.
+    interval_key: The key that chooses among kinds of intervals; empty: there is one kind.
+    template: What the file of a new study says in other tables than the common template, by the
+        name of the table; `{clients}` stands for how many are expected.
+    needs_noise: Why its studies have no stream without noise, and what to do instead; empty: they
+        have one.
+    no_reference_fit: Why a fit to all records at once is nothing that its estimates aim at; empty:
+        it is.
+    """
+
+    kind: str
+    title: str
+    losses: tuple[str, ...]
+    table: str | None = None
+    features: bool = True
+    penalised: bool = True
+    personal_levels: bool = False
+    server_keys: Mapping[str, str] = field(default_factory=dict)
+    interval_key: str = ""
+    template: Mapping[str, str] = field(default_factory=dict)
+    needs_noise: str = ""
+    no_reference_fit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """An interval that knows all but the noise and the chance of its own records.
+
+    With this noise none is shorter on average. All numbers are of the widest coefficient, for
+    features as they are supposed to be.
+
+    half: Half its length at the size that was asked for, in the unit in which estimates print it.
+    wanted: Half the length at which it begins to say something, in that unit: half a logit, or half
+        a standard deviation of the residuals.
+    records: Record slots after which it is as short as that.
+    ready: Record slots after which estimates are "ready" at the latest.
+    """
+
+    half: float
+    wanted: float
+    records: int
+    ready: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What formulas say of a study at a number of records, from public numbers alone.
+
+    latest: Record slots after which the ridge alone is enough for intervals of slopes; None: no
+        number of them is. What has no ridge, the intercept, and slopes that go with it may need
+        more.
+    usual: The same for independent features that are as their ranges and typical values say; where
+        `first` is known, from which on four of five such studies have them.
+    first: After which half of such studies have had one at all; None where no formula knows it.
+    whole, late: From which on every coefficient has one, and the names of those that come late.
+    intercept: Record slots after which the intercept has an interval, too, for such features; None:
+        it needs no more than slopes do, or no number of records is known to be enough.
+    narrow: Where `latest` is None: record slots before which there are hardly any if features use a
+        part of their ranges alone; None: no formula knows it.
+    usual_half: Half the length of a slope's interval at the size that was asked for, for such
+        features, in the unit in which estimates print it. None where no formula knows it.
+    why: What it hangs on, in words; empty if there is nothing to say.
+    exact: Of a method whose noise is that of single records; None for others.
+    classes: Record slots after which the noised counts of both classes stand out of their noise, if
+        classes are as frequent as the study guesses; `latest`, `usual` and `intercept` are no less.
+        None: nothing waits for that.
+    kept: Share that the ridge leaves of a slope, for such features: the median over slopes, in [0,
+        1]. None: there is no ridge, or no formula knows it.
+    ridge, kept_by_ridge: Where there is none, the least ridge that alone is enough at the size that
+        was asked for, and the share that it would leave of a slope.
+    slope_error: Standard error of a slope from the noise alone, in the unit in which estimates
+        print it.
+    cloud: Variance of the linear predictor under the iterate's jitter, over its public scale: the
+        largest slope for losses of numbers, 1 for classes. Formulas hold where it is small.
+    relative_bias: Of logistic coefficients: by what share the jitter makes them too large.
+    sooner: What makes intervals come sooner besides more records or a larger epsilon, in words.
+    remedies: What brings coverage to its level where it is missed, in words; "" stands for more
+        records.
+    bias_remedies: The same where estimates miss the target; empty: as `remedies`.
+    facts: What `study check` prints of the study besides what all methods have.
+    warnings: What the operator should know before such a study runs, in words.
+    """
+
+    latest: int | None
+    usual: int
+    usual_half: float | None = None
+    why: str = ""
+    intercept: int | None = None
+    exact: Exact | None = None
+    classes: int | None = None
+    narrow: int | None = None
+    kept: float | None = None
+    first: int | None = None
+    whole: int | None = None
+    late: tuple[str, ...] = ()
+    ridge: float | None = None
+    kept_by_ridge: float | None = None
+    slope_error: float | None = None
+    cloud: float | None = None
+    relative_bias: float | None = None
+    sooner: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ("more records",)
+    bias_remedies: tuple[str, ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a method proposes for a study of a size.
+
+    changes: Keys of the study file, as in "window.records", with their values.
+    reasons: Why, by key.
+    """
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """A table for people and programs: what a method plans, or plans beside each other.
+
+    rows: All with the same keys.
+    shown: Which of them people are shown.
+    facts: What holds for all of them.
+    notes: What the reader should know, in words.
+    why: How the rows come about, in words, for who asks.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    shown: Sequence[str]
+    facts: Mapping[str, Any]
+    notes: Sequence[str] = ()
+    why: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """How records change, estimated under differential privacy.
+
+    text: Lines of a study file.
+    facts: Its numbers, for programs.
+    notes: What the reader should know, in words.
+    """
+
+    text: str
+    facts: Mapping[str, Any]
+    notes: Sequence[str]
+
+
+class Report:
+    """An estimate's `details` for people; this one has nothing to say."""
+
+    def lines(self, study: Study, details: Mapping[str, Any]) -> Sequence[str]:
+        """Return what a reader should see, in lines of words."""
+        del study, details
+        return ()
+
+    def clients(self, details: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
+        """Return what is said of single clients, by the digest of their id.
+
+        Of each its `share` in [0, 1], its `distance` from the others, and `flag`: 1 if it is left
+        out, else 0.
+        """
+        del details
+        return {}
+
+
+class Rounds(Protocol):
+    """Of a method that plans who releases when: for `veilstream schedule`."""
+
+    def timetable(self, task: Any, number: int) -> Timetable:
+        """Return what each client releases in a round, from 0."""
+
+    def model_card(
+        self, task: Any, group: str, histories: Sequence[Vector], epsilon: float
+    ) -> ModelCard:
+        """Estimate, under privacy, how a group's records change.
+
+        histories: Encoded responses of each client, NaN for an empty slot, each of shape (n,).
+        epsilon: Of one record's whole history.
+
+        Raises ConfigError, DataError or PrivacyError before anything is drawn.
+        """
 
 
 class Simulation(Protocol):
@@ -114,50 +320,20 @@ class Simulation(Protocol):
 class Method(ABC, Generic[T]):
     """A way of estimating: what `estimator.kind` names, with tasks `T` of its own.
 
-    title: The method in the field's words.
-    losses: What it can minimise.
-    tables: Tables under [estimator] that it reads: "method", or one of its own.
-    features: Whether records have features beside the response.
-    penalised: Whether there is a ridge; where there is none, its default is 0.
-    levels: Whether single records can have budgets of their own (`privacy.personal`).
-    server_side: Keys that only the worker reads, with what they decide: a replay may change them.
-    client_side: Why a replay may not change other keys of its tables, by the beginning of the key.
-    no_pooled: Why a fit to all records at once is nothing that its estimates aim at; empty: it is.
-    no_open: Why its studies have no stream without noise, and what to do instead; empty: they have.
+    report: What its estimates say besides coefficients.
+    rounds: What it plans round by round; None: nothing.
     """
 
-    title: ClassVar[str]
-    losses: ClassVar[tuple[str, ...]]
-    tables: ClassVar[tuple[str, ...]] = ()
-    features: ClassVar[bool] = True
-    penalised: ClassVar[bool] = True
-    levels: ClassVar[bool] = False
-    server_side: ClassVar[Mapping[str, str]] = {}
-    client_side: ClassVar[Mapping[str, str]] = {}
-    no_pooled: ClassVar[str] = ""
-    no_open: ClassVar[str] = ""
+    spec: ClassVar[Spec]
+    report: ClassVar[Report] = Report()
+    rounds: ClassVar[Rounds | None] = None
 
-    def beginning(self, clients: int) -> Mapping[str, str]:
-        """Return what the file of a new study says in other tables than the template does.
+    def resolve(self, study: Study, given: Container[str]) -> Study:
+        """Refuse what the method does not allow, and fill in what follows from other keys.
 
-        clients: How many are expected.
-
-        Returns: Lines by the name of their table; none for a table that it has not. None of all
-        where the template is a study of this kind.
-        """
-        del clients
-        return {}
-
-    def check(self, study: Study) -> None:
-        """Refuse what a study says and the method does not allow.
+        given: Keys of [estimator] that the study's file has.
 
         Raises ConfigError, naming the key, what is allowed and the way out.
-        """
-
-    def complete(self, study: Study, given: Container[str]) -> Study:
-        """Return a checked study with what follows from its other keys where it says nothing.
-
-        given: Keys of [estimator] that its file has.
         """
         del given
         return study
@@ -173,12 +349,10 @@ class Method(ABC, Generic[T]):
         return False
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
-        """Put into a study's meaning, of which the revision is a hash, what the method adds."""
+        """Put into a study's meaning, of which the revision is a hash, what the method adds.
 
-    def clients(self, study: Study) -> Sequence[str]:
-        """Return the ids of all clients where a study names them; none: any may release."""
-        del study
-        return ()
+        Keys that change no release are taken out.
+        """
 
     def intervals(self, study: Study) -> Sequence[str]:
         """Return the kinds of intervals that can be had side by side; none if there is one."""
@@ -186,96 +360,27 @@ class Method(ABC, Generic[T]):
         return ()
 
     @abstractmethod
-    def task(self, study: Study, level: str | None = None) -> T:
-        """Return the public numbers of a study; for `level` and errors see `Task`."""
+    def task(self, study: Study, revision: str = "", level: str | None = None) -> T:
+        """Return the public numbers of a study; for the others and errors see `Task`."""
 
     @abstractmethod
     def server(self, task: T) -> Server[Any]:
         """Return the worker's part."""
 
     @abstractmethod
-    def facts(self, task: T, clients: int) -> Mapping[str, object]:
-        """Return what `study check` prints of a study besides what all methods have.
+    def plan(self, task: T, records: int, clients: int) -> Plan:
+        """Return what formulas say of a study at so many records of so many clients.
 
         clients: How many are expected, where a study names none.
         """
 
-    def warnings(self, task: T) -> Sequence[str]:
-        """Return what the operator should know before such a study runs, in words."""
-        del task
-        return ()
-
-    def told(self, study: Study, details: Mapping[str, Any]) -> Sequence[str]:
-        """Return what a reader should see of an estimate's `details`, in lines of words."""
-        del study, details
-        return ()
-
-    def of_clients(self, details: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
-        """Return what an estimate's `details` say of single clients, by the digest of their id.
-
-        Of each its `share` in [0, 1], its `distance` from the others, and `flag`: 1 if it is left
-        out, else 0.
-        """
-        del details
-        return {}
-
-    @abstractmethod
-    def sizes(self, task: T, records: int, clients: int) -> Sizes:
-        """Return what formulas say of a study at so many records of so many clients."""
-
-    @abstractmethod
-    def outlook(self, task: T, records: int, clients: int) -> Outlook:
-        """Return when intervals come, and how long they are at so many records of all clients."""
-
-    def of_features(self, task: T, features: Matrix) -> Mapping[str, object]:
-        """Return what old records say of a study's intervals, by name; none by default.
-
-        features: Encoded, shape (n, p). What is said of them is not private.
-        """
-        del task, features
-        return {}
-
-    @abstractmethod
-    def design(self, study: Study, records: int, clients: int) -> Design:
+    def propose(self, study: Study, records: int, clients: int) -> Proposal:
         """Return what a study of this size should set, from public numbers alone.
 
         Raises ConfigError, PrivacyError if the study itself cannot be.
         """
-
-    @abstractmethod
-    def better(self, task: T, missed: Missed) -> Sequence[str]:
-        """Return what would bring coverage to its level, in words; "" stands for more records."""
-
-    def timetable(self, task: T, number: int) -> Timetable | None:
-        """Return what each client releases in a round, from 0; None where nothing is planned."""
-        del task, number
-        return None
-
-    def compared(self, task: T) -> Timetable | None:
-        """Return the losses that other plans of a round would have; None as `timetable`.
-
-        Raises ConfigError if the study is too large for it.
-        """
-        del task
-        return None
-
-    def model_card(
-        self, task: T, group: str, histories: Sequence[Vector], epsilon: float
-    ) -> ModelCard | None:
-        """Estimate, under privacy, how a group's records change; None where nothing asks for it.
-
-        histories: Encoded responses of each client, NaN for an empty slot, each of shape (n,).
-        epsilon: Of one record's whole history.
-
-        Raises ConfigError, DataError or PrivacyError before anything is drawn.
-        """
-        del task, group, histories, epsilon
-        return None
-
-    def whole_log(self, task: T) -> str:
-        """Return why a log must be folded from its beginning; empty where a part of it will do."""
-        del task
-        return ""
+        del study, records, clients
+        return Proposal()
 
     def simulation(self, task: T, rng: np.random.Generator) -> Simulation | None:
         """Return a short cut from rows to estimates with noise of the same law, if there is one."""

@@ -8,8 +8,8 @@ from typing import Literal, Protocol, cast
 
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE, load
-from pipeline.privacy.policy import Guarantee
-from pipeline.records.encode import Arrays
+from pipeline.privacy.guarantee import Guarantee
+from pipeline.records.encoder import Arrays
 from pipeline.release.task import Task
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
@@ -75,7 +75,7 @@ class OfflineMethod(Protocol):
         """Yield the coefficients of an online method after each batch: window b of every client."""
 
     def beside(self, study: Study, seed: int) -> Study:
-        """Return a study with this method for the same data and loss, with the usual keys."""
+        """Return a study with this method for the same data and loss, unchecked: the usual keys."""
 
 
 def offline_method(study: Study) -> OfflineMethod | None:

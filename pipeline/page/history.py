@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pipeline.library.csv_lines import csv_lines
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.words import csv_lines
 
 #: Estimates that are kept, at most: a chart has no more pixels.
 KEPT = 1200

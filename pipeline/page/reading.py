@@ -16,14 +16,14 @@ from infra.connection import asking, log_reader, read_all
 from infra.roll import read_roll
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.library.feed import Feed
-from pipeline.messages import spends
+from pipeline.messages import spend as spends
 from pipeline.messages.envelope import marks_of
-from pipeline.messages.form import MAGIC
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import Clients
 from pipeline.page.watched import Watched
+from pipeline.release.form import MAGIC
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 #: What a release begins with; other records of its topic say who is admitted.
 RELEASE = MAGIC.to_bytes(4, "little")

@@ -26,7 +26,7 @@ from pipeline.methods import method_of
 from pipeline.page.clients import Clients, budget_of
 from pipeline.page.happenings import Happenings
 from pipeline.page.history import History, Point
-from pipeline.study import Study
+from pipeline.study.model import Study
 
 #: Estimates that wait for a browser, at most: it skips older ones.
 RECENT = 64
@@ -108,7 +108,7 @@ class Watched:
             age, newest = self._forecast.age, self._newest
             details = {} if newest is None else newest.details
             return {
-                "clients": self._clients.table(method_of(self._study).of_clients(details)),
+                "clients": self._clients.table(method_of(self._study).report.clients(details)),
                 "happenings": [happening._asdict() for happening in self._happenings.found],
                 "warnings": self._warnings(),
                 "age": None if age is None else round(age, 2),
@@ -154,7 +154,7 @@ class Watched:
         told = [
             *unit_lines(message), target_line(message), spread_line(message, self._study),
             information_line(message),
-            *map(self._named, method_of(self._study).told(self._study, message.details)),
+            *map(self._named, method_of(self._study).report.lines(self._study, message.details)),
         ]  # fmt: skip
         return {
             "study": message.study,

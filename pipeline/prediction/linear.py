@@ -11,7 +11,6 @@ import numpy as np
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.fit import FitMessage
 from pipeline.messages.model_file import (
     ModelFile,
     check_origin,
@@ -20,6 +19,7 @@ from pipeline.messages.model_file import (
     read_model_file,
     write_model_file,
 )
+from pipeline.messages.results import FitMessage
 from pipeline.records.columns import Table, labels_of, values_of
 from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector

@@ -1,8 +1,7 @@
-"""Noise, calibration and sensitivities; the maths of the guarantee.
+"""Noise and sensitivities; the maths of the guarantee.
 
-- `gdp`: mu-GDP, its exact (epsilon, delta) form and composition.
-- `sensitivity`: how far one record moves each sum.
-- `channel`: lattice and noise scale of one released vector.
-- `discrete_gaussian`, `randomness`: integer noise from a cryptographic generator.
-- `policy`: the statement that goes with every estimate.
+- `mechanism`: how a study divides its budget; lattice and noise scale of one released vector.
+- `samplers`, `laws`, `randomness`: integer noise from a cryptographic generator.
+- `memory`: noise that remembers earlier releases. `sensitivity`: how far one record moves a sum.
+- `events`, `accounting`: what releases cost together. `guarantee`: what goes with every estimate.
 """

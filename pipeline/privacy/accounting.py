@@ -1,4 +1,18 @@
-"""What several privacy events cost a unit together.
+"""Composition of events, and conversion between mu-GDP and (epsilon, delta).
+
+Standard normal numbers in floating point, for laws that no lattice holds.
+
+By inversion: a number of 64 random bits is a sign and a tail probability of 63 bits. What floating
+point can give away of them, and how far the caller's rounding hides it, says
+docs/privacy/copies.md.
+
+mu-GDP calibration: exact conversion between mu and (epsilon, delta).
+
+Source: the analytic Gaussian mechanism (Balle and Wang 2018) in the form of Gaussian
+differential privacy (Dong, Roth and Su 2022): delta(epsilon) = Phi(-epsilon/mu + mu/2)
+- exp(epsilon) Phi(-epsilon/mu - mu/2).
+
+What several privacy events cost a unit together.
 
 A Gaussian event costs mu (Gaussian differential privacy), a pure one epsilon. Pure epsilon-DP
 implies mu-GDP with mu = -2 Phi^-1(1 / (1 + e^epsilon)): the trade-off function of the first
@@ -11,13 +25,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import scipy
 
 from pipeline.errors import PrivacyError
-from pipeline.privacy import gdp
 from pipeline.privacy.events import (
     Event,
     Gaussian,
@@ -30,6 +44,92 @@ from pipeline.privacy.events import (
     counted,
     group,
 )
+from pipeline.privacy.randomness import SecureStream, seeded
+from pipeline.types import Vector
+
+#: No draw is farther from zero: the quantile of 2^-65.
+FARTHEST = 9.2
+
+
+def normal_numbers(count: int, stream: SecureStream, *, simulated: bool = False) -> Vector:
+    """Return independent standard normal numbers, shape (count,).
+
+    simulated: Draw them from the seed of a simulation, which protects nobody.
+
+    Raises PrivacyError as `seeded`.
+    """
+    if simulated:
+        return seeded(stream).standard_normal(count)
+    words = stream.uint64(count)
+    tail = np.ldexp((words >> np.uint64(1)).astype(np.float64) + 0.5, -64)
+    drawn: Vector = np.where(
+        words & np.uint64(1), scipy.special.ndtri(tail), -scipy.special.ndtri(tail)
+    )
+    return drawn
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """Return the smallest delta that a mu-GDP mechanism reaches at `epsilon`.
+
+    mu: > 0.
+    epsilon: >= 0.
+    """
+    first = float(scipy.special.log_ndtr(-epsilon / mu + mu / 2))
+    second = float(scipy.special.log_ndtr(-epsilon / mu - mu / 2)) + epsilon
+    # exp(first) - exp(second), without cancellation where the two nearly agree
+    return math.exp(first) * -math.expm1(min(0.0, second - first))
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """Return the largest mu whose mechanism is (epsilon, delta)-differentially private.
+
+    Raises PrivacyError if epsilon <= 0 or delta is outside (0, 1).
+    """
+    check_budget(epsilon, delta)
+    low, high = 1e-12, 1.0
+    while delta_of(high, epsilon) < delta:
+        low, high = high, 2 * high
+    while delta_of(low, epsilon) > delta:
+        low /= 2
+    return _last_true(lambda mu: delta_of(mu, epsilon) <= delta, low, high)
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """Return the smallest epsilon at which a mu-GDP mechanism keeps `delta`; 0 for mu = 0."""
+    if mu == 0 or delta_of(mu, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while delta_of(mu, high) > delta:
+        high *= 2
+    return high - _last_true(lambda back: delta_of(mu, high - back) <= delta, 0.0, high)
+
+
+def _last_true(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the largest float in [low, high] at which a condition holds that low keeps.
+
+    Plain bisection: the answer errs on the side of privacy, and a client need not load an
+    optimisation library, which takes longer than all else that it does at its start.
+    """
+    while True:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            return low
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+
+
+def check_budget(epsilon: float, delta: float) -> None:
+    """Refuse a budget that no Gaussian mechanism can keep.
+
+    Raises PrivacyError if epsilon is not finite and > 0, or delta is outside (0, 1).
+    """
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise PrivacyError("privacy.epsilon must be a finite number > 0, for example 1.0")
+    if not 0 < delta < 1:
+        raise PrivacyError("privacy.delta must lie in (0, 1), for example 1e-6")
+
 
 #: Rounds of the search for an epsilon beside distances; without an end, none holds.
 _ROUNDS = 100
@@ -149,7 +249,7 @@ def _epsilon(counts: Counter[Single], delta: float) -> float:
         return math.inf
     orders = sorted({order for one in counts if isinstance(one, Renyi) for order in one.orders})
     if not orders:
-        return gdp.epsilon_of(_mu(counts), delta)
+        return epsilon_of(_mu(counts), delta)
     return min(_at_order(counts, order, delta) for order in orders)
 
 

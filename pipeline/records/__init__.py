@@ -1,7 +1,6 @@
 """Records of a client as numbers, and as windows of them.
 
-- `values`, `response`, `classes`: one field of a record.
-- `encode`: one record, or consecutive ones together.
-- `columns`, `batches`: tables and batches of them.
-- `windows`: records that leave together. `blocks`: passes over many rows.
+- `values`: one field of a record. `features`: the columns that fields become.
+- `encoder`: records, one by one or consecutive ones together. `columns`: tables.
+- `blocks`: records that leave together, and passes over many rows.
 """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from pipeline.privacy.channel import Channel
+from pipeline.privacy.mechanism import Channel
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT
 
 #: The most numbers of a release, its point included: 8 MiB, which is what the topic takes, without

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.linalg import upper_is_diagonal
-from pipeline.privacy.channel import Channel
+from pipeline.privacy.mechanism import Channel
 from pipeline.privacy.randomness import SecureStream
 from pipeline.release.model import Model
 from pipeline.types import Integers, Vector

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from pipeline.errors import ConfigError
 from pipeline.study.data_tables import Strict, key
-
-if TYPE_CHECKING:
-    from pipeline.study.model import Study
-
 
 #: Shares of gradient and curvature where a method has no better ones.
 GRADIENT, CURVATURE = 0.665, 0.285
@@ -47,14 +43,14 @@ class Personal(Strict, frozen=True, kw_only=True):
         return tuple(sorted(self.levels, key=lambda name: (self.levels[name], name)))
 
 
-def require_no_level_column(study: Study, doing: str) -> None:
+def require_no_level_column(privacy: Privacy, doing: str) -> None:
     """Refuse a study in which a column says how private each record is.
 
     doing: What does not read it, such as "a backtest".
 
     Raises ConfigError if there is such a column.
     """
-    personal = study.privacy.personal
+    personal = privacy.personal
     if personal is not None and personal.column is not None:
         raise ConfigError(
             f"privacy.personal.column: {doing} does not read levels of records; remove column, so "
@@ -153,10 +149,10 @@ class Privacy(Strict, frozen=True, kw_only=True):
     noise_memory: Annotated[
         Literal[0, 7, "process"] | None,
         key(
-            "how many releases back the noise of a release remembers, so that it cancels in sums: "
-            '7, or 0 for noise that is independent; "process": 7, and what it remembers is never '
-            "stored, so that each start begins anew; default 7 for renewable with Gaussian noise "
-            "and without forgetting, else 0",
+            '7, 0 or "process". 7: the noise of a release remembers the last seven, so that it '
+            'cancels in sums. 0: it is independent. "process": as 7, and what it remembers is '
+            "never stored, so that each start begins anew. Default 7 for renewable with Gaussian "
+            "noise and without forgetting, else 0",
             7,
         ),
     ] = None
@@ -178,8 +174,9 @@ class Window(Strict, frozen=True, kw_only=True):
     growth: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
         key(
-            "0, or one over a whole number: a window holds this share of what its client has "
-            "released; default 0.1 for sums with noise, else 0",
+            "0, or from 0 to 1, taken as the nearest one over a whole number (0.3 as 1/3): a "
+            "window holds this share of what its client has released; default 0.1 for sums with "
+            "noise, else 0",
             0.1,
         ),
     ] = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from pipeline.methods import METHODS, method_of
 from pipeline.study.data_tables import Feature
 from pipeline.study.model import Study
 from pipeline.study.reference import typical_norm_bound
@@ -18,8 +18,11 @@ from pipeline.study.release_tables import Split
 RELEASE_SEMANTICS = 3
 
 
-def revision_of(study: Study) -> str:
-    """Return 16 hexadecimal digits; names, topics and rhythm do not enter, feature order does."""
+def revision_of(study: Study, enter: Callable[[dict[str, Any], Study], None] | None) -> str:
+    """Return 16 hexadecimal digits; names, topics and rhythm do not enter, feature order does.
+
+    enter: `Method.enter` of the study's method; None where it runs over a file alone.
+    """
     tables: dict[str, Any] = msgspec.to_builtins(study)
     tables["data"].pop("features")
     if not study.data.interactions:
@@ -57,8 +60,8 @@ def revision_of(study: Study) -> str:
     if study.largest_share is not None:
         # clients keep to it, and workers refuse what is above it
         meaning["largest_share"] = msgspec.to_builtins(study.largest_share)
-    if study.estimator.kind in METHODS:
-        method_of(study).enter(meaning, study)
+    if enter is not None:
+        enter(meaning, study)
     text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -100,6 +100,7 @@ def _explain(message: str, kind: type, at: str) -> str:
     if given := _CHOICE.search(what):
         known = re.findall(r'"([^"]+)"', allowed)
         what = f"unknown value {given.group(1)!r}{near(given.group(1), known)}"
+    what = re.sub(r"^Invalid enum value (\S+)", r"unknown value \1", what)
     what = _KINDS.sub(lambda said: f"it must be {_words(said[1])}, not {_words(said[2])}", what)
     what = _PATTERN.sub("it is not written as it must be", _LIMIT.sub(_limit, what))
     parts = [f"{_joined(at, path) or 'study'}: {what}"]

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, BinaryIO, Protocol
 
 from pipeline.errors import DataError
-from pipeline.extras import extra
 from pipeline.records.values import Foreign
+from pipeline.settings import extra
 
 #: Records that are made from a part at a time.
 STEP = 1000

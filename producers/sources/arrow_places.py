@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.extras import extra
+from pipeline.settings import extra
 
 #: What a file of records is called.
 SUFFIXES = (".parquet", ".arrow", ".feather")

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.errors import ConfigError, DataError, VeilstreamError
-from pipeline.extras import extra
-from pipeline.settings import Settings
+from pipeline.settings import Settings, extra
 from producers.sources.inbox import Inbox, Push
 from producers.sources.mqtt_spec import MqttSpec
 from producers.sources.tape import RECORD_LIMIT

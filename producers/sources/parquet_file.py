@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError
-from pipeline.extras import extra
-from pipeline.records.batches import Batch
+from pipeline.records.encoder import Batch
 from pipeline.records.features import there
+from pipeline.settings import extra
 from producers.sources.arrow_parts import miscounted, named_once, row_groups, values_of
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline.errors import DataError
-from pipeline.extras import extra
+from pipeline.settings import extra
 from producers.sources.arrow_parts import values_of
 from producers.sources.sql_spec import TableSpec
 

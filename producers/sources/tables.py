@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import DataError
-from pipeline.records.batches import Batch
+from pipeline.records.encoder import Batch
 from pipeline.records.features import there
 from producers.sources import open_once
 from producers.sources.base import Slot

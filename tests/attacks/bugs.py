@@ -15,15 +15,12 @@ import numpy as np
 
 from pipeline.messages.model import LARGEST_WEIGHT
 from pipeline.methods.renewable import client as client_module
-from pipeline.methods.renewable import summarise as summarise_module
-from pipeline.methods.renewable.summarise import BoundedSums
-from pipeline.methods.renewable.task import Channels, RenewableTask
+from pipeline.methods.renewable import client as summarise_module
+from pipeline.methods.renewable.client import BoundedSums, Channels, RenewableTask
 from pipeline.privacy import sensitivity
-from pipeline.privacy.channel import Channel, Noise
-from pipeline.privacy.discrete_gaussian import DiscreteGaussian
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
-from pipeline.privacy.mechanisms import LaplaceMechanism
+from pipeline.privacy.mechanism import Channel, LaplaceMechanism, Noise
 from pipeline.privacy.randomness import SecureStream
+from pipeline.privacy.samplers import DiscreteGaussian, DiscreteLaplace
 from pipeline.privacy.sensitivity import Bounds, Neighbours, Order
 from pipeline.release.model import COEFFICIENT_LIMIT, Model
 from pipeline.release.task import Task

@@ -14,8 +14,8 @@ from unittest import mock
 
 import numpy as np
 
-from pipeline.methods.renewable import task as task_module
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable import client as task_module
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.privacy import memory
 from pipeline.privacy.memory import Chain
 from pipeline.privacy.randomness import SecureStream

@@ -10,14 +10,14 @@ from unittest import mock
 import numpy as np
 
 from pipeline.linalg import packed_indices
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.privacy import copies as copies_module
-from pipeline.privacy.copies import Change
+from pipeline.methods import revision_of
+from pipeline.methods.noisy_copies import accounting as copies_module
+from pipeline.methods.noisy_copies.accounting import Change
+from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays
-from pipeline.release.copies import CopiedPart, Law
+from pipeline.records.encoder import Arrays
 from pipeline.release.privatise import privatise
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.attacks.bounds import Scores, epsilon_bound, strongest
 from tests.attacks.windows import Finding, Streams
@@ -35,7 +35,8 @@ def task_of(loss: str, neighbours: str = "zero-out") -> CopiesTask:
         method, p=1, records=2, loss=loss, epsilon=EPSILON, delta=DELTA, neighbours=neighbours,
         noise_scale=0.5 if loss == "linear" else None,
     )  # fmt: skip
-    return CopiesTask(parse_study(text))
+    study = parse_study(text)
+    return CopiesTask(study, revision_of(study))
 
 
 def windows_of(neighbours: str) -> tuple[Arrays, Arrays]:

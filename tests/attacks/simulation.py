@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.methods import task_of
-from pipeline.records.encode import Row
+from pipeline.records.encoder import Row
 from pipeline.release.model import start_model
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from tests.attacks.bounds import Scores
 from tests.attacks.studies import DELTA, study_text
 from tests.attacks.windows import Finding, finding

@@ -10,8 +10,7 @@ from unittest import mock
 
 import numpy as np
 
-from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.methods.noisy_mle.weighing import WeighedTask
+from pipeline.methods.noisy_mle.client import SiteTask, WeighedTask
 from pipeline.privacy import sensitivity
 from pipeline.privacy.sensitivity import Neighbours
 from pipeline.types import Matrix, Vector

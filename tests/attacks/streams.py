@@ -14,15 +14,15 @@ from unittest import mock
 
 import numpy as np
 
-from pipeline import offline
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.offline import OfflineRun
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Encoder, Row, stack
-from pipeline.reducer import estimate_of
+from pipeline.records.encoder import Encoder, Row, stack
 from pipeline.release.model import Model
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
+from pipeline.stream import in_process as offline
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.release import release_of
 from pipeline.types import Matrix, Vector
 from tests.attacks.bounds import Scores
 from tests.attacks.studies import GROUP, Mechanism, task_of

@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 
 from pipeline.methods import task_of as make_task
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.privacy.sensitivity import Neighbours
 from pipeline.release.model import Model, start_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 Mechanism = Literal["discrete-gaussian", "discrete-laplace"]

@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.linalg import upper_is_diagonal
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.privacy import gdp
-from pipeline.privacy.channel import Channel
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.privacy import accounting as gdp
+from pipeline.privacy.mechanism import Channel
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays, Row
+from pipeline.records.encoder import Arrays, Row
 from pipeline.release import query as query_module
 from pipeline.release.model import Model
 from pipeline.release.privatise import privatise
 from pipeline.release.query import Exact, MatrixPart, Part, Query, VectorPart
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
+from pipeline.stream.release import release_of
 from pipeline.types import Integers, Matrix, Vector
 from tests.attacks.bounds import Scores, epsilon_bound, mu_bound, strongest
 from tests.attacks.studies import Attack, Window

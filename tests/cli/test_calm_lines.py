@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from pipeline.cli import produce, stage, watch
 from pipeline.cli.main import cli
 from pipeline.cli.privacy import _lines
-from pipeline.study import parse_study, revision_of
+from pipeline.methods import revision_of
+from pipeline.study_file.load import parse_study
 from producers.client import Progress
 from tests.stage import study_text
 

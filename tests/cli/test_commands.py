@@ -17,7 +17,7 @@ from rich.table import Table
 from infra.local import LocalRuntime
 from pipeline.cli.context import show
 from pipeline.messages.estimate import EstimateMessage, read_estimate
-from pipeline.study import load_study
+from pipeline.study_file.load import load_study
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
 
 

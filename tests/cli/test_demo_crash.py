@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -11,12 +12,14 @@ import pytest
 from pipeline.cli.processes import Processes
 from pipeline.cli.stage import Stage
 from pipeline.methods import task_of
-from pipeline.reducer import Partition
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import load_study, parse_study
 from state import RedisStore
 from state.connection import redis_client
 from tests.ages import study_text
+
+EXAMPLES = Path(str(files("pipeline.study") / "examples"))
 
 
 class Worker(Processes):
@@ -61,5 +64,15 @@ def test_a_crash_after_the_last_release_waits_for_no_commit(
     worker = Worker(tmp_path, store, Partition.empty(task), batches)
     worker.start("worker")
     stage = Stage(task, settings, worker, "study.toml", [])
-    stage._crash(expected=8)
+    stage._crash(expected=8 * task.slots)
     assert (stage.recovery is not None) == timed
+
+
+def test_windows_that_grow_are_counted_by_their_slots(
+    given: tuple[Settings, RedisStore], tmp_path: Path
+) -> None:
+    """The stage waited for as many releases as there are windows of the first size."""
+    task = task_of(load_study(EXAMPLES / "airlines.toml"))
+    assert task.growth.divisor
+    stage = Stage(task, given[0], Processes(tmp_path, {}), "study.toml", [])
+    assert stage._slots(releases=255, slots=346_000) == 346_000

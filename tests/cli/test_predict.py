@@ -21,7 +21,7 @@ from pipeline.errors import DataError, NumericError
 from pipeline.estimators.estimate import FAR
 from pipeline.learning import StreamClassifier
 from pipeline.library import feed
-from pipeline.prediction.classifier import LinearClassifier
+from pipeline.prediction.estimators import LinearClassifier
 from producers.sources import open_once
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv
 

@@ -14,9 +14,11 @@ import pytest
 from pipeline.learning import StreamRegressor
 from pipeline.library.table import spread_line, title
 from pipeline.messages.estimate import read_estimate
-from pipeline.offline import OfflineRecord
-from pipeline.prediction.regressor import LinearRegressor
-from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.prediction.estimators import LinearRegressor
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRecord
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
 from tests.stage import OPEN, PRIVATE, Stage, study_text
 
 RESPONSE = '{ name = "failed", positive = "yes", negative = "no" }'

@@ -36,18 +36,12 @@ def test_fit_shows_all_intervals_with_what_each_needs_and_the_json_says_the_same
     done = stage.run("fit", stage.study, "--input", source, "--intervals")
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())
-    assert "batch-means: reads gradients and all iterates, so that it is not any-time" in shown
     assert "plug-in: reads gradients; costs nothing beyond gradients" in shown
     assert "which cost mu 1.73 and 1.73 of a record's 3" in shown
     assert "three releases at mu each mu-GDP, and they are sqrt(3) mu-GDP" in shown
     done = stage.run("fit", stage.study, "--input", source, "--intervals", "--json")
     message = json.loads(done.stdout)
-    assert (
-        set(message["intervals"]) == set(message["interval_needs"]) == {*INTERVALS, "batch-means"}
-    )
-    # all iterates are kept for whoever asks for them
-    done = stage.run("fit", stage.study, "--input", source, "--json")
-    assert set(json.loads(done.stdout)["intervals"]) == set(INTERVALS)
+    assert set(message["intervals"]) == set(message["interval_needs"]) == set(INTERVALS)
 
 
 def test_check_says_what_each_release_costs_and_how_far_one_moves_the_path(tmp_path: Path) -> None:

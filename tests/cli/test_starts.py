@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.cli.cores import THREADS
 from pipeline.cli.main import COMMANDS, cli
-from pipeline.study import TEMPLATE
+from pipeline.study_file.edit import TEMPLATE
 
 #: Each takes a tenth of a second or more, or brings what does.
 MATHS = {"scipy.integrate", "scipy.optimize", "scipy.sparse", "scipy.stats"}

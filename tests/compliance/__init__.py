@@ -1,1 +1,1 @@
-"""What every loss, mechanism and source must keep; methods have `pipeline/methods/checks.py`."""
+"""What losses, mechanisms and sources must keep; methods: `pipeline/simulate/method_checks.py`."""

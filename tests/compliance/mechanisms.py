@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.privacy.channel import NOISE_BITS, Channel
-from pipeline.privacy.mechanisms import Mechanism
+from pipeline.privacy.mechanism import NOISE_BITS, Channel, Mechanism
 from tests.builders import SeededStream
 
 #: Sensitivities before rounding, distances that rounding adds for each lattice unit, and shares.

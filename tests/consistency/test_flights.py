@@ -4,16 +4,19 @@ from collections import Counter, deque
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pipeline.cli.flights import ASKED, MAIN, Flights
+from pipeline.cli.demonstrations import MAIN, Flights
 from pipeline.library.comparing import covers
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Row
+from pipeline.records.encoder import Row
 from pipeline.release.task import Task
-from pipeline.study import Study, load_study, parse_study, with_keys
+from pipeline.stream.in_process import OfflineRun, run_rows
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import load_study, parse_study
 from producers.sources.flights import AIRLINES
 
 FILE = Path(str(files("pipeline.study") / "examples" / "flights.toml"))
@@ -21,6 +24,8 @@ FILE = Path(str(files("pipeline.study") / "examples" / "flights.toml"))
 LATE = 1500
 #: Flights of two months: what is said of paths that are too short, or late, needs no more of them.
 FEW = 60_000
+#: A budget that people ask for first.
+ASKED = 1.0
 PLACE = list(load_study(FILE).coefficient_names).index(MAIN)
 
 
@@ -30,6 +35,14 @@ def seeded() -> Study:
     text = FILE.read_text(encoding="utf-8")
     assert text.count(mechanism) == 1
     return parse_study(text.replace(mechanism, 'mechanism = "insecure-simulation"\nseed = 1'))
+
+
+def stream(shown: Flights, task: Task, shuffle: int | None = None) -> EstimateMessage:
+    """Stream all flights in one process; shuffle: seed of a random order of them."""
+    order = range(len(shown.slots))
+    if shuffle is not None:
+        order = np.random.default_rng(shuffle).permutation(len(shown.slots)).tolist()
+    return run_rows(task, (shown.slots[number] for number in order)).estimate(0.0)[1]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +57,7 @@ def pooled(shown: Flights) -> list[float]:
 
 @pytest.fixture(scope="module")
 def final(shown: Flights) -> EstimateMessage:
-    return shown.stream(task_of(seeded()))
+    return stream(shown, task_of(seeded()))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +69,7 @@ def early(shown: Flights) -> Flights:
 
 @pytest.fixture(scope="module")
 def tight(early: Flights) -> EstimateMessage:
-    return early.stream(task_of(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
+    return stream(early, task_of(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
 
 
 def delayed(shown: Flights, task: Task, records: int) -> EstimateMessage:
@@ -72,17 +85,6 @@ def delayed(shown: Flights, task: Task, records: int) -> EstimateMessage:
             run.move()
             models.append(run.model)
     return run.estimate(0.0)[1]
-
-
-class Repeated(Flights):
-    """The closing words over runs that are there already: at the study's budget, and at 1."""
-
-    def __init__(self, shown: Flights, timed: EstimateMessage, tight: EstimateMessage) -> None:
-        super().__init__(task_of(seeded()))
-        self.slots, self._runs = shown.slots, (timed, tight)
-
-    def stream(self, task: Task, shuffle: int | None = None) -> EstimateMessage:
-        return self._runs[task.study.privacy.epsilon == ASKED]
 
 
 def main(message: EstimateMessage) -> Coefficient:
@@ -128,26 +130,21 @@ def test_models_as_late_as_on_a_busy_machine_leave_intervals(
 
 
 @pytest.mark.slow
-def test_a_stream_without_intervals_is_told_that_others_have_them(
-    shown: Flights,
-    final: EstimateMessage,
-    tight: EstimateMessage,
-    capsys: pytest.CaptureFixture[str],
+def test_the_last_line_says_what_the_interval_says(
+    early: Flights, tight: EstimateMessage, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    told = early.close(tight, same=True)
+    assert main(tight).interval is not None
+    assert (told["coefficient"], told["interval"] is None) == (MAIN, False)
+    assert f"the interval of {MAIN}" in capsys.readouterr().err
     few = Flights(task_of(seeded()))
-    few.slots = shown.slots[:3000]
-    short = few.stream(task_of(seeded()))
+    few.slots = early.slots[:3000]
+    short = stream(few, task_of(seeded()))
     assert short.status == "warming"
-    assert "more records" in short.reason
-    repeated = Repeated(shown, final, tight)
-    told = repeated.close(short, same=True)
-    said = capsys.readouterr()
-    assert "Without delay the same flights have intervals" in said.err
-    assert (told["interval"], told["covered"]) == (None, None)
-    assert isinstance(told["covered_in_time"], int)
-    # with intervals nothing is said of slow machines
-    assert isinstance(repeated.close(final, same=True)["covered"], int)
-    assert "Without delay the same" not in capsys.readouterr().err
+    assert few.close(short, same=False)["interval"] is None
+    said = capsys.readouterr().err
+    assert f"no interval of {MAIN}: " in said
+    assert "NOT the same" in said
 
 
 @pytest.mark.slow
@@ -164,7 +161,7 @@ def test_at_epsilon_one_intervals_are_longer(
 def test_shuffled_flights_are_another_path_to_the_same_point(
     shown: Flights, final: EstimateMessage, pooled: list[float]
 ) -> None:
-    shuffled = shown.stream(task_of(seeded()), shuffle=1)
+    shuffled = stream(shown, task_of(seeded()), shuffle=1)
     assert shuffled.status == "ready"
     assert (shuffled.records, shuffled.clients) == (final.records, final.clients)
     assert main(shuffled).value != main(final).value

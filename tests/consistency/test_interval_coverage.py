@@ -9,7 +9,7 @@ from benchmarks.interval_records import RECORDS, STREAMS, Drawn, Stream
 from benchmarks.interval_runs import Setting, pooled, released, streamed, task_for
 from benchmarks.intervals import population_fit
 from pipeline.losses import Loss
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.types import Vector
 
 DRAWS = 40

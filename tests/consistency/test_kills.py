@@ -12,8 +12,9 @@ import pytest
 
 from agents.refold import refold
 from benchmarks.storm_checks import noised_twice, payloads
-from pipeline.offline import OfflineRecord
-from pipeline.reducer import Partition, Reducer, differences
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRecord
+from pipeline.stream.partition import Partition, differences
 from tests.stage import PATIENCE, Stage, lent, study_text, write_csv
 
 CLIENTS = 6

@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.cli.shuttle import CLIENTS, Shuttle
+from pipeline.cli.demonstrations import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
 from pipeline.library.comparing import counts
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open as open_side
-from pipeline.records.encode import Encoder, stack
-from pipeline.study import load_study, with_keys, without_privacy
+from pipeline.records.encoder import Encoder, stack
+from pipeline.stream.in_process import run_rows
+from pipeline.study.variants import without_privacy
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import load_study
 from producers.sources import open_source
 from tests.builders import SeededStream, oracle
 
@@ -37,9 +40,13 @@ def shuttle():
     return Shuttle(TASK, CLIENTS)
 
 
+def stream(shuttle, task):
+    return run_rows(task, shuttle.slots).estimate(0.0)[1]
+
+
 @pytest.fixture(scope="module")
 def plain(shuttle):
-    return shuttle.stream(REFERENCE)
+    return stream(shuttle, REFERENCE)
 
 
 def score(shuttle, message):
@@ -79,7 +86,7 @@ def test_intervals_without_privacy_wait_because_they_would_miss(
     pooled = oracle(features, responses, np.array(weights), q=estimator.q, ridge=estimator.ridge)
 
     monkeypatch.setattr(open_side, "is_far", lambda *_: False)
-    message = shuttle.stream(task)
+    message = stream(shuttle, task)
     assert message.status == "ready"
     found = [(c.value, c.standard_error) for c in message.coefficients]
     missed = [abs(v - p) / (e or np.inf) for (v, e), p in zip(found, pooled, strict=True)]
@@ -94,8 +101,8 @@ def private(shuttle):
     numbers = itertools.count(1 << 40)
     with pytest.MonkeyPatch.context() as patch:
         # from a seed, so that it does not fail by chance
-        patch.setattr("pipeline.releasing.SecureStream", lambda: SeededStream(next(numbers)))
-        return shuttle.stream(TASK)
+        patch.setattr("pipeline.stream.release.SecureStream", lambda: SeededStream(next(numbers)))
+        return stream(shuttle, TASK)
 
 
 def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plain, private):

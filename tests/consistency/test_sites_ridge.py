@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from pipeline.methods.noisy_mle import solving
-from pipeline.offline import OfflineRun
+from pipeline.methods.noisy_mle import estimate as solving
 from pipeline.records.blocks import with_intercept
-from pipeline.records.encode import Arrays
+from pipeline.records.encoder import Arrays
+from pipeline.stream.in_process import OfflineRun
 from pipeline.types import Matrix, Vector
 from tests.sites import study_text, task_of
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks.storm_checks import MARKS, PLANTED, marks, noised_twice, payloads, shared_records
-from pipeline.messages.form import identity
 from pipeline.methods import task_of
-from pipeline.records.encode import Encoder
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.records.encoder import Encoder
+from pipeline.release.form import identity
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 
 TASK = task_of(parse_study(PLANTED.format(name="planted", records=20)))
 ENCODER = Encoder(TASK.study)

@@ -1,4 +1,4 @@
-"""Costs and curves against dp-accounting, whose privacy loss distributions are another method.
+"""Costs against dp-accounting, whose privacy loss distributions are another method.
 
 A distribution of privacy losses on a grid gives an upper estimate of delta, or with the other
 rounding a lower one; both come close as the grid gets finer.
@@ -22,10 +22,9 @@ from dp_accounting import (
 from dp_accounting.pld import privacy_loss_distribution as losses
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from pipeline.privacy import curves, gdp
+from pipeline.privacy import accounting as gdp
 from pipeline.privacy.accounting import total_epsilon, total_mu
 from pipeline.privacy.events import Gaussian, Pure, Renyi, group
-from tests.laws import discrete_laplace_delta
 
 #: The estimate lies above the truth by less than 1e-6 on this grid.
 FINE = 1e-4
@@ -114,45 +113,6 @@ def test_randomised_response_is_the_release_that_a_pure_cost_is_for() -> None:
         least = lower.get_epsilon_for_delta(delta)
         # the implied mu is sqrt(pi / 2) of what many small ones amount to, or their sum counts
         assert least <= total_epsilon(costs, delta) <= 1.5 * least
-
-
-@pytest.mark.parametrize(
-    ("sigma", "distance"), [(0.7, 1), (1.0, 2), (3.0, 2), (40.0, 7), (300.0, 100)]
-)
-def test_the_discrete_gaussian_s_curve_is_that_of_its_loss_distribution(
-    sigma: float, distance: int
-) -> None:
-    upper = losses.from_discrete_gaussian_mechanism(sigma, distance, use_connect_dots=True)
-    for epsilon in (0.0, 0.1, 0.5, 1.0, 3.0):
-        ours = curves.discrete_gaussian_delta(sigma, distance, epsilon)
-        # its support is cut where 1e-12 and less is left
-        assert upper.get_delta_for_epsilon(epsilon) == pytest.approx(ours, rel=1e-9, abs=2e-12)
-
-
-@pytest.mark.parametrize(
-    ("scale", "distance"), [(0.7, 1), (1.0, 2), (3.0, 2), (40.0, 7), (300.0, 100)]
-)
-def test_the_discrete_laplace_s_curve_is_that_of_its_loss_distribution(
-    scale: float, distance: int
-) -> None:
-    upper = losses.from_discrete_laplace_mechanism(1 / scale, distance, use_connect_dots=True)
-    for epsilon in (0.0, 0.1, 0.2, 0.5, 1.0, 3.0):
-        ours = discrete_laplace_delta(scale, distance, epsilon)
-        assert upper.get_delta_for_epsilon(epsilon) == pytest.approx(ours, rel=1e-9, abs=2e-12)
-
-
-@pytest.mark.parametrize("releases", [1, 4, 25])
-@pytest.mark.parametrize("sigma", [2.0, 7.0])
-def test_the_concentrated_bound_holds_for_composed_discrete_gaussians(
-    sigma: float, releases: int
-) -> None:
-    lower = losses.from_discrete_gaussian_mechanism(
-        sigma, 1, pessimistic_estimate=False, value_discretization_interval=1e-4
-    ).self_compose(releases)
-    for epsilon in (0.1, 0.5, 1.0, 2.0):
-        bound = curves.concentrated_delta(releases / (2 * sigma**2), epsilon)
-        # the support of the distribution is cut, which leaves it 1e-31 of no meaning
-        assert bound >= lower.get_delta_for_epsilon(epsilon) - 1e-30
 
 
 def test_a_group_s_cost_is_that_of_a_mechanism_with_as_many_times_the_sensitivity() -> None:

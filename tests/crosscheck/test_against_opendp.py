@@ -1,4 +1,4 @@
-"""Scales, privacy maps and samplers against OpenDP, which measures and draws on its own.
+"""Scales, costs and samplers against OpenDP, which measures and draws on its own.
 
 OpenDP rounds every step of its maps upwards, so they lie above the truth by some last digits.
 """
@@ -12,12 +12,12 @@ import opendp.prelude as dp
 import pytest
 from scipy import stats
 
-from pipeline.privacy import channel, curves
+from pipeline.privacy import mechanism as channel
 from pipeline.privacy.accounting import total_epsilon
-from pipeline.privacy.calibration import Question, solve
-from pipeline.privacy.discrete_gaussian import DiscreteGaussian
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.events import Pure
+from pipeline.privacy.mechanism import GaussianMechanism
+from pipeline.privacy.samplers import DiscreteGaussian, DiscreteLaplace
+from pipeline.privacy.sensitivity import rounding_of_vector
 from tests.builders import SeededStream
 from tests.laws import gaussian_masses, laplace_masses, misfit
 
@@ -37,15 +37,6 @@ def laplace(scale: float) -> dp.Measurement:
     return dp.m.make_laplace(VECTORS, L1, scale=scale)
 
 
-@pytest.mark.parametrize("scale", [0.5, 3.0, 1000.0, 23_000.5, 2.0**30])
-@pytest.mark.parametrize("distance", [1.0, 7.5, 1e6])
-def test_laplace_noise_keeps_the_same_epsilon(scale: float, distance: float) -> None:
-    question = Question("laplace", distance)
-    assert laplace(scale).map(distance) == pytest.approx(
-        solve(question, scale=scale).epsilon, rel=1e-12
-    )
-
-
 @pytest.mark.parametrize("sensitivity", [1e-3, 1.0, 40.0])
 @pytest.mark.parametrize("epsilon", [1e-4, 0.3, 1.0, 20.0])
 def test_a_laplace_channel_keeps_its_budget_under_opendp_s_map(
@@ -61,42 +52,16 @@ def test_a_laplace_channel_keeps_its_budget_under_opendp_s_map(
         assert found == pytest.approx(epsilon, rel=1e-12)
 
 
-@pytest.mark.parametrize("sigma", [0.5, 3.0, 1000.0, 23_000.5])
-@pytest.mark.parametrize("distance", [1.0, 7.5, 300.0])
-def test_gaussian_noise_is_as_concentrated(sigma: float, distance: float) -> None:
-    assert gaussian(sigma).map(distance) == pytest.approx((distance / sigma) ** 2 / 2, rel=1e-12)
-
-
-@pytest.mark.parametrize("rho", [1e-4, 0.01, 0.3, 2.0])
-@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0, 12.0])
-def test_the_conversion_of_concentrated_privacy_is_the_same(rho: float, epsilon: float) -> None:
-    profile = dp.c.make_zCDP_to_approxDP(gaussian(math.sqrt(0.5))).map(math.sqrt(rho))
-    assert gaussian(math.sqrt(0.5)).map(math.sqrt(rho)) == pytest.approx(rho, rel=1e-12)
-    ours = curves.concentrated_delta(rho, epsilon)
-    # rho itself differs in its last digits, and the exponent is hundreds of them
-    assert profile.delta(epsilon=epsilon) == pytest.approx(ours, rel=1e-9, abs=1e-300)
-
-
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 1e-9), (1.0, 1e-6), (4.0, 1e-3)])
-def test_gaussian_vectors_are_calibrated_to_the_same_scale(epsilon: float, delta: float) -> None:
+def test_gaussian_vectors_need_less_noise_than_opendp_gives(epsilon: float, delta: float) -> None:
     def fixed(sigma: float) -> dp.Measurement:
         return dp.c.make_fix_delta(dp.c.make_zCDP_to_approxDP(gaussian(sigma)), delta)
 
     theirs = dp.binary_search_param(fixed, d_in=3.0, d_out=(epsilon, delta), bounds=(0.1, 1e4))
-    question = Question("discrete-gaussian", 3.0, 5, lattice=1.0)
-    ours = solve(question, epsilon=epsilon, delta=delta).scale
-    # its search ends within 1e-8 of the bounds
-    assert ours == pytest.approx(theirs, rel=1e-6)
+    mu = GaussianMechanism(epsilon, delta).budget(5)
+    ours = channel.gaussian(3.0, rounding_of_vector(5, 2), mu).standard_deviation
     # the exact duality of the Gaussian mechanism, which OpenDP does not use, needs less
-    assert solve(Question("gaussian", 3.0), epsilon=epsilon, delta=delta).scale < theirs
-    assert solve(Question("discrete-gaussian", 3.0, 5), epsilon=epsilon, delta=delta).scale < theirs
-
-
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
-def test_laplace_vectors_are_calibrated_to_the_same_scale(epsilon: float) -> None:
-    theirs = dp.binary_search_param(laplace, d_in=3.0, d_out=epsilon, bounds=(0.1, 1e4))
-    question = Question("discrete-laplace", 3.0, 5, lattice=1.0)
-    assert solve(question, epsilon=epsilon).scale == pytest.approx(theirs, rel=1e-6)
+    assert 0.75 * theirs < ours < theirs
 
 
 def test_pure_releases_compose_to_the_same_epsilon() -> None:

@@ -29,8 +29,8 @@ from infra.local import LocalRuntime
 from infra.local.ports import free_port
 from pipeline.cli.main import cli
 from pipeline.library.checking import check_study
-from pipeline.study.load import study_of
-from pipeline.study.variants import TEMPLATE
+from pipeline.study_file.edit import TEMPLATE
+from pipeline.study_file.load import study_of
 from tests.docs.given import BEFORE, GIVEN
 from tests.docs.snippets import ALL, BUILT, COMMAND, ROOT, RUN, SHOWN, Snippet, given_of
 from tests.stage import PATIENCE

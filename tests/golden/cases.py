@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.records.encode import Encoder, Row
+from pipeline.records.encoder import Encoder, Row
 from pipeline.release.task import Task
 from tests import ages, builders, sgd
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.methods import task_of
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.release.model import Model
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from tests.builders import SeededStream, study_text
 from tests.golden.cases import windows_of
 

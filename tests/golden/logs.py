@@ -16,13 +16,14 @@ import numpy as np
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
-from pipeline.records.encode import stack
-from pipeline.reducer import Partition, Reducer, combine, expansion_of, model_after, slots_seen
-from pipeline.reducer.partition import SUMS
+from pipeline.records.encoder import stack
 from pipeline.release.model import Model, Part
 from pipeline.release.task import Task
-from pipeline.releasing import Standing, Window, release_behind, release_of
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import combine, expansion_of, model_after, slots_seen
+from pipeline.stream.partition import SUMS, Partition
+from pipeline.stream.release import Standing, Window, release_behind, release_of
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests.builders import LogEntry, SeededStream
 from tests.golden.cases import Case, windows_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.methods import task_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.golden.cases import CASES
 from tests.golden.logs import FILE, Golden, alike, differences, load, record, save
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pipeline.messages.form import form_of
 from pipeline.methods import task_of
-from pipeline.study import parse_study
+from pipeline.release.task import form_of
+from pipeline.study_file.load import parse_study
 from tests.golden.cases import CASES
 from tests.golden.logs import Outcome, alike, differences, folded, load, made_again
 from tests.golden.record import changes

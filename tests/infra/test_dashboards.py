@@ -8,7 +8,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from infra.monitoring import ALERTS, alerts, dashboard
+from infra.deploy import alerts, dashboard
 from pipeline.cli.main import cli
 from tests.stage import study_text
 
@@ -39,7 +39,7 @@ def test_those_of_a_study_have_its_name_and_look_at_its_job_alone(tmp_path: Path
         # nothing else is changed
         assert rule.count("{") == rule.count("}")
     bare = [re.sub(r'job="wards",|\{job="wards"\}', "", rule) for rule in rules]
-    assert bare == [alert.expression for alert in ALERTS]
+    assert bare == [rule["expr"] for rule in alerts()["groups"][0]["rules"]]
 
 
 def test_without_a_study_they_are_of_all_jobs() -> None:

@@ -14,7 +14,7 @@ import click
 import kubernetes_validate
 import pytest
 
-from infra.kubernetes import manifests
+from infra.deploy import manifests
 from pipeline.cli.page import page
 from pipeline.cli.produce import produce
 from pipeline.cli.worker import worker
@@ -22,7 +22,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.stage import study_text
 from tests.trusted import TRUST
 
@@ -91,6 +91,16 @@ def test_nothing_secret_is_in_them() -> None:
     assert (metadata["sasl"], metadata["tls"]) == ("scram_sha512", "enable")
     assert "TriggerAuthentication" not in made()
     assert "initContainers" not in made(trust="")["StatefulSet"]["spec"]["template"]["spec"]
+
+
+def test_values_stand_in_the_files_as_they_were_given() -> None:
+    text = study_text("kept") + '# "quoted" \\ @{image} $1 \u00e9\n'
+    settings = Settings(kafka='a:1,"b":2')
+    made = manifests(task_of(parse_study(text)), text, settings, image="@{lag}", lag=7)
+    assert made["items"][0]["data"]["study.toml"] == text
+    [container] = made["items"][2]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "@{lag}"
+    assert {"name": "VEILSTREAM_KAFKA", "value": settings.kafka} in container["env"]
 
 
 def test_what_cannot_be_deployed_is_refused() -> None:

@@ -18,14 +18,13 @@ from agents.refold import refold
 from infra.local import LocalRuntime
 from infra.roll import Roll
 from pipeline.messages.admission import Admission, write_signed
-from pipeline.messages.form import CHAIN
 from pipeline.messages.model import write_model
 from pipeline.messages.topics import partition_of
 from pipeline.privacy.randomness import SecureStream
+from pipeline.release.form import CHAIN
 from pipeline.release.model import VERSION_LIMIT, Model
-from pipeline.releasing import release_of
-from pipeline.trust.keys import Pair
-from pipeline.trust.signed import signed
+from pipeline.stream.release import release_of
+from pipeline.trust.crypto import Pair, signed
 from producers.counted import OLDER_KEY
 from producers.membership import Membership
 from state.keys import model as model_key

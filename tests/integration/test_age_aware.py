@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipeline.messages.release import header_of
-from pipeline.offline import OfflineRun
+from pipeline.stream.in_process import OfflineRun
 from tests import ages
 from tests.stage import Stage, lent, send
 from tests.wire import numbers_of, valued

@@ -19,13 +19,13 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import task_of
 from pipeline.privacy.memory import EPOCHS
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Encoder
-from pipeline.reducer import LogRecord, Reducer
-from pipeline.reducer.partition import Partition
+from pipeline.records.encoder import Encoder
 from pipeline.release.model import Model, start_model
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.stream.fold import LogRecord, Reducer
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from tests.stage import OPEN, Stage, lines, send, study_text, write_csv
 from tests.wire import edited, valued
 

@@ -26,10 +26,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from pipeline.messages.form import HEADER, identity
 from pipeline.messages.release import header_of
-from pipeline.methods.renewable.summarise import summarise_bounded
-from pipeline.records.encode import Encoder, stack
+from pipeline.methods.renewable.client import summarise_bounded
+from pipeline.records.encoder import Encoder, stack
+from pipeline.release.form import HEADER, identity
 from pipeline.release.model import start_model
 from pipeline.release.task import Task
 from producers.known_sources import NAME

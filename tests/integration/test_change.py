@@ -13,7 +13,7 @@ from infra import admissions
 from infra.study_record import announce, known_revision
 from infra.topics import administrator, configuration
 from pipeline.methods import task_of
-from pipeline.study import load_study, parse_study
+from pipeline.study_file.load import load_study, parse_study
 from producers.client_id import vault_path
 from producers.client_store import ClientStore, Outgoing, Tally
 from tests.stage import Stage, lent, lines, study_text, write_csv

@@ -15,8 +15,9 @@ from agents import folding as module
 from agents.folding import Folding
 from pipeline.errors import StaleSnapshot, StateError
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Reducer, differences
 from pipeline.settings import Settings
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import differences
 from state import keys
 from state.connection import redis_client
 from tests.integration.test_checksums import Place, flipped, log_of, place_of

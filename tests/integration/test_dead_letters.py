@@ -14,7 +14,7 @@ from pipeline.errors import PayloadError
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.privacy.randomness import SecureStream
-from pipeline.releasing import release_of
+from pipeline.stream.release import release_of
 from producers.membership import Membership
 from tests.integration.test_admission import admitted, opened
 from tests.stage import Stage, lent, send, study_text

@@ -14,7 +14,7 @@ from pipeline.library.feed import Feed
 from pipeline.methods import task_of
 from pipeline.page.reading import Reading
 from pipeline.page.watched import Watched
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.run import Job, run_client
 from tests.stage import PATIENCE, Stage, send, study_text, write_csv
 from tests.trusted import TRUST

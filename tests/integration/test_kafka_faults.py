@@ -37,7 +37,7 @@ from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.models import ModelFeed
 from producers.sender import Sender

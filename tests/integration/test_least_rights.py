@@ -32,9 +32,9 @@ from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
 from pipeline.page.reading import Reading
 from pipeline.page.watched import Watched
-from pipeline.reducer import Partition
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
 from state import RedisStore
 from state.connection import redis_client
 from tests.builders import folded, sample_log

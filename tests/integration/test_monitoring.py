@@ -3,8 +3,8 @@
 import json
 import re
 
+from infra.deploy import alerts, dashboard
 from infra.local.ports import free_port
-from infra.monitoring import alerts, dashboard
 from tests.page.serving import asked
 from tests.stage import Stage, send, study_text, until, write_csv
 

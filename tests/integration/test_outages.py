@@ -15,8 +15,8 @@ from kafka.admin import NewTopic
 from infra import preflight
 from infra.local import LocalRuntime
 from pipeline.errors import BrokerError
-from pipeline.reducer import differences
 from pipeline.settings import Settings
+from pipeline.stream.partition import differences
 from producers.models import ModelFeed
 from producers.sources import open_source
 from state import keys

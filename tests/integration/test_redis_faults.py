@@ -10,9 +10,9 @@ import redis
 
 from pipeline.errors import ConfigError, StateError, StoreError
 from pipeline.methods import task_of
-from pipeline.reducer import Partition
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
 from state import RedisStore, keys
 from state.connection import redis_client
 from tests.builders import folded, sample_log, study_text

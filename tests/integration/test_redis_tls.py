@@ -19,7 +19,7 @@ from infra.local.ports import HOST
 from pipeline.errors import ConfigError, StoreError
 from pipeline.methods import task_of
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from state import RedisStore
 from state.connection import redis_client
 from tests.builders import folded, sample_log, study_text

@@ -12,8 +12,10 @@ import pytest
 from pipeline.messages.model import read_model
 from pipeline.messages.release import read
 from pipeline.messages.topics import partition_of
-from pipeline.reducer import Reducer, differences, estimate_of
 from pipeline.release.model import Model
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import differences
 from tests.builders import LogEntry
 from tests.sgd import TRUTH, drawn, study_text
 from tests.stage import Stage

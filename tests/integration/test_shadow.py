@@ -13,7 +13,7 @@ from kafka.admin import KafkaAdminClient
 from agents.refold import refold
 from agents.shadow import Compared, Shadow
 from pipeline.privacy.randomness import SecureStream
-from pipeline.releasing import release_of
+from pipeline.stream.release import release_of
 from tests.stage import Stage, send, study_text
 
 

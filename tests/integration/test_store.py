@@ -12,11 +12,12 @@ import redis
 from pipeline.errors import StaleSnapshot, StateError
 from pipeline.estimators.forgetting import KEPT
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition, differences
+from pipeline.study_file.load import parse_study
 from state import RedisStore, keys
 from state.connection import redis_client
 from tests.builders import LogEntry, SeededStream, payload_of, simulate, study_text

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from infra.study_record import announce, known_revision
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError
-from pipeline.messages.study import StudyMessage
+from pipeline.messages.admission import StudyMessage
 from pipeline.methods import task_of
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client import Progress
 from producers.client_id import vault_path
 from producers.run import Job, run_client

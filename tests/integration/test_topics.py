@@ -15,7 +15,7 @@ from infra import topics
 from infra.topics import are_there, check_copies, check_partitions, ensure_topics, judged
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.stage import Stage, lent, send, study_text, write_csv
 
 DAY = str(86_400_000)

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.stage import Stage
 
 KIND, ENTRY = "private-mean", "tests.toy_mean:METHOD"

@@ -17,7 +17,7 @@ from pipeline.messages.estimate import (
     ProgressMessage,
 )
 from pipeline.methods import task_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.stage import study_text
 
 TASK = task_of(parse_study(study_text("shown", partitions=1)))

@@ -12,7 +12,7 @@ from kafka import TopicPartition
 
 from pipeline.messages.envelope import dlq_headers
 from pipeline.messages.estimate import ProgressMessage
-from pipeline.messages.spends import SourceSpends, Spend, SpendsMessage
+from pipeline.messages.spend import SourceSpends, Spend, SpendsMessage
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import STRANGERS, UNKNOWN, Clients
 from pipeline.page.happenings import Happenings

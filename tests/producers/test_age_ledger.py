@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import BudgetExceeded, ConfigError
-from pipeline.methods.age_aware.task import AgedTask
+from pipeline.methods.age_aware.client import AgedTask
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.account import begun, closing, run_of, standing
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit

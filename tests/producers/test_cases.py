@@ -25,11 +25,11 @@ import pytest
 from pipeline.errors import DataError, RecordError
 from pipeline.library.sample_values import read_sample
 from pipeline.methods import task_of
-from pipeline.records.encode import Encoder
+from pipeline.records.encoder import Encoder
 from pipeline.records.values import misspelt, number_of, time_of
-from pipeline.release.usable import worded
+from pipeline.release.quality import worded
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.admission import looks_of
 from producers.client_store import ClientStore
 from producers.heads import Head

@@ -17,7 +17,7 @@ from pipeline.messages.release import Release, read
 from pipeline.methods import task_of
 from pipeline.release.model import VERSION_LIMIT, Model, round_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client import GROUP, PART
 from producers.client_id import vault_path
 from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, write_csv

@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.methods import task_of
 from pipeline.privacy.events import Renyi, compose, parts
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import report
 from producers.client_store import ClientStore
 from producers.ledger import Limit

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.messages.admission import Entry
-from pipeline.messages.form import identity
 from pipeline.methods import task_of
-from pipeline.study import parse_study
+from pipeline.release.form import identity
+from pipeline.study_file.load import parse_study
 from producers import counted
 from producers.counted import TOO_MUCH, Counted
 from tests.stage import study_text

@@ -12,10 +12,10 @@ import pytest
 
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
 from pipeline.methods import task_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
-from producers.database import Database
-from producers.upgrades import SCHEMA
+from producers.database import SCHEMA, Database
+from producers.report import account_of, ledger, report
 from tests.databases import rows, sqlite_file
 from tests.stage import study_text
 
@@ -133,28 +133,20 @@ def test_another_clients_file_is_refused_and_stays_usable_for_its_owner(path: Pa
         assert store.client == "site"
 
 
-def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
-    ClientStore(path, "site").close()
+@pytest.mark.parametrize("schema", [1, SCHEMA - 1, SCHEMA + 1])
+def test_a_file_of_another_version_is_refused_and_not_changed(path: Path, schema: int) -> None:
+    """Costs that are read as something else would be spent again."""
+    filled(path, 2)
     with sqlite_file(path) as db:
-        db.execute("UPDATE identity SET schema = 99")
-    db.close()
-    with pytest.raises(ConfigError, match="schema 99"):
+        db.execute("UPDATE identity SET schema = ?", (schema,))
+        before = list(db.iterdump())
+    with pytest.raises(ConfigError, match=f"schema {schema}, this version uses {SCHEMA}"):
         ClientStore(path, "site")
-
-
-def test_a_file_of_an_older_version_is_refused_and_not_changed(path: Path) -> None:
-    """The first version kept costs in another table; to guess them would be to spend them again."""
-    path.parent.mkdir()
+    for read in (report, ledger, account_of):
+        with pytest.raises(ConfigError, match=f"schema {schema}.*--export"):
+            read(path)
     with sqlite_file(path) as db:
-        db.execute(
-            "CREATE TABLE identity (only INTEGER PRIMARY KEY, schema INTEGER, client TEXT, "
-            "ledger TEXT, created_at TEXT)"
-        )
-        db.execute("INSERT INTO identity VALUES (1, 1, 'site', 'abc', '2026-01-01')")
-    db.close()
-    with pytest.raises(ConfigError, match=f"schema 1, this version writes {SCHEMA}"):
-        ClientStore(path, "site")
-    assert rows(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("identity",)]
+        assert list(db.iterdump()) == before
 
 
 def test_a_file_that_is_no_database_gives_a_clear_error(path: Path) -> None:

@@ -19,7 +19,7 @@ from pipeline.methods import task_of
 from pipeline.privacy.accounting import Unit, total_epsilon
 from pipeline.privacy.events import compose
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import report
 from producers.client import Progress
 from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally

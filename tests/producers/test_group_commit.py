@@ -25,7 +25,7 @@ from pipeline.messages.release import header_of
 from pipeline.methods import task_of as make_task
 from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import client as loop
 from producers.client import Client
 from producers.client_store import ClientStore

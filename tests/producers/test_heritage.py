@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.privacy import privacy
-from pipeline.errors import BudgetExceeded, ConfigError
-from pipeline.messages.spends import (
+from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
+from pipeline.messages.spend import (
     SpendsMessage,
     hashed,
     hide,
@@ -23,14 +23,16 @@ from pipeline.messages.spends import (
     write_spends,
 )
 from pipeline.methods import task_of as make_task
-from pipeline.privacy.accounting import total_mu
+from pipeline.privacy.accounting import event_of, mu_of_pure, total_epsilon, total_mu
 from pipeline.privacy.events import Gaussian, NonPrivate, Pure, compose
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client_id import vault_path
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
 from producers.report import account_of, ledger
+from producers.whole import Whole
+from tests.databases import sqlite_file
 from tests.stage import study_text
 
 SOURCE = "csv:data.csv"
@@ -285,3 +287,66 @@ def test_a_claim_of_no_privacy_lifts_no_limit(tmp_path: Path) -> None:
         with pytest.raises(BudgetExceeded):
             release(store, task_of("two"))
         assert store.released_without_privacy(SOURCE)
+
+
+def test_a_database_of_another_version_hides_no_other_account(tmp_path: Path) -> None:
+    spent(tmp_path, "first")
+    path = vault_path(tmp_path, "older")
+    ClientStore(path, "older").close()
+    with sqlite_file(path) as db:
+        db.execute("UPDATE identity SET schema = schema - 1")
+    code, said = command(tmp_path)
+    assert (code, "client site, source" in said) == (0, True)
+    assert "client older: the client database has schema" in said
+    assert command(tmp_path, "older")[0] == 10
+
+
+def test_accounts_of_the_version_before_say_the_same() -> None:
+    old = Path(__file__).parent / "spends1"
+    found = read_spends((old / "export.json").read_bytes())
+    costs = 0
+    for source, was in zip(
+        found.sources, json.loads((old / "export.json").read_bytes())["sources"], strict=True
+    ):
+        for spend, cost in zip(source.spends, was["spends"], strict=True):
+            if cost["mu"] is None:
+                assert spend.event == NonPrivate()
+                continue
+            costs += 1
+            assert total_mu([spend.event]) == pytest.approx(cost["mu"], rel=1e-12)
+            assert (cost["pure"] is None) == (spend.event == Gaussian(cost["mu"]))
+    assert costs >= 7
+    assert read_spends((old / "topic.json").read_bytes()) == hide(found)
+
+
+def test_a_cost_of_the_version_before_becomes_the_event_that_costs_as_much() -> None:
+    assert event_of(0.3, None) == Gaussian(0.3)
+    assert event_of(mu_of_pure(0.7), 0.7) == Pure(0.7)
+    assert event_of(None, None) == NonPrivate()
+    # no version wrote that: it is charged for both
+    odd = event_of(0.1, 5.0)
+    assert total_mu([odd]) > mu_of_pure(5.0)
+    assert total_epsilon([odd], 1e-6) > 5.0
+
+
+@pytest.mark.parametrize("table", ["spends", "inherited"])
+def test_an_unknown_event_is_refused_and_never_counted_as_nothing(
+    tmp_path: Path, table: str
+) -> None:
+    message = spent(tmp_path / "old", "first")
+    path = vault_path(tmp_path / ("old" if table == "spends" else "new"), "site")
+    if table == "inherited":
+        with ClientStore(path, "site") as store:
+            store.heritage.take_file(message)
+    with sqlite_file(path) as db:
+        event = json.dumps({"kind": "subsampled/1", "rate": 0.1})
+        assert db.execute(f"UPDATE {table} SET event = ?", (event,)).rowcount == 1  # noqa: S608
+        # as a version that knows it would have
+        Whole(db).settle()
+    with pytest.raises(LocalStoreError, match=r"'subsampled/1'.*use the version"):
+        ledger(path)
+    with (
+        ClientStore(path, "site") as store,
+        pytest.raises(LocalStoreError, match=r"'subsampled/1'.*use the version"),
+    ):
+        store.heritage.account()

@@ -18,8 +18,8 @@ from benchmarks.timing import (
     STUDY_OF_KINDS,
     slot_of,
 )
-from pipeline.records.encode import Encoder
-from pipeline.study import parse_study
+from pipeline.records.encoder import Encoder
+from pipeline.study_file.load import parse_study
 from producers.intake import GOOD as USABLE
 from producers.intake import encoded
 

@@ -17,8 +17,8 @@ import pytest
 
 from pipeline.errors import ConfigError, DataError, LocalStoreError
 from pipeline.methods import task_of
-from pipeline.records.encode import Encoder
-from pipeline.study import parse_study
+from pipeline.records.encoder import Encoder
+from pipeline.study_file.load import parse_study
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.known_sources import NAME, Entry, Looks, _refusal

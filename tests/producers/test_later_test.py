@@ -12,9 +12,9 @@ import pytest
 
 from pipeline.errors import DataError
 from pipeline.methods import task_of
+from pipeline.release.quality import BLOCK, Trial
 from pipeline.release.task import Task
-from pipeline.release.usable import BLOCK, Trial
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import later_test, source_test
 from producers.client_store import ClientStore
 from producers.later_test import LaterTest

@@ -16,7 +16,7 @@ import pytest
 from pipeline.errors import BudgetExceeded, ConfigError
 from pipeline.methods import task_of
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import report
 from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally
 from producers.ledger import Limit

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from infra.topics import ensure_topics
-from pipeline.messages.spends import (
+from pipeline.messages.spend import (
     NAME,
     SourceSpends,
     Spend,

@@ -11,7 +11,7 @@ import pytest
 from pipeline.errors import BudgetExceeded, DataError, LocalStoreError
 from pipeline.methods import task_of as make_task
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
 from producers.memory import Remembered, parsed

@@ -11,10 +11,10 @@ import pytest
 
 from pipeline.errors import LedgerBehind
 from pipeline.messages.release import read
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods import revision_of
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.release.model import Model, start_model
-from pipeline.release.task import Task
-from pipeline.scheduling.policy import (
+from pipeline.release.policy import (
     Decision,
     Directive,
     Discard,
@@ -25,7 +25,8 @@ from pipeline.scheduling.policy import (
     WhenFull,
     ready,
 )
-from pipeline.study import parse_study
+from pipeline.release.task import Task
+from pipeline.study_file.load import parse_study
 from producers import client as loop
 from producers.client import Client
 from producers.client_store import ClientStore
@@ -166,7 +167,8 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         while runs:
             runs.pop().store.close()
         text = study_text("one", privacy=privacy, stream="max_in_flight_windows = 0")
-        task = ThinnedTask(parse_study(text))
+        study = parse_study(text)
+        task = ThinnedTask(study, revision_of(study))
         if policy is not None:
             task.policy = policy  # type: ignore[misc]
         store, ends = ClientStore(tmp_path / "site.db", "site"), Ends(start_model(task.size))

@@ -12,12 +12,13 @@ from typing import Any, cast
 import pytest
 
 from pipeline.errors import BudgetExceeded, LocalStoreError
+from pipeline.methods import revision_of
 from pipeline.privacy.accounting import total_mu
 from pipeline.privacy.events import Gaussian, Pure, compose, encode
 from pipeline.release.budget import Budget
 from pipeline.release.model import Model, start_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import report
 from producers.client import Client
 from producers.client_store import ClientStore, Outgoing, Tally
@@ -51,7 +52,8 @@ def task_of(kind: str = "gaussian", name: str = "one", made: type[Task] = Repeat
     epsilon, delta = MECHANISMS[kind]
     privacy = f'mechanism = "discrete-{kind}"\nepsilon = {epsilon}\n'
     privacy += f"delta = {delta}" if delta else ""
-    return made(parse_study(study_text(name, privacy=privacy, stream="max_in_flight_windows = 0")))
+    study = parse_study(study_text(name, privacy=privacy, stream="max_in_flight_windows = 0"))
+    return made(study, revision_of(study))
 
 
 @pytest.fixture
@@ -159,7 +161,8 @@ def test_lost_releases_are_charged_one_by_one(path: Path) -> None:
 
 
 def test_without_privacy_each_release_has_its_row_and_the_file_opens_again(path: Path) -> None:
-    task = RepeatedTask(parse_study(study_text("open", privacy='mechanism = "none"')))
+    study = parse_study(study_text("open", privacy='mechanism = "none"'))
+    task = RepeatedTask(study, revision_of(study))
     for seq in range(RELEASES):
         with ClientStore(path, "site") as store:
             store.open_stream(task, SOURCE)

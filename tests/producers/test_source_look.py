@@ -10,7 +10,7 @@ from agents.surroundings import look
 from pipeline.errors import DataError
 from pipeline.methods import task_of
 from pipeline.settings import Settings
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.source_look import look_at_source
 from tests.stage import HEADER, lines, study_text, write_csv
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import DataError
 from pipeline.methods import task_of
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import source_test
 from producers.client import Progress
 from producers.client_store import ClientStore

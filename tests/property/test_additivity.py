@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import PrivacyError
-from pipeline.methods.renewable.summarise import summarise_bounded
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.client import RenewableTask, summarise_bounded
 from pipeline.records.blocks import predictors
 from pipeline.release.model import Model
 from pipeline.release.query import Exact

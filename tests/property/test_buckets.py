@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.estimators.forgetting import KEPT
-from pipeline.reducer import Partition, Reducer, estimate_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
 from tests.builders import LogEntry, SeededStream, folded, payload_of, relogged, simulate, task_of
 
 #: Width of a bucket: 8 record slots, or 8 seconds.

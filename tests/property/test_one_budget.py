@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.methods.renewable import task as task_module
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable import client as task_module
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.privacy import sensitivity
 from pipeline.release.model import Model
 from pipeline.study.release_tables import Split

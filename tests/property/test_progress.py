@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import PayloadError, StateError
-from pipeline.reducer.head import MAX_GAPS, Progress
+from pipeline.stream.partition import MAX_GAPS, Progress
 
 ORDERS = st.integers(1, 40).flatmap(
     lambda n: st.tuples(

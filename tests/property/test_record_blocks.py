@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.records.encode import Encoder, Row, stack
-from pipeline.study import parse_study
+from pipeline.records.encoder import Encoder, Row, stack
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 FEATURES = (

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.privacy import sensitivity
 from pipeline.privacy.sensitivity import Bounds, Order
-from pipeline.records.encode import Encoder
+from pipeline.records.encoder import Encoder
 from pipeline.release.model import COEFFICIENT_LIMIT, Model
 from pipeline.release.task import Task
 from tests import sgd

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.records.encode import Arrays
+from pipeline.methods.noisy_mle.client import SiteTask
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
 from tests.sites import study_text, task_of
 

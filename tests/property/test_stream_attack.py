@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.attacks.bugs import BOTH
 from tests.attacks.streams import (
     EPSILON,

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.messages.envelope import header
-from pipeline.messages.form import form_of
 from pipeline.messages.release import read
 from pipeline.messages.topics import partition_of
-from pipeline.offline import OfflineRecord
-from pipeline.reducer import OFFLINE, Partition, Reducer, differences
+from pipeline.release.task import form_of
+from pipeline.stream.fold import OFFLINE, Reducer
+from pipeline.stream.in_process import OfflineRecord
+from pipeline.stream.partition import Partition, differences
 from tests.simulation.byzantine import MALLORY, Byzantine
 from tests.simulation.checks import accounts
 

@@ -37,10 +37,9 @@ from pipeline.messages.topics import Topics, partition_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
 from pipeline.settings import Settings
-from pipeline.trust.keys import Pair
-from pipeline.trust.mac import Stamp
+from pipeline.stream.release import release_of
+from pipeline.trust.crypto import Pair, Stamp
 from producers.membership import Membership
 from tests.simulation.lying import LyingKafka
 from tests.simulation.standins import Kafka, Record, StandIns

@@ -7,7 +7,8 @@ from typing import Any
 from benchmarks.storm_checks import noised_twice, payloads, shared_records
 from pipeline.messages.estimate import read_estimate
 from pipeline.messages.model import read_model
-from pipeline.reducer import Partition, Reducer, differences
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition, differences
 from tests.databases import sqlite_file
 from tests.simulation.world import World
 

@@ -10,7 +10,7 @@ from benchmarks.storm_checks import PLANTED
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers.client_store import ClientStore
 from tests.simulation.believed import faults_among_liars
 from tests.simulation.byzantine import Byzantine

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pipeline.messages.authentic import Authenticator
-from pipeline.messages.incoming import Incoming
+from pipeline.messages.release import Incoming
 from tests.simulation.byzantine import FORGERIES
 from tests.simulation.lying import LIES
 from tests.simulation.studies import Theatre

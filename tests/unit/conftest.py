@@ -14,4 +14,4 @@ from tests.builders import SeededStream
 def _noise_of_a_seed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     first = zlib.crc32(request.node.nodeid.encode()) << 32
     numbers = itertools.count(first)
-    monkeypatch.setattr("pipeline.releasing.SecureStream", lambda: SeededStream(next(numbers)))
+    monkeypatch.setattr("pipeline.stream.release.SecureStream", lambda: SeededStream(next(numbers)))

@@ -14,7 +14,8 @@ from scipy import stats
 from scipy.special import log_ndtr
 
 from pipeline.errors import PrivacyError
-from pipeline.privacy import gdp, sensitivity
+from pipeline.privacy import accounting as gdp
+from pipeline.privacy import sensitivity
 from pipeline.privacy.accounting import Unit, mu_of_pure, total_epsilon, total_mu
 from pipeline.privacy.events import Event, Gaussian, NonPrivate, Pure, group
 from pipeline.privacy.sensitivity import Bounds

@@ -8,8 +8,9 @@ from infra.keyring import StudyPairs
 from infra.roll import Roll
 from pipeline.messages import authentic
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
-from pipeline.reducer import Partition, Reducer, differences
-from pipeline.trust.keys import Pair
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition, differences
+from pipeline.trust.crypto import Pair
 from tests.trusted import World
 
 

@@ -8,9 +8,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError, PrivacyError
 from pipeline.methods import method_of
 from pipeline.methods.age_aware import card
-from pipeline.methods.age_aware.chains import Chain
-from pipeline.methods.age_aware.estimated import safe_deltas
-from pipeline.methods.age_aware.mixing import deltas, forward
+from pipeline.methods.age_aware.markov import Chain, deltas, forward, safe_deltas
 from pipeline.privacy.randomness import SecureStream
 from tests import ages
 
@@ -138,7 +136,7 @@ def test_a_plan_has_more_noise_with_an_error_and_pays_for_the_card() -> None:
     assert [event.epsilon for event in task.of_client("c").budget.beforehand.values()] == [0.5]
     unpaid = groups.replace("card_epsilon = 0.5", "error = 0.05")
     free = ages.task_of(ages.study_text(groups=unpaid))
-    told = [" ".join(method_of(one.study).warnings(one)) for one in (free, task)]
+    told = [" ".join(method_of(one.study).plan(one, 10_000, 4).warnings) for one in (free, task)]
     assert ["has an error and no card_epsilon" in words for words in told] == [True, False]
 
 

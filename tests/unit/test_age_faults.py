@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.messages.incoming import SEQ_LIMIT
-from pipeline.methods.age_aware.task import AgedTask, WhenOver
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Arrays
-from pipeline.scheduling.policy import Directive, OpenWindow, Send, Wait
+from pipeline.messages.release import SEQ_LIMIT
+from pipeline.methods.age_aware.client import AgedTask, WhenOver
+from pipeline.records.encoder import Arrays
+from pipeline.release.policy import Directive, OpenWindow, Send, Wait
+from pipeline.stream.in_process import OfflineRun
 from tests import ages
 from tests.wire import edited
 
@@ -55,7 +55,7 @@ def test_what_a_round_is_made_of_reads_no_clock() -> None:
         assert not READ_OFF & {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
         todo += [name for name in names if name.startswith("pipeline.")]
     # what it would prove nothing without
-    assert {"pipeline.scheduling.policy", "pipeline.release.task"} < seen
+    assert {"pipeline.release.policy", "pipeline.release.task"} < seen
 
 
 def test_when_a_round_leaves_no_clock_says() -> None:

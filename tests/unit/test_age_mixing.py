@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.methods.age_aware.chains import Chain, birth_death, cyclic
-from pipeline.methods.age_aware.guarantee import classical_epsilon, present_epsilon, sensitivity
-from pipeline.methods.age_aware.mixing import constant, deltas, forward, known_law, odds
+from pipeline.methods.age_aware.markov import (
+    Chain,
+    birth_death,
+    constant,
+    cyclic,
+    deltas,
+    forward,
+    known_law,
+    odds,
+)
+from pipeline.methods.age_aware.schedule import classical_epsilon, present_epsilon, sensitivity
 
 STATES = np.array([0.0, 60.0, 120.0, 180.0])
 AGES = np.arange(20)

@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.methods.age_aware.chains import Chain
-from pipeline.methods.age_aware.guarantee import present_epsilon
-from pipeline.methods.age_aware.mixing import deltas, forward
-from pipeline.methods.age_aware.nested import bounded_rounds, repeated_epsilon
+from pipeline.methods.age_aware.client import bounded_rounds, repeated_epsilon
+from pipeline.methods.age_aware.markov import Chain, deltas, forward
+from pipeline.methods.age_aware.schedule import present_epsilon
 from tests.nested import Upload, nested_epsilon, table, worst_epsilon
 
 TWO = np.array([0.0, 1.0])

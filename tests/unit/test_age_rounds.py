@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,26 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pipeline.cli.change import change
-from pipeline.doctor.streams import simulated
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
 from pipeline.library.lengths import of_sample
 from pipeline.library.table import table as shown
-from pipeline.messages.form import form_of, identity
-from pipeline.methods import method_of
-from pipeline.methods.age_aware import facts
-from pipeline.methods.age_aware import plan as plans
-from pipeline.methods.age_aware.nested import repeated_epsilon
-from pipeline.methods.age_aware.rounds import Members, estimate
+from pipeline.methods import method_of, revision_of
+from pipeline.methods.age_aware import plan as facts
+from pipeline.methods.age_aware import schedule as plans
+from pipeline.methods.age_aware.client import WhenOver, repeated_epsilon
+from pipeline.methods.age_aware.estimate import Members, estimate
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.spec import clients_of, spec_of
 from pipeline.methods.age_aware.state import KEPT, RoundState, Uploads
-from pipeline.methods.age_aware.task import WhenOver
-from pipeline.offline import OfflineRun
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import Pure, compose
-from pipeline.records.encode import Arrays
-from pipeline.scheduling.policy import Directive, OpenWindow, Send, Wait
-from pipeline.study import parse_study
+from pipeline.records.encoder import Arrays
+from pipeline.release.form import identity
+from pipeline.release.policy import Directive, OpenWindow, Send, Wait
+from pipeline.release.task import form_of
+from pipeline.simulate.coverage import simulated
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from tests import ages
 from tests.nested import Upload, table, worst_epsilon
 
@@ -173,7 +174,9 @@ def test_rounds_compose_by_the_nested_rule_until_the_study_is_over() -> None:
     slow = ages.task_of(ages.study_text(groups=frozen))
     # what never changes adds up as ever
     assert slow.of_client("b").budget.after(7) == pytest.approx(7 * 0.3, rel=1e-3)
-    assert any("after 26 rounds" in words for words in method_of(slow.study).warnings(slow))
+    assert any(
+        "after 26 rounds" in words for words in method_of(slow.study).plan(slow, 10_000, 4).warnings
+    )
 
 
 def test_a_card_that_has_expired_pays_for_nothing() -> None:
@@ -210,7 +213,7 @@ def careless(right):  # type: ignore[no-untyped-def]
 
 def test_clients_are_those_of_the_study() -> None:
     task = ages.task_of(ages.study_text())
-    assert method_of(task.study).clients(task.study) == ("c", "a-1", "a-2", "b")
+    assert task.clients == ("c", "a-1", "a-2", "b")
     with pytest.raises(ConfigError, match="--client"):
         task.of_client("stranger")
     with pytest.raises(PrivacyError):
@@ -272,18 +275,52 @@ def test_more_clients_than_places_are_refused() -> None:
     assert set(roomy.slots.tolist()) <= {0, 1, 2}
 
 
+def test_a_plan_of_few_places_has_the_least_loss_of_all_that_fit() -> None:
+    def losses(method: str) -> np.ndarray:
+        return plans.plan_of(parse_study(ages.study_text(method=method))).losses
+
+    slots = range(12)
+    cost = np.array(
+        [losses(f"closed = {[other for other in slots if other != slot]}") for slot in slots]
+    ).T
+    for places in (1, 2):
+        orders = np.array(list(itertools.product(slots, repeat=len(cost))))
+        crowd = [np.bincount(order).max() for order in orders]
+        least = cost[np.arange(len(cost)), orders[np.array(crowd) <= places]].sum(axis=1).min()
+        found = losses(f"capacity = {places}").sum()
+        assert found == pytest.approx(least, rel=1e-12)
+        assert found > cost.min(axis=1).sum() * (1 + 1e-6)
+
+
+def test_another_plan_of_the_same_study_is_another_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = ages.study_text(), ages.study_text(method="capacity = 1")
+    free, placed = (revision_of(parse_study(text)) for text in texts)
+    monkeypatch.setattr("pipeline.methods.age_aware.method.PLAN_SEMANTICS", 3)
+    assert revision_of(parse_study(texts[0])) == free
+    assert revision_of(parse_study(texts[1])) != placed
+
+
 def test_without_age_credit_every_release_has_the_noise_of_a_fresh_one() -> None:
     groups = ages.ALONE.replace("rate = 0.4", "rate = 1e-5")
     task = ages.task_of(ages.study_text(groups=groups))
     assert task.plan.epsilons == pytest.approx([0.3], rel=1e-3)
-    assert any("no noise in group 'all'" in words for words in method_of(task.study).warnings(task))
+    assert any(
+        "no noise in group 'all'" in words
+        for words in method_of(task.study).plan(task, 10_000, 4).warnings
+    )
     # of two groups, the one whose values go round and are never forgotten
     turning = 'mixing = "matrix"\nmatrix = [[0, 1], [1, 0]]'
     groups = ages.GROUPS.replace('mixing = "cyclic"', turning).replace("q = 0.4\n", "")
     before, slow = groups.split("[estimator.method.groups.slow]")
     slow = slow.replace("states = [0, 60, 120, 180]", "states = [0, 180]")
     task = ages.task_of(ages.study_text(groups=f"{before}[estimator.method.groups.slow]{slow}"))
-    said = [words for words in method_of(task.study).warnings(task) if "no noise in" in words]
+    said = [
+        words
+        for words in method_of(task.study).plan(task, 10_000, 4).warnings
+        if "no noise in" in words
+    ]
     assert [word for words in said for word in words.split() if "'" in word] == ["'slow':"]
 
 
@@ -296,9 +333,15 @@ def test_a_card_that_costs_all_there_is_releases_nothing() -> None:
 def test_a_plan_says_when_its_card_has_expired() -> None:
     groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\nlast_round = 2")
     task = ages.task_of(ages.study_text(groups=groups))
-    said = [" ".join(method_of(task.study).timetable(task, number).notes) for number in (2, 3)]
+    said = [
+        " ".join(method_of(task.study).rounds.timetable(task, number).notes) for number in (2, 3)
+    ]
     assert ["round 3 is one of those that are refused" in words for words in said] == [False, True]
-    [warning] = [words for words in method_of(task.study).warnings(task) if "last_round" in words]
+    [warning] = [
+        words
+        for words in method_of(task.study).plan(task, 10_000, 4).warnings
+        if "last_round" in words
+    ]
     assert "'slow'" in warning
     assert "from round 3 on" in warning
 
@@ -378,7 +421,9 @@ def test_missing_values_under_a_promise_of_speed_are_told() -> None:
     run.fold("c", run.release("c", window(np.full(task.slots, np.nan)), run.model))
     found = run.estimate(0.0)[0]
     assert found.details["missing_values_count_as"] == 90.0
-    assert any("counts as 90" in words for words in method_of(task.study).warnings(task))
+    assert any(
+        "counts as 90" in words for words in method_of(task.study).plan(task, 10_000, 4).warnings
+    )
 
 
 def test_all_rounds_cost_what_the_card_has_cost_and_what_was_never_folded() -> None:
@@ -413,7 +458,7 @@ def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
     for name, rounds in (("c", 3), ("a-1", 3), ("a-2", 3), ("b", 1)):
         for values in ages.rounds_of(task, name, rounds, rng):
             run.fold(name, run.release(name, window(values), run.model))
-    assert method_of(task.study).told(task.study, {}) == []
+    assert method_of(task.study).report.lines(task.study, {}) == []
     message = run.estimate(0.0)[1]
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(shown(message, task.study))
@@ -430,7 +475,9 @@ def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
     unknown = ages.task_of(ages.study_text(groups=ages.ALONE))
     run = OfflineRun(unknown)
     run.fold("c", run.release("c", window(np.full(unknown.slots, 60.0)), run.model))
-    said = " ".join(method_of(unknown.study).told(unknown.study, run.estimate(0.0)[1].details))
+    said = " ".join(
+        method_of(unknown.study).report.lines(unknown.study, run.estimate(0.0)[1].details)
+    )
     assert "would be unknown" in said
     assert "not yet of" not in said
 
@@ -444,7 +491,7 @@ def test_who_watches_is_told_who_comes_too_late_to_count_and_whose_card_has_ende
             for values in ages.rounds_of(task, name, each, rng):
                 run.fold(name, run.release(name, window(values), run.model))
         message = run.estimate(0.0)[1]
-        return " ".join(method_of(task.study).told(task.study, message.details))
+        return " ".join(method_of(task.study).report.lines(task.study, message.details))
 
     # one whose source began later releases, and its rounds are over
     found = said(ages.GROUPS, c=5, a_1=5, a_2=5, b=2)
@@ -477,7 +524,7 @@ def test_details_that_a_stranger_wrote_end_nobody_who_reads() -> None:
     for name in task.plan.names:
         [values] = ages.rounds_of(task, name, 1, rng)
         run.fold(name, run.release(name, window(values), run.model))
-    details, told = dict(run.estimate(0.0)[1].details), method_of(task.study).told
+    details, told = dict(run.estimate(0.0)[1].details), method_of(task.study).report.lines
     assert told(task.study, details)
     for key in ("round", "missing", "expected_loss", "loss_without_data", "epsilon_now"):
         for value in ("x", -1.0, [1], 1e400, True):
@@ -514,5 +561,5 @@ def test_a_changed_study_is_not_advised_to_follow_one_that_it_cannot(tmp_path: P
 
 
 def test_what_draws_each_record_once_simulates_no_rounds() -> None:
-    with pytest.raises(ConfigError, match="schedule compare"):
+    with pytest.raises(ConfigError, match="`veilstream schedule` says"):
         simulated(ages.task_of(ages.study_text()).study)

@@ -21,11 +21,12 @@ from pipeline.backtest.windows import Closed, Moment, Opened, Windows
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.release import header_of
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Encoder, Row, stack
-from pipeline.reducer import differences
+from pipeline.records.encoder import Encoder, Row, stack
 from pipeline.release.task import Task
-from pipeline.study import Study, read_study
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.partition import differences
+from pipeline.study.model import Study
+from pipeline.study_file.load import read_study
 from tests.builders import oracle
 
 CLASSES = """
@@ -467,7 +468,7 @@ def test_the_pooled_fit_starts_at_a_sample_and_ends_at_all(
     study = read_study(STUDIES["classes"])
     table = history(study, 3_000)
     whole = backtest(study, table).pooled.coefficients
-    monkeypatch.setattr("pipeline.estimators.exact.SAMPLE", 100)
+    monkeypatch.setattr("pipeline.estimators.reference_fit.SAMPLE", 100)
     # the next step of either is 1e-7 at most
     assert backtest(study, table).pooled.coefficients == pytest.approx(whole, abs=1e-6)
 

@@ -13,9 +13,9 @@ from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import Reading
 from pipeline.messages.release import header_of
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun
 from pipeline.release.model import Model
-from pipeline.study import parse_study
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 CLIENTS, RECORDS = 3, 60

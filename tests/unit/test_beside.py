@@ -15,8 +15,8 @@ from pipeline.backtest.beside import ends_of
 from pipeline.backtest.scoring import Judge, Tally
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE, load, task_of
-from pipeline.records.encode import Arrays, Encoder
-from pipeline.study import read_study
+from pipeline.records.encoder import Arrays, Encoder
+from pipeline.study_file.load import read_study
 from pipeline.types import Matrix, Vector
 from tests.published import run
 from tests.unit.test_backtest import STUDIES

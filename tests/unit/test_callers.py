@@ -34,12 +34,12 @@ class Trees(UserDict[str, ast.Module]):
 
 
 TREES = Trees()
-RELEASING, PRIVATISE = "pipeline/releasing.py", "pipeline/release/privatise.py"
+RELEASING, PRIVATISE = "pipeline/stream/release.py", "pipeline/release/privatise.py"
 RELEASE, MAKING = "pipeline/messages/release.py", "producers/making.py"
-FORM = "pipeline/messages/form.py"
+FORM = "pipeline/release/form.py"
 #: What sums a window up, by method, with its door: where `Task.query` ends.
-WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/summarise.py"
-RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/gradients.py"
+WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/client.py"
+RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/client.py"
 SITES = "pipeline/methods/noisy_mle/client.py"
 ROUNDS = "pipeline/methods/age_aware/client.py"
 TASKS = {
@@ -47,9 +47,9 @@ TASKS = {
     for name in ("renewable", "ldp_sgd", "noisy_mle", "age_aware")
 }
 #: A site's own fit, whose copies leave.
-COPIES = "pipeline/methods/noisy_mle/copies_task.py"
+COPIES = "pipeline/methods/noisy_copies/client.py"
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.
-CHECKS = "pipeline/methods/checks.py"
+CHECKS = "pipeline/simulate/method_checks.py"
 VAULT, SENDER = "producers/client_store.py", "producers/sender.py"
 LEDGER_TOPIC = "producers/ledger_topic.py"
 #: Sends words of the operator, which holds the study's key and sees no record.
@@ -65,26 +65,24 @@ USERS = {
     "privatise": {CHECKS},
     "privatise_behind": {RELEASING},
     "disclose": {RELEASING, CHECKS},
-    # a task hands them to its method's client module, and nothing else asks a task but a release
-    "query": {RELEASING, CHECKS, *TASKS},
-    # sites and rounds have no release without noise
-    "open_query": {RELEASING, CHECKS, *TASKS}
-    - {path.replace("client", "task") for path in (SITES, ROUNDS)},
+    # nothing asks a task but a release; sums of records are for their own module alone
+    "query": {RELEASING, CHECKS},
+    "open_query": {RELEASING, CHECKS},
     "query_of": set(),
     "open_query_of": set(),
-    "summarise": {WINDOW},
-    "summarise_bounded": {WINDOW},
-    "bounded_gradients": {RECORDS},
-    "open_gradients": {RECORDS},
+    "summarise": set(),
+    "summarise_bounded": set(),
+    "bounded_gradients": set(),
+    "open_gradients": set(),
     "record_gradients": set(),
-    "local_fit": {WINDOW},
-    "linear_fit": {COPIES},
-    "logistic_fit": {COPIES},
-    "normal_numbers": {"pipeline/release/copies.py"},
+    "local_fit": set(),
+    "linear_fit": set(),
+    "logistic_fit": set(),
+    "normal_numbers": {"pipeline/methods/noisy_copies/client.py"},
     # the beginning of a release, and a release without numbers to judge others by
     "common_bytes": {RELEASE, FORM},
-    "blank": {FORM, "pipeline/messages/incoming.py"},
-    "release_of": {MAKING, "pipeline/offline.py"},
+    "blank": {FORM, "pipeline/messages/release.py"},
+    "release_of": {MAKING, "pipeline/stream/in_process.py"},
     "_SEAL": set(),
     "KafkaProducer": {SENDER, CLOSING},
     "record_producer": {ADMISSIONS, AGAIN_AS_IT_CAME},
@@ -112,12 +110,12 @@ MAKERS = {
     "RecordSums": {GRADIENTS},
     "Release": {RELEASE},
     "Header": {RELEASE},
-    "Form": {FORM},
+    "Form": {"pipeline/release/task.py"},
     "Outgoing": {MAKING, VAULT},
     "KafkaProducer": {SENDER, CLOSING},
 }
 #: Where classes are from whose names others have, too: a calibration is answered, a file summed up.
-HOMES = {"Answer": "pipeline.release.privatise", "Summary": "pipeline.methods.renewable.summarise"}
+HOMES = {"Answer": "pipeline.release.privatise", "Summary": "pipeline.methods.renewable.client"}
 #: What sees raw records, or sums of them.
 CLIENT_SIDE = (
     *(
@@ -137,7 +135,7 @@ CLIENT_SIDE = (
         RELEASE,
         FORM,
         CHECKS,
-        "pipeline/offline.py",
+        "pipeline/stream/in_process.py",
         "pipeline/backtest/",
         "pipeline/types.py",
     ),
@@ -402,7 +400,9 @@ def test_the_ledger_topic_gets_accounts_of_what_was_spent_alone() -> None:
 
 def test_no_part_of_the_product_runs_the_checks_of_methods() -> None:
     users = [
-        path for path, tree in TREES.items() if "pipeline.methods.checks" in set(imports(tree))
+        path
+        for path, tree in TREES.items()
+        if "pipeline.simulate.method_checks" in set(imports(tree))
     ]
     assert users == []
 

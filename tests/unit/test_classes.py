@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, RecordError
-from pipeline.records.batches import Batch, BatchEncoder
-from pipeline.records.encode import Encoder
-from pipeline.records.features import Features
-from pipeline.records.response import ClassResponse
+from pipeline.records.encoder import Batch, BatchEncoder, Encoder
+from pipeline.records.features import ClassResponse, Features
 from pipeline.records.values import number_of
-from pipeline.study import parse_study
 from pipeline.study.data_tables import Feature
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 BLANK = ["", "  ", None]

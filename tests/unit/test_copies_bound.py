@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from pipeline.methods.noisy_mle.copies_bound import FARTHEST, lengthened
+from pipeline.methods.noisy_copies.estimate import FARTHEST, lengthened
 
 #: How far inside a limit estimates are that are shown, in standard errors.
 CLEAR = np.linspace(1e-3, 10, 800)

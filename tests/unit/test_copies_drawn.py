@@ -13,17 +13,16 @@ import mpmath
 import numpy as np
 import pytest
 
-from pipeline.methods.noisy_mle.copies_floating import MACHINE
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.privacy import gdp
-from pipeline.privacy.accounting import total_epsilon
+from pipeline.methods import revision_of
+from pipeline.methods.noisy_copies import client as drawing
+from pipeline.methods.noisy_copies.accounting import MACHINE
+from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law
+from pipeline.privacy import accounting as gdp
+from pipeline.privacy.accounting import FARTHEST, normal_numbers, total_epsilon
 from pipeline.privacy.events import Gaussian, Renyi, TotalVariation, compose, group, parts
-from pipeline.privacy.normals import FARTHEST, normal_numbers
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays
-from pipeline.release import copies as drawing
-from pipeline.release.copies import CopiedPart, Law
-from pipeline.study import parse_study
+from pipeline.records.encoder import Arrays
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests.attacks.copies import drawn, law_of
 from tests.builders import SeededStream
@@ -119,7 +118,8 @@ def task(**settings: object) -> CopiesTask:
     """Return a task whose bounds one record reaches: its fit stays far inside its ball."""
     method = 'release = "copies", copies = 20, coefficient_bound = 0.002, site_ridge = 3000.0'
     given = {"p": 1, "records": 2, "loss": "linear", "epsilon": 4.0, "noise_scale": 1.0}
-    return CopiesTask(parse_study(study_text(method, **(given | settings))))
+    study = parse_study(study_text(method, **(given | settings)))
+    return CopiesTask(study, revision_of(study))
 
 
 WITH, WITHOUT = Arrays(np.ones((1, 1)), np.ones(1)), Arrays(np.zeros((0, 1)), np.zeros(0))

@@ -13,9 +13,10 @@ from scipy import stats
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, estimate_of
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
 from tests.builders import population_target, regression_stream, study_text, whole_stream
 
 LEVEL = 0.95
@@ -61,7 +62,7 @@ def check_coverage(hits: np.ndarray, coefficients: int) -> None:
 
 def quarter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break an estimator: its covariance is a quarter of what it should be."""
-    place = {"estimate_open": "open", "estimate_private": "private_server"}[name]
+    place = {"estimate_open": "open", "estimate_private": "server"}[name]
     module = importlib.import_module(f"pipeline.methods.renewable.{place}")
     original = getattr(module, name)
 

@@ -12,9 +12,9 @@ from scipy import stats
 from benchmarks.autoregressive import POWER, Autoregressive
 from benchmarks.covered import LEAST, LEVEL, MOST, summary_of, told
 from benchmarks.streams import RIDGE, Cell, one_stream, target_of, task_of
-from pipeline.doctor.coverage import share_of
 from pipeline.estimators.estimate import Estimate
-from pipeline.methods.renewable.summarise import summarise
+from pipeline.methods.renewable.client import summarise
+from pipeline.simulate.coverage import share_of
 
 STREAMS = 48
 #: Bounds hold with this probability of a false alarm, for the seeds as a fresh draw.

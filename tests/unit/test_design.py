@@ -15,31 +15,24 @@ from pipeline.library.checking import check_study
 from pipeline.library.plan_words import LITTLE, NEARLY_ALL, lacking, verdict, when
 from pipeline.library.planning import plan, proposed
 from pipeline.methods import METHODS, load_live, method_of, task_of
-from pipeline.methods.facts import Outlook
-from pipeline.methods.renewable.design import LARGEST_RIDGE, default_ridge
-from pipeline.methods.renewable.expected import noise_size
-from pipeline.methods.renewable.reference import reference_of
+from pipeline.methods.base import Plan
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.expected import noise_size, reference_of
+from pipeline.methods.renewable.plan import LARGEST_RIDGE, default_ridge
 from pipeline.methods.renewable.solution import KNOWN
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import (
-    TEMPLATE,
-    Study,
-    edited,
-    parse_study,
-    with_features,
-    with_keys,
-    with_tables,
-)
+from pipeline.study.model import Study
+from pipeline.study_file.edit import TEMPLATE, edited, template_of, with_features, with_keys
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 from tests.sgd import study_text as gradients
 
 RECORDS, CLIENTS = 20_000, 5
 
 
-def designed(study: Study, records: int = RECORDS) -> tuple[Study, Outlook]:
+def designed(study: Study, records: int = RECORDS) -> tuple[Study, Plan]:
     method = method_of(study)
-    found = with_keys(study, method.design(study, records, CLIENTS).changes, name="designed")
-    return found, method.outlook(task_of(found), records, CLIENTS)
+    found = with_keys(study, method.propose(study, records, CLIENTS).changes, name="designed")
+    return found, method.plan(task_of(found), records, CLIENTS)
 
 
 @pytest.mark.parametrize("ridge", [5e-324, 1e-160])
@@ -49,7 +42,7 @@ def test_a_ridge_next_to_nothing_makes_sure_of_nothing_and_ends_no_plan(
 ) -> None:
     text = study_text(p=2, loss="logistic", ridge=ridge)
     study = parse_study(text.replace("[estimator]\n", f'[estimator]\nkind = "{kind}"\n'))
-    found = method_of(study).outlook(task_of(study), RECORDS, CLIENTS)
+    found = method_of(study).plan(task_of(study), RECORDS, CLIENTS)
     assert found.latest is None or found.latest >= 10**12
     assert found.usual < 10**20
 
@@ -58,7 +51,7 @@ def test_the_sizes_are_the_formulas_of_the_page() -> None:
     study = parse_study(study_text(loss="logistic", ridge=0.02, epsilon=1.0, records=100))
     task = task_of(study)
     assert isinstance(task, RenewableTask)
-    found = method_of(study).outlook(task, 50_000, CLIENTS)
+    found = method_of(study).plan(task, 50_000, CLIENTS)
     # by the ridge alone: 1.75 s, to 1 %
     assert found.latest is not None
     assert KNOWN * noise_size(task, found.latest, CLIENTS) <= 0.02
@@ -70,7 +63,7 @@ def test_the_sizes_are_the_formulas_of_the_page() -> None:
     assert (found.ridge, found.kept_by_ridge is None) == (None, False)
     # without one it is said which would do, and what it would leave
     real = parse_study(study_text(loss="logistic", ridge=0.0, epsilon=1.0, records=100))
-    other = method_of(real).outlook(task_of(real), 50_000, CLIENTS)
+    other = method_of(real).plan(task_of(real), 50_000, CLIENTS)
     assert (other.kept, other.latest) == (None, None)
     assert other.ridge == pytest.approx(KNOWN * noise_size(task, 50_000, CLIENTS), rel=0.1)
     assert 0.5 < (other.kept_by_ridge or 0) < 1
@@ -82,7 +75,7 @@ def test_real_coefficients_are_planned_unless_a_ridge_is_asked_for(loss: str) ->
     for ridge in (None, 0.02):
         study = parse_study(text.replace("ridge = 0.01", "" if ridge is None else "ridge = 0.02"))
         assert study.estimator.ridge == (ridge or 0.0)
-        changes = method_of(study).design(study, RECORDS, CLIENTS).changes
+        changes = method_of(study).propose(study, RECORDS, CLIENTS).changes
         assert "estimator.ridge" not in changes
 
 
@@ -120,15 +113,15 @@ def test_designed_intervals_are_shorter_with_more(loss: str) -> None:
 def test_a_client_with_few_windows_remembers_nothing() -> None:
     study = parse_study(study_text(p=7, loss="logistic", epsilon=1.0, ridge=0.0))
     method = method_of(study)
-    many = method.design(study, 20_000, 128).changes
+    many = method.propose(study, 20_000, 128).changes
     assert many["privacy.noise_memory"] == 0
-    assert "privacy.noise_memory" not in method.design(study, 20_000, 2).changes
+    assert "privacy.noise_memory" not in method.propose(study, 20_000, 2).changes
 
 
 def test_of_counts_the_gradient_has_more_where_that_shortens_intervals() -> None:
     study = parse_study(study_text(p=7, loss="poisson", most=12.0, epsilon=1.0, ridge=0.0))
     method = method_of(study)
-    few, many = (method.design(study, records, 8) for records in (20_000, 1_000_000))
+    few, many = (method.propose(study, records, 8) for records in (20_000, 1_000_000))
     assert "privacy.split" not in few.changes
     assert many.changes["privacy.split"]["gradient"] > 0.63
     assert "% shorter" in many.reasons["privacy.split"]
@@ -136,7 +129,7 @@ def test_of_counts_the_gradient_has_more_where_that_shortens_intervals() -> None
 
 def test_without_a_ridge_nothing_bounds_it_and_it_says_so() -> None:
     study = parse_study(study_text(p=2, loss="logistic", ridge=0.0))
-    outlook = method_of(study).outlook(task_of(study), RECORDS, CLIENTS)
+    outlook = method_of(study).plan(task_of(study), RECORDS, CLIENTS)
     assert outlook.latest is None
     found = check_study(study, records=RECORDS, clients=CLIENTS)["intervals"]
     assert isinstance(found, dict)
@@ -177,7 +170,7 @@ def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     assert found.own.detectable == pytest.approx(1.4294 * found.own.outlook.usual_half, rel=1e-4)
     paths = plan(parse_study(gradients()), RECORDS, CLIENTS)
     # a study with features can be of every kind but those that collect a response alone
-    kinds = {kind for kind in METHODS if load_live(kind).features}
+    kinds = {kind for kind in METHODS if load_live(kind).spec.features}
     assert {row.kind for row in paths.rows} == kinds
     with pytest.raises(ConfigError, match="give --epsilon"):
         plan(parse_study(study_text(private=False)), RECORDS, CLIENTS)
@@ -190,24 +183,24 @@ def test_two_hundred_features_can_be_planned() -> None:
 
 
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
-    assert when(Outlook(500, 500, None)).startswith(
+    assert when(Plan(latest=500, usual=500)).startswith(
         "after 500 records for slopes; for the intercept perhaps later. Only slopes"
     )
-    assert when(Outlook(500, 400, None)).startswith("after about 400 records, if features")
-    sure = when(Outlook(500, 400, None))
+    assert when(Plan(latest=500, usual=400)).startswith("after about 400 records, if features")
+    sure = when(Plan(latest=500, usual=400))
     assert "Whatever features are like, slopes have one after 500. Only slopes that" in sure
     # of slopes that go with the intercept it is no latest one
     assert "latest" not in sure
-    assert "No number of records guarantees" in when(Outlook(None, 400, None))
-    both = when(Outlook(500, 400, None, intercept=700))
+    assert "No number of records guarantees" in when(Plan(latest=None, usual=400))
+    both = when(Plan(latest=500, usual=400, intercept=700))
     assert "about 400 records for slopes and 700 for the intercept" in both
 
 
 def test_when_says_what_comes_at_first_what_stays_and_what_is_late() -> None:
-    said = when(Outlook(None, 9_000, None, first=4_000, whole=20_000, late=("b=x", "b=y")))
+    said = when(Plan(latest=None, usual=9_000, first=4_000, whole=20_000, late=("b=x", "b=y")))
     assert said.startswith("at first after about 4,000 records, and from about 9,000 on to stay")
     assert "for b=x, b=y after about 20,000" in said
-    same = when(Outlook(12_000, 9_000, None, first=9_000, whole=9_000))
+    same = when(Plan(latest=12_000, usual=9_000, first=9_000, whole=9_000))
     assert same.startswith("after about 9,000 records, if features are independent")
     assert "The ridge alone is enough for slopes after 12,000" in same
 
@@ -292,7 +285,7 @@ def test_a_plan_says_effects_before_the_ridge_shrinks_them() -> None:
 
 
 def test_a_ridge_that_leaves_next_to_nothing_of_slopes_is_said_to_find_nothing() -> None:
-    outlook = Outlook(900, 800, 0.2, kept=LITTLE / 2, first=700)
+    outlook = Plan(latest=900, usual=800, usual_half=0.2, kept=LITTLE / 2, first=700)
     found = proposed(parse_study(study_text(p=5, epsilon=1.0)), 30_000, 3)
     said = verdict(replace(found, own=replace(found.own, outlook=outlook)))
     assert "for wide intervals only" in said
@@ -305,12 +298,12 @@ def test_a_ridge_that_leaves_next_to_nothing_of_slopes_is_said_to_find_nothing()
 def test_a_new_study_of_each_kind_has_intervals_within_its_records(
     kind: str, records: int, clients: int
 ) -> None:
-    text = with_tables(load_live(kind).beginning(clients))
+    text = template_of(load_live(kind).spec, clients)
     found = proposed(parse_study(text), records, clients)
     assert found.study.estimator.kind == (kind if text != TEMPLATE else "renewable")
     assert found.own.outlook.usual <= records
     assert parse_study(edited(text, found.own.design.changes)) == found.study
-    names = load_live(kind).clients(found.study)
+    names = task_of(found.study).clients
     assert len(names) in (0, clients)
 
 

@@ -9,9 +9,8 @@ import pytest
 from scipy import stats
 
 from pipeline.errors import PrivacyError
-from pipeline.privacy.discrete_gaussian import SINGLE_TABLE, DiscreteGaussian
-from pipeline.privacy.laws import Gaussian
-from pipeline.privacy.tables import Table
+from pipeline.privacy.laws import Gaussian, Table
+from pipeline.privacy.samplers import SINGLE_TABLE, DiscreteGaussian
 from pipeline.types import Integers
 from tests.builders import SeededStream
 from tests.laws import gaussian_masses, misfit

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pipeline.errors import PrivacyError
-from pipeline.privacy.discrete_laplace import DIGITS, LEADING, DiscreteLaplace
 from pipeline.privacy.laws import Digit, Laplace
+from pipeline.privacy.samplers import DIGITS, LEADING, DiscreteLaplace
 from pipeline.types import Integers
 from tests.builders import SeededStream
 from tests.laws import laplace_cdf, laplace_masses, misfit

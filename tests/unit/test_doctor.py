@@ -7,21 +7,21 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.doctor.coverage import StreamResult, result_of, sum_up
-from pipeline.doctor.streams import Size, simulated, stream
-from pipeline.doctor.verdict import LARGEST_ERROR, judge, limits
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population, default_truth, target_of
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.facts import Exact, Outlook, Sizes
-from pipeline.methods.ldp_sgd.forecast import records_to_mix
-from pipeline.methods.ldp_sgd.settings import rule_of, slowest
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Row
+from pipeline.methods.base import Exact, Plan
+from pipeline.methods.ldp_sgd.client import GradientTask
+from pipeline.methods.ldp_sgd.plan import records_to_mix
+from pipeline.methods.ldp_sgd.step_rule import rule_of, slowest
+from pipeline.records.encoder import Row
 from pipeline.release.task import Task
-from pipeline.study import Study, parse_study
+from pipeline.simulate.coverage import Size, StreamResult, result_of, simulated, stream, sum_up
+from pipeline.simulate.verdict import LARGEST_ERROR, judge, limits
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text as renewable
 from tests.sgd import study_text as gradients
 from tests.sgd import task_of_text as real_task
@@ -37,13 +37,13 @@ def path_task(text: str) -> GradientTask:
     return task
 
 
-def sizes_of(task: Task, records: int) -> Sizes:
-    return method_of(task.study).sizes(task, records, 4)
+def plan_of(task: Task, records: int) -> Plan:
+    return method_of(task.study).plan(task, records, 4)
 
 
 LOGISTIC = task_of(gradients(loss="logistic"))
-#: `sizes` is asked for verdicts whose numbers it does not decide.
-SIZES = sizes_of(LOGISTIC, 10_000)
+#: It is asked for verdicts whose numbers it does not decide: a ridge is enough at this size.
+PLAN = Plan(latest=1_000, usual=1_000, remedies=("",))
 
 
 @pytest.mark.parametrize("loss", ["linear", "logistic"])
@@ -136,7 +136,7 @@ def test_planted_intervals_are_found_out() -> None:
 
     def verdict(**planted: float) -> tuple[bool | None, str]:
         found = sum_up(LOGISTIC, results(LOGISTIC, 200, **planted), target)
-        said = judge(LOGISTIC, found, SIZES, 10_000)
+        said = judge(LOGISTIC, found, PLAN, 10_000)
         return said.trusted, said.verdict
 
     assert verdict(width=1.96) == (True, "yes")
@@ -157,17 +157,17 @@ def test_a_yes_says_whether_it_needs_independent_features(
     latest: int | None, wanted: str, told: str
 ) -> None:
     found = sum_up(LOGISTIC, results(LOGISTIC, 200, width=1.96), np.zeros(LOGISTIC.size))
-    outlook = Outlook(latest, 5_000, None, None)
-    said = judge(LOGISTIC, found, SIZES, 10_000, outlook)
+    outlook = Plan(latest=latest, usual=5_000, remedies=("",))
+    said = judge(LOGISTIC, found, outlook, 10_000)
     assert (said.trusted, said.verdict) == (True, wanted)
     assert told in limits(outlook, 10_000)
     # a no is one for other records, too
     wrong = sum_up(LOGISTIC, results(LOGISTIC, 200, width=1.0), np.zeros(LOGISTIC.size))
-    assert judge(LOGISTIC, wrong, SIZES, 10_000, outlook) == judge(LOGISTIC, wrong, SIZES, 10_000)
+    assert judge(LOGISTIC, wrong, outlook, 10_000) == judge(LOGISTIC, wrong, PLAN, 10_000)
 
 
 def test_a_yes_of_single_records_speaks_of_ranges_and_of_no_ridge() -> None:
-    told = limits(Outlook(None, 5_000, None, None, exact=Exact(0.3, 0.5, 5_000, 10_000)), 10_000)
+    told = limits(Plan(latest=None, usual=5_000, exact=Exact(0.3, 0.5, 5_000, 10_000)), 10_000)
     assert "ridge" not in told
     assert "only a part of their range, appear later" in told
 
@@ -178,7 +178,7 @@ def test_a_yes_of_an_expectile_holds_for_residuals_of_the_assumed_size(
 ) -> None:
     task = task_of(gradients(loss="expectile", estimator=f"residual_bound = 1\ntau = {tau}"))
     found = sum_up(task, results(task, 200, width=1.96), np.zeros(task.size))
-    said = judge(task, found, SIZES, 10_000)
+    said = judge(task, found, PLAN, 10_000)
     assert (said.trusted, said.verdict) == (True, wanted)
     assert ("--residual-scale" in said.advice) == (tau != 0.5)
 
@@ -190,7 +190,7 @@ def test_one_coefficient_that_is_not_covered_is_named() -> None:
         low[2] += 1.6
         high[2] -= 1.6
     found = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size))
-    said = judge(LOGISTIC, found, SIZES, 10_000)
+    said = judge(LOGISTIC, found, PLAN, 10_000)
     assert found.intervals[0].worst == "x1"
     assert said.trusted is False
 
@@ -206,7 +206,7 @@ def few_of_one(covered: int, streams: int) -> list[StreamResult]:
 
 def test_a_yes_names_the_coefficient_that_it_may_not_hold_for() -> None:
     found = sum_up(LOGISTIC, few_of_one(9, 14), np.zeros(LOGISTIC.size))
-    said = judge(LOGISTIC, found, SIZES, 10_000)
+    said = judge(LOGISTIC, found, PLAN, 10_000)
     assert found.intervals[0].worst_coverage == pytest.approx(9 / 14)
     assert (said.trusted, said.verdict) == (True, "yes, but perhaps not for 'intercept'")
     assert "'intercept' 64.3% (+-12.8%)" in said.reason
@@ -215,7 +215,7 @@ def test_a_yes_names_the_coefficient_that_it_may_not_hold_for() -> None:
 
 def test_a_yes_names_the_coefficient_that_mostly_has_no_interval() -> None:
     found = sum_up(LOGISTIC, few_of_one(40, 40), np.zeros(LOGISTIC.size))
-    said = judge(LOGISTIC, found, SIZES, 10_000)
+    said = judge(LOGISTIC, found, PLAN, 10_000)
     assert (said.trusted, said.verdict) == (True, "yes, but mostly not for 'intercept'")
     assert "'intercept' in 20% of the streams" in said.reason
     assert said.advice != "nothing"
@@ -250,20 +250,20 @@ def test_coefficients_that_have_no_interval_count_against_a_study() -> None:
     assert (found.ready, found.given) == (1, 1 / LOGISTIC.size)
     assert found.rarest_given == 0
     assert found.rarest != "intercept"
-    said = judge(LOGISTIC, found, SIZES, 10_000)
+    said = judge(LOGISTIC, found, PLAN, 10_000)
     assert said.trusted is False
     assert "no intervals yet" in said.verdict
 
 
 def test_few_streams_decide_nothing() -> None:
     found = sum_up(LOGISTIC, results(LOGISTIC, 6, width=1.96), np.zeros(LOGISTIC.size))
-    assert judge(LOGISTIC, found, SIZES, 10_000).trusted is None
+    assert judge(LOGISTIC, found, PLAN, 10_000).trusted is None
 
 
 def test_few_streams_can_show_that_intervals_miss() -> None:
     found = sum_up(LOGISTIC, results(LOGISTIC, 40, width=1.0), np.zeros(LOGISTIC.size))
     assert found.intervals[0].error > LARGEST_ERROR
-    said = judge(LOGISTIC, found, SIZES, 10_000)
+    said = judge(LOGISTIC, found, PLAN, 10_000)
     assert (said.trusted, said.verdict[:3]) == (False, "no:")
 
 
@@ -275,7 +275,7 @@ def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[
         result_of(task, stream(population, Size(records, clients), 1, i)) for i in range(streams)
     ]
     found = sum_up(task, ends, target)
-    said = judge(make_task(study), found, sizes_of(make_task(study), records), records)
+    said = judge(make_task(study), found, plan_of(make_task(study), records), records)
     return said.trusted, f"{said.verdict}: {said.reason}: {said.advice}"
 
 

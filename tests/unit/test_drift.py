@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.reducer import Partition, estimate_of
 from pipeline.release.task import Task
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
 from tests.builders import population, population_target, stream_of, task_of, whole_stream
 
 FLIP, AFTER, CLIENTS, SLOTS = 40, 12, 8, 200

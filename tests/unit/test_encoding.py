@@ -16,15 +16,17 @@ from pipeline.errors import ConfigError, DataError, RangeWarning, RecordError
 from pipeline.learning import PrivateClassifier, StreamClassifier
 from pipeline.library.checking import check_study
 from pipeline.library.lengths import of_sample
+from pipeline.methods import revision_of
 from pipeline.methods import task_of as make_task
-from pipeline.prediction.classifier import LinearClassifier
-from pipeline.records.batches import Batch, BatchEncoder
+from pipeline.prediction.estimators import LinearClassifier
 from pipeline.records.columns import values_of
-from pipeline.records.encode import Encoder, Row, dummy_of
-from pipeline.release.rows import clipped_to_norm
-from pipeline.study import Study, parse_study, revision_of, without_privacy
+from pipeline.records.encoder import Batch, BatchEncoder, Encoder, Row, dummy_of
+from pipeline.release.task import clipped_to_norm
+from pipeline.study.model import Study
 from pipeline.study.reference import KEPT, moments, norms, sample, typical_norm_bound
 from pipeline.study.steps import steps_of
+from pipeline.study.variants import without_privacy
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text, task_of
 
 AMOUNT = "amount = { min = 0, max = 1e6, transform = 'asinh', unit = 100, typical = 2000 }"

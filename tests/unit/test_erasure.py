@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 
-from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import combine, estimate_of
+from pipeline.stream.partition import Partition, differences
 from tests.builders import LogEntry, folded, relogged, sample_log, task_of
 
 TASKS = {

@@ -9,11 +9,16 @@ from scipy.special import expit
 
 import veilstream as vs
 from pipeline.errors import ConfigError, DataError
-from pipeline.estimators.exact import INTERVAL, RECORDS_PER_COEFFICIENT, exact_fit
-from pipeline.estimators.pooled import study_rows, target
+from pipeline.estimators.reference_fit import (
+    INTERVAL,
+    RECORDS_PER_COEFFICIENT,
+    exact_fit,
+    study_rows,
+    target,
+)
 from pipeline.methods import task_of
-from pipeline.records.encode import Arrays
-from pipeline.study import parse_study
+from pipeline.records.encoder import Arrays
+from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests.builders import study_text
 

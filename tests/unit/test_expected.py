@@ -8,15 +8,14 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from pipeline.doctor.streams import Releases, simulated
 from pipeline.estimators.population import Population, even_points
 from pipeline.methods import method_of
-from pipeline.methods.renewable.expected import Windows, expect, noise_size, stages
-from pipeline.methods.renewable.reference import reference_of
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.expected import Windows, expect, noise_size, reference_of, stages
 from pipeline.methods.renewable.solution import noise_of
-from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy import memory
-from pipeline.study import parse_study
+from pipeline.simulate.coverage import Releases, simulated
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text, task_of
 
 
@@ -166,7 +165,7 @@ def test_a_study_that_forgets_expects_no_more_than_it_keeps() -> None:
     forgetting = 'half_life = 2000, of = "records"'
     text = study_text(loss="logistic", p=7, epsilon=0.5, ridge=0.0, records=250)
     kept, fading = (
-        method_of(study).outlook(method_of(study).task(study), 100_000, 4)
+        method_of(study).plan(method_of(study).task(study), 100_000, 4)
         for study in (
             parse_study(text),
             parse_study(text.replace("[privacy]", f"forgetting = {{ {forgetting} }}\n[privacy]")),

@@ -12,8 +12,8 @@ from agents.pace import LOOK_BACK_SECONDS, Pace
 from pipeline.library.forecast import LOOK_BACK, STOPPED_SECONDS, Forecast
 from pipeline.library.table import line, state_of, table
 from pipeline.messages.estimate import EstimateMessage, ProgressMessage
-from pipeline.reducer import combine
-from pipeline.replay.comparing import difference
+from pipeline.stream.merge import combine
+from pipeline.stream.replay import difference
 from tests.builders import folded, sample_log, task_of
 
 TASK = task_of(p=2, records=50)

@@ -26,18 +26,19 @@ from pipeline.library.table import information_line, line
 from pipeline.linalg import pack_upper
 from pipeline.methods.renewable import open as open_side
 from pipeline.methods.renewable import solution
+from pipeline.methods.renewable.client import summarise
+from pipeline.methods.renewable.estimate import estimate_private
 from pipeline.methods.renewable.open import OpenRow, OpenState, estimate_open
-from pipeline.methods.renewable.private_estimate import estimate_private
-from pipeline.methods.renewable.private_state import (
+from pipeline.methods.renewable.state import (
     PrivateState,
     Shape,
 )
-from pipeline.methods.renewable.summarise import summarise
-from pipeline.offline import OfflineRun
-from pipeline.reducer import Partition, combine, differences, estimate_of
 from pipeline.release.model import Model
-from pipeline.study import parse_study
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import combine, estimate_of
+from pipeline.stream.partition import Partition, differences
 from pipeline.study.model import Forgetting
+from pipeline.study_file.load import parse_study
 from tests.builders import (
     LogEntry,
     SeededStream,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import PrivacyError
-from pipeline.privacy import gdp
+from pipeline.privacy import accounting as gdp
 from pipeline.privacy.accounting import total_mu
 from pipeline.privacy.events import Gaussian
 

@@ -24,7 +24,8 @@ from pipeline.backtest.report import report_of, rows_of
 from pipeline.cli.backtest_grid import summary, to_dict
 from pipeline.cli.pool import Pool
 from pipeline.errors import ConfigError, DataError, NumericError
-from pipeline.study import parse_study, with_keys
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 from tests.sites import study_text as sites_text
 
@@ -438,12 +439,12 @@ def test_coverage_is_judged_over_draws_by_their_error(grid: GridResult) -> None:
         return dataclasses.replace(grid, cells=(Cell(cell.setting, runs, cell.open),))
 
     def warned(*coverage: float) -> bool:
-        return any("draws of the noise" in text for text in advise(of(*coverage)).warnings)
+        return any("of all records" in text for text in advise(of(*coverage)).warnings)
 
     assert warned(0.5, 0.52)
     assert not warned(0.5, 0.9)
     assert not warned(0.95, 0.97)
-    assert not any("contain the fit" in text for text in advise(of(0.5)).warnings)
+    assert not any("of all records" in text for text in advise(of(0.5)).warnings)
 
 
 def narrowest(grid: GridResult) -> int:
@@ -497,9 +498,9 @@ def test_the_report_is_one_file_that_asks_for_nothing(grid: GridResult) -> None:
     words = " ".join(page.words)
     assert "<b>mine</b>.csv" in words
     assert "b" not in page.tags
-    # two axes with two pictures each, scores and coefficients over time, clipping
+    # two axes with two pictures each, scores and coefficients over time
     shown = sum(any("width" in p.means for p in grid.cells) for _ in grid.axes)
-    assert page.tags.count("svg") == 2 + shown + 3
+    assert page.tags.count("svg") == 2 + shown + 2
     for cell in grid.cells:
         mean = cell.means["balanced_accuracy"]
         assert f"{mean.value:.4g} ± {mean.error:.1g}" in words

@@ -9,8 +9,10 @@ import pytest
 from pipeline.errors import StateError
 from pipeline.messages.estimate import write_estimate
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer, Snapshot, combine, differences, start_is_over
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import combine, start_is_over
+from pipeline.stream.partition import Partition, Snapshot, differences
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, folded, relogged, sample_log, study_text
 
 TASK = task_of(parse_study(study_text(p=2, records=8)))

@@ -8,7 +8,7 @@ from agents.meters import Meters
 from pipeline.errors import PayloadError
 from pipeline.messages.envelope import DeadLetter, rfc3339
 from pipeline.messages.estimate import ProgressMessage
-from pipeline.reducer.partition import Head
+from pipeline.stream.partition import Head
 from tests.page.shown import Stream
 
 

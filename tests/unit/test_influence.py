@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from pipeline.linalg import pack_upper
-from pipeline.messages.form import form_of
-from pipeline.methods import server_of
-from pipeline.methods.renewable.influence import OPEN, influence, largest_move
-from pipeline.methods.renewable.private_estimate import estimate_private
-from pipeline.methods.renewable.reference import reference_of
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import parse_study
+from pipeline.methods import revision_of, server_of
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.estimate import estimate_private
+from pipeline.methods.renewable.expected import reference_of
+from pipeline.methods.renewable.plan import OPEN, influence, largest_move
+from pipeline.release.task import form_of
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import study_text
 
@@ -20,7 +20,8 @@ KINDS = [{"loss": "logistic"}, {"loss": "gdwd"}]
 
 
 def task_of(**settings: object) -> RenewableTask:
-    return RenewableTask(parse_study(study_text(p=3, records=100, **settings)))  # type: ignore[arg-type]
+    study = parse_study(study_text(p=3, records=100, **settings))  # type: ignore[arg-type]
+    return RenewableTask(study, revision_of(study))
 
 
 def moved(

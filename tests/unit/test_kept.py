@@ -9,7 +9,7 @@ import veilstream as vs
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import kept_of
 from pipeline.library.table import intervals_table, target_line
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 

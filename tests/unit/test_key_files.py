@@ -21,10 +21,10 @@ from infra.keyring import (
 from pipeline.errors import ConfigError
 from pipeline.methods import task_of
 from pipeline.privacy.randomness import SecureStream
-from pipeline.releasing import release_of
 from pipeline.settings import Settings
-from pipeline.study import parse_study
-from pipeline.trust.keys import Pair
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
+from pipeline.trust.crypto import Pair
 from tests.stage import study_text
 from tests.trusted import TRUST, World
 

@@ -15,11 +15,13 @@ from pipeline.cli.design import design
 from pipeline.errors import ConfigError
 from pipeline.library.checking import warnings_of
 from pipeline.methods import server_of, task_of
-from pipeline.reducer import OFFLINE, Partition, Reducer, differences
+from pipeline.release.budget import above_share, least_clients, most_releases, standstill
 from pipeline.release.model import Model, round_model
-from pipeline.release.share import above_share, least_clients, most_releases, standstill
 from pipeline.release.task import Task
-from pipeline.study import Study, load_study, parse_study
+from pipeline.stream.fold import OFFLINE, Reducer
+from pipeline.stream.partition import Partition, differences
+from pipeline.study.model import Study
+from pipeline.study_file.load import load_study, parse_study
 from tests.builders import LogEntry
 from tests.stage import study_text
 from tests.trusted import TRUST, World

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.privacy.channel import Channel
-from pipeline.privacy.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
+from pipeline.privacy.mechanism import Channel, GaussianMechanism, LaplaceMechanism, Mechanism
 from tests.compliance.mechanisms import CHECKS
 
 MECHANISMS: dict[str, Mechanism] = {

@@ -13,21 +13,24 @@ from scipy import stats
 from pipeline.errors import PrivacyError
 from pipeline.linalg import upper_is_diagonal
 from pipeline.messages.release import seal
-from pipeline.methods.renewable.client import query_of
-from pipeline.methods.renewable.summarise import summarise_bounded
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.privacy import channel, gdp
-from pipeline.privacy.channel import INTEGER_LIMIT, Channel
-from pipeline.privacy.discrete_gaussian import DiscreteGaussian
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
+from pipeline.methods.renewable.client import RenewableTask, query_of, summarise_bounded
+from pipeline.privacy import accounting as gdp
+from pipeline.privacy import mechanism as channel
 from pipeline.privacy.events import Gaussian, NonPrivate, Pure
-from pipeline.privacy.mechanisms import GaussianMechanism, LaplaceMechanism, Simulation
-from pipeline.privacy.randomness import SecureStream
-from pipeline.privacy.simulation import SeededStream as Simulated
-from pipeline.privacy.simulation import SimulatedGaussian
-from pipeline.reducer import Partition, Reducer
+from pipeline.privacy.mechanism import (
+    INTEGER_LIMIT,
+    Channel,
+    GaussianMechanism,
+    LaplaceMechanism,
+    Simulation,
+)
+from pipeline.privacy.randomness import SecureStream, SimulatedGaussian
+from pipeline.privacy.randomness import SeededStream as Simulated
+from pipeline.privacy.samplers import DiscreteGaussian, DiscreteLaplace
 from pipeline.release.model import start_model
 from pipeline.release.privatise import Answer, privatise
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition
 from pipeline.types import Integers
 from tests.builders import LogEntry, SeededStream, simulate, some_model, task_of
 from tests.neighbours import cost_of, first_deviation

@@ -7,9 +7,9 @@ import pytest
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import memory
-from pipeline.privacy.channel import gaussian
+from pipeline.privacy.mechanism import gaussian
 from pipeline.privacy.memory import COEFFICIENTS, Chain, advanced, empty_rows
-from pipeline.releasing import Standing
+from pipeline.stream.release import Standing
 from tests.by_formula import C, covariance_of_chain
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer
-from pipeline.reducer.head import Progress
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition, Progress
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged, sample_log, study_text
 
 TASK = task_of(parse_study(study_text(p=9, records=8)))

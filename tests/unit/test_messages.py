@@ -13,17 +13,22 @@ from pipeline.errors import ConfigError, NumericError, PayloadError
 from pipeline.estimators.estimate import Estimate
 from pipeline.library.results import Result
 from pipeline.messages import envelope
-from pipeline.messages.composing import Provenance, coefficients_of, compose
-from pipeline.messages.estimate import read_estimate, write_estimate
+from pipeline.messages.estimate import (
+    Provenance,
+    coefficients_of,
+    compose,
+    read_estimate,
+    write_estimate,
+)
 from pipeline.messages.model import read_model, write_model
-from pipeline.messages.spends import read_spends
+from pipeline.messages.spend import read_spends
 from pipeline.messages.topics import Topics, retention_ms
 from pipeline.methods.renewable import open as open_side
 from pipeline.methods.renewable import solution
-from pipeline.reducer import combine, estimate_of
 from pipeline.release.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, round_model, start_model
-from pipeline.replay.comparing import difference
-from pipeline.study import parse_study
+from pipeline.stream.merge import combine, estimate_of
+from pipeline.stream.replay import difference
+from pipeline.study_file.load import parse_study
 from tests.builders import folded, sample_log, some_model, study_text, task_of
 
 TASK = task_of(p=2, records=30, maximum=1000.0)

@@ -11,11 +11,13 @@ import pytest
 from pipeline.backtest import Options
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, method_of, server_of, task_of
-from pipeline.methods.checks import CHECKS, Case, windows_of
-from pipeline.methods.renewable import private_state
-from pipeline.privacy import copies, sensitivity
-from pipeline.records.encode import Arrays
-from pipeline.study import parse_study, without_privacy
+from pipeline.methods.noisy_copies import accounting as copies
+from pipeline.methods.renewable import state as private_state
+from pipeline.privacy import sensitivity
+from pipeline.records.encoder import Arrays
+from pipeline.simulate.method_checks import CHECKS, Case, windows_of
+from pipeline.study.variants import without_privacy
+from pipeline.study_file.load import parse_study
 from tests import ages, sgd, sites
 from tests.builders import study_text
 
@@ -116,7 +118,7 @@ def test_every_method_of_the_registry_is_checked() -> None:
 @pytest.mark.parametrize(("kind", "name"), NAMES, ids=["-".join(pair) for pair in NAMES])
 def test_a_study_without_privacy_has_a_stream_or_says_why_not(kind: str, name: str) -> None:
     opened = without_privacy(parse_study(STUDIES[kind][name]()))
-    if method_of(opened).no_open:
+    if method_of(opened).spec.needs_noise:
         with pytest.raises(ConfigError, match="without privacy"):
             Options(without_privacy=True).study_of(opened)
         with pytest.raises(ConfigError, match="without noise"):

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import pipeline
+from pipeline.backtest.beside import tasks_beside
+from pipeline.backtest.options import Options
 from pipeline.errors import ConfigError
-from pipeline.methods import OFFLINE, load
+from pipeline.methods import OFFLINE, load, require_live, revision_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import offline_method
-from pipeline.records.encode import stack
-from pipeline.study import parse_study, require_live
+from pipeline.records.encoder import stack
+from pipeline.release.task import form_of
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 from tests.published import KEYS, NOISED, rows_by_client, sample, task_of, text_of
 
@@ -41,7 +44,7 @@ def test_a_room_is_loaded_for_its_own_studies_alone() -> None:
         "import sys\n"
         "from pipeline.cli.main import cli\n"
         "import pipeline.cli.fit, pipeline.cli.backtest, pipeline.cli.study\n"
-        "from pipeline.study import parse_study\n"
+        "from pipeline.study_file.load import parse_study\n"
         "from tests.builders import study_text\n"
         "parse_study(study_text())\n"
         "print([name for name in sys.modules if name.startswith('pipeline.methods.published')])\n"
@@ -92,9 +95,19 @@ def test_the_same_study_can_be_had_with_each_method(kind: str) -> None:
     # numbers have no such method
     numbers = parse_study(study_text(loss="linear", private=False))
     with pytest.raises(ConfigError, match=rf'--beside {kind}: estimator\.loss: kind = "{kind}"'):
-        load(kind).beside(numbers, 0)
+        tasks_beside(numbers, Options(beside=(kind,)))
 
 
 def test_every_kind_of_the_registry_is_tested() -> None:
     assert list(KEYS) == list(OFFLINE)
     assert all(parse_study(text_of(kind)).estimator.kind == kind for kind in KEYS)
+
+
+def test_the_registry_hands_a_task_its_revision_and_one_that_only_plans_has_no_release() -> None:
+    study = parse_study(study_text())
+    task = make_task(study)
+    assert int(form_of(task).blank["revision"][0]) == int.from_bytes(
+        bytes.fromhex(revision_of(study)), "little"
+    )
+    with pytest.raises(ValueError, match="task_of"):
+        form_of(type(task)(study))

@@ -9,13 +9,21 @@ import numpy as np
 import pytest
 
 from pipeline.errors import PayloadError
-from pipeline.messages.model import read_model, write_model
-from pipeline.messages.newest import OFTEN, OLDEST, SPARE, Newest, is_possible
+from pipeline.messages.model import (
+    OFTEN,
+    OLDEST,
+    SPARE,
+    Newest,
+    is_possible,
+    read_model,
+    write_model,
+)
 from pipeline.messages.release import header_of
-from pipeline.reducer import Partition, Reducer
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT, Model, Part
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
 from tests.builders import LogEntry, SeededStream, some_model, task_of
 
 AGED = 'half_life = 600, of = "records"'

@@ -24,8 +24,8 @@ from benchmarks.papers.noisy_infembler import (
     start,
     step,
 )
-from pipeline.methods.noisy_mle.infembler import stretched
-from pipeline.privacy.copies import Promise, least_scale, of_linear, of_logistic
+from pipeline.methods.noisy_copies.accounting import Promise, least_scale, of_linear, of_logistic
+from pipeline.methods.noisy_copies.infembler import stretched
 
 #: Reference values have ten digits.
 DIGITS = 1e-9

@@ -11,16 +11,17 @@ from pipeline.errors import ConfigError, StateError
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.noisy_mle import guards, solving
-from pipeline.methods.noisy_mle.facts import largest_move, least_records
-from pipeline.methods.noisy_mle.rows import FIRST, Shape
-from pipeline.methods.noisy_mle.state import KEPT, SiteState, epochs_of
-from pipeline.offline import OfflineRecord, OfflineRun
-from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer
+from pipeline.methods.noisy_mle import estimate as solving
+from pipeline.methods.noisy_mle import robust as guards
+from pipeline.methods.noisy_mle.plan import largest_move, least_records
+from pipeline.methods.noisy_mle.state import FIRST, KEPT, Shape, SiteState, epochs_of
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRecord, OfflineRun
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from tests.sites import SPREAD, TRUTH, name_of, run, study_text, task_of, truth_in, window
 
 SHAPE = Shape(3, 1)

@@ -9,8 +9,8 @@ from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.linalg import floor_eigenvalues, pack_upper, sandwich, solve_positive
 from pipeline.methods import method_of
 from pipeline.methods.renewable import open as open_side
+from pipeline.methods.renewable.client import local_fit, summarise
 from pipeline.methods.renewable.open import OpenRow, OpenState, estimate_open
-from pipeline.methods.renewable.summarise import local_fit, summarise
 from pipeline.release.task import Task
 from tests.builders import oracle, simulate, task_of
 
@@ -303,5 +303,5 @@ def test_an_open_study_hears_of_sums_that_keep_early_curvatures(
     settings: dict[str, object], *, told: bool
 ) -> None:
     task = task_of(**settings)  # type: ignore[arg-type]
-    words = " ".join(method_of(task.study).warnings(task))
+    words = " ".join(method_of(task.study).plan(task, 10_000, 4).warnings)
     assert ("early models" in words) == told

@@ -15,21 +15,28 @@ from benchmarks.papers import ldp_sgd_insurance as insured
 from benchmarks.papers import ldp_sgd_tables as tables
 from benchmarks.papers.cells import judged, mean_cell
 from benchmarks.papers.ldp_sgd import RESULTS, TITLES, replace_rows
+from benchmarks.papers.ldp_sgd_batches import batch_means
 from benchmarks.papers.ldp_sgd_clipping import THRESHOLDS, limits
 from benchmarks.papers.ldp_sgd_curved import over_deviation
 from benchmarks.papers.ldp_sgd_methods import online, scaling
-from benchmarks.papers.ldp_sgd_models import EXPECTILE, LINEAR, LOGISTIC, Model, weights_of
+from benchmarks.papers.ldp_sgd_models import (
+    EXPECTILE,
+    LINEAR,
+    LOGISTIC,
+    SIZE,
+    Model,
+    weights_of,
+)
 from benchmarks.papers.ldp_sgd_runs import check, edges_of, replications
 from benchmarks.papers.ldp_sgd_several import local_sgd
 from benchmarks.papers.ldp_sgd_tables import rooted
 from benchmarks.papers.ldp_sgd_walk import Chunk, Setting, Walk
-from pipeline.methods.ldp_sgd.batch_means import batch_means
 
 
 @pytest.mark.parametrize("setting", [
     Setting(1.0), Setting(math.inf), Setting(1.0, burn_in=625), Setting(2.0, model=LOGISTIC),
 ], ids=["noise", "none", "short burn-in", "logistic"])  # fmt: skip
-def test_sums_and_online_batches_of_many_replications_are_those_of_a_path(setting: Setting) -> None:
+def test_sums_of_many_replications_are_those_of_a_path(setting: Setting) -> None:
     # both add up to 10^4 numbers in orders of their own
     assert check(setting, 5000, seed=1) < 1e-11
 
@@ -42,6 +49,22 @@ def test_batch_means_from_edges_are_those_of_the_whole_path() -> None:
     assert_allclose(found.batches, np.diag(batch_means(path, 0.501)), rtol=1e-9)
     _, half = online(found, np.random.default_rng(0))
     assert_allclose(half(0.95), 1.959964 * np.sqrt(found.online / 7000), rtol=1e-6)
+    # by the definition: batch m begins with record floor(m^(2 / (1 - alpha))), counted from 1
+    total, places, mean = np.zeros(SIZE), 0, path.mean(axis=0)
+    starts = [math.floor(m ** (2 / 0.499)) - 1 for m in range(1, 10)]
+    for first, last in zip(starts, [*starts[1:], len(path)], strict=True):
+        parts = path[first : min(last, len(path))]
+        place = np.arange(1, len(parts) + 1)
+        total += ((parts.cumsum(axis=0) - place[:, None] * mean) ** 2).sum(axis=0)
+        places += int(place.sum())
+    assert_allclose(found.online, total / places, rtol=1e-6)
+
+
+def test_batch_means_of_a_white_path_have_its_variance() -> None:
+    path = np.random.default_rng(3).normal(0, [1.0, 2.0, 0.5], (200_000, 3))
+    found = np.diag(batch_means(path, 0.501))
+    # 21 batches: a chi-square with 21 degrees of freedom over 21
+    assert np.all(np.abs(found / [1, 4, 0.25] - 1) < 4 * math.sqrt(2 / 21))
 
 
 def test_late_points_are_the_iterates_of_that_long_ago() -> None:

@@ -15,16 +15,16 @@ from pipeline.cli.main import cli
 from pipeline.errors import ConfigError, DataError
 from pipeline.learning import StreamRegressor
 from pipeline.methods import task_of as make_task
-from pipeline.methods.ldp_sgd.client import query_of
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.offline import OfflineRun
-from pipeline.privacy import gdp
-from pipeline.records.encode import Encoder, Row
-from pipeline.reducer import Partition, Reducer
+from pipeline.methods.ldp_sgd.client import GradientTask, bounded_gradients, query_of
+from pipeline.privacy import accounting as gdp
+from pipeline.records.encoder import Encoder, Row
 from pipeline.release.privatise import privatise
-from pipeline.releasing import release_of
-from pipeline.study import Study, parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, SeededStream
 from tests.builders import study_text as renewable
 from tests.sgd import TRUTH, drawn, rows_of, study_text, task_of_text

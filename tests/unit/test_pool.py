@@ -53,6 +53,19 @@ def test_a_process_that_is_killed_takes_its_own_call_with_it(jobs: int) -> None:
     assert others == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_a_process_that_dies_between_two_calls_is_replaced() -> None:
+    outcomes = Pool(1)(operator.call, [(os.getpid,), (math.sqrt, 4.0), (math.sqrt, 9.0)])
+    _, pid = next(outcomes)
+    os.kill(int(pid), signal.SIGKILL)
+    while multiprocessing.active_children():
+        time.sleep(0.01)
+    time.sleep(0.2)  # its executor has seen it
+    (_, lost), (_, root) = outcomes
+    assert "SIGKILL" in str(lost)
+    assert root == 3.0
+    assert multiprocessing.active_children() == []
+
+
 def test_where_every_process_is_killed_there_is_an_end() -> None:
     assert [type(one) for one in found(2, *[DEATH] * 5)] == [VeilstreamError] * 5
 
@@ -67,7 +80,7 @@ def test_errors_of_a_call_are_its_own() -> None:
 def test_an_error_that_nobody_expects_is_raised_with_its_place() -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         found(2, (divmod, 1, 0), (time.sleep, 60.0))
-    assert "in _serve" in raised.value.__notes__[0]
+    assert "in _process_worker" in str(raised.value.__cause__)
     assert multiprocessing.active_children() == []
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from pipeline.backtest import backtest
-from pipeline.doctor.streams import simulated
 from pipeline.errors import DataError, NumericError
-from pipeline.estimators.objective import Rows
-from pipeline.estimators.pooled import TOLERANCE, pooled_fit, study_rows, target
 from pipeline.estimators.population import Population, target_of
+from pipeline.estimators.reference_fit import TOLERANCE, Rows, pooled_fit, study_rows, target
 from pipeline.losses import GeneralisedDWD, Linear, Logistic
-from pipeline.records.encode import stack
-from pipeline.study import parse_study, read_study, with_keys
+from pipeline.records.encoder import stack
+from pipeline.simulate.coverage import simulated
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study, read_study
 from tests.builders import simulate
 from tests.builders import study_text as renewable
 from tests.sgd import drawn, rows_of, task_of

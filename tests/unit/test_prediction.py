@@ -26,23 +26,21 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, get_scorer, roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
-from pipeline.cli.shuttle import Shuttle
+from pipeline.cli.demonstrations import Shuttle
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.learning import StreamClassifier
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.messages.schemas import schema
 from pipeline.methods import task_of as make_task
-from pipeline.offline import OfflineRun
-from pipeline.prediction.classifier import LinearClassifier
-from pipeline.prediction.records import predict_records
-from pipeline.prediction.scores import Confusion
-from pipeline.records.encode import Encoder, stack
-from pipeline.records.features import Features
-from pipeline.records.response import ClassResponse
+from pipeline.prediction.estimators import LinearClassifier
+from pipeline.prediction.scores import Confusion, predict_records
+from pipeline.records.encoder import Encoder, stack
+from pipeline.records.features import ClassResponse, Features
 from pipeline.release.task import Task
-from pipeline.study import load_study, parse_study
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study.data_tables import Feature
+from pipeline.study_file.load import load_study, parse_study
 from producers.sources import heldout
 from tests.builders import rows_of, simulate, study_text, task_of
 

@@ -10,12 +10,14 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import StateError
 from pipeline.linalg import pack_upper
-from pipeline.methods.renewable import private_estimate, solution
-from pipeline.methods.renewable.private_estimate import estimate_private
-from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable import estimate as private_estimate
+from pipeline.methods.renewable import solution
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.estimate import estimate_private
+from pipeline.methods.renewable.state import PrivateBatch, PrivateState, Shape
 from pipeline.privacy import memory
-from pipeline.reducer import differences, estimate_of
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import differences
 from tests.builders import (
     SeededStream,
     folded,

@@ -11,14 +11,13 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import PrivacyError
 from pipeline.linalg import upper_is_diagonal
-from pipeline.messages.form import identity
 from pipeline.messages.release import read, seal
-from pipeline.methods.renewable.client import open_query_of, query_of
-from pipeline.methods.renewable.summarise import summarise, summarise_bounded
+from pipeline.methods.renewable.client import open_query_of, query_of, summarise, summarise_bounded
 from pipeline.privacy import memory
-from pipeline.privacy.channel import slack
-from pipeline.privacy.discrete_gaussian import DiscreteGaussian
+from pipeline.privacy.mechanism import slack
 from pipeline.privacy.randomness import SecureStream
+from pipeline.privacy.samplers import DiscreteGaussian
+from pipeline.release.form import identity
 from pipeline.release.privatise import Answer, OpenAnswer, Parts, Place, disclose, privatise
 from tests.builders import SeededStream, simulate, some_model, task_of
 from tests.neighbours import cost_of, first_deviation

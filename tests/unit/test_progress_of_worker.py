@@ -22,8 +22,9 @@ from pipeline.errors import NumericError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged, sample_log, study_text
 
 TASK = task_of(parse_study(study_text(p=1, records=8)))

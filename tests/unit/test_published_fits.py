@@ -12,22 +12,21 @@ from numpy.testing import assert_allclose
 from pipeline.errors import ConfigError, NumericError, PrivacyError, VeilstreamError
 from pipeline.learning import StreamClassifier
 from pipeline.losses import GeneralisedDWD
-from pipeline.methods import OFFLINE
+from pipeline.methods import OFFLINE, revision_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.published.message_noise import MessageNoise
-from pipeline.methods.published.offline import (
+from pipeline.methods.published.fits import (
+    Records,
+    Ridge,
     federated_fit,
     majorised_fit,
     pooled_fit,
     undamped_iterates,
 )
-from pipeline.methods.published.online import OnlineFit, TrustedOnlineFit
-from pipeline.methods.published.private_online import PrivateOnlineFit
-from pipeline.methods.published.records import Records, Ridge
-from pipeline.methods.published.trusted_noise import GaussianNoise, LaplaceNoise
-from pipeline.offline import OfflineRun
-from pipeline.prediction.classifier import LinearClassifier
-from pipeline.study import parse_study, revision_of
+from pipeline.methods.published.noise import GaussianNoise, LaplaceNoise, MessageNoise
+from pipeline.methods.published.online import OnlineFit, PrivateOnlineFit, TrustedOnlineFit
+from pipeline.prediction.estimators import LinearClassifier
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import oracle, rows_of, study_text
 from tests.published import (

@@ -13,15 +13,20 @@ from scipy import stats
 from benchmarks.papers.given_noise import GivenNoise
 from pipeline.errors import DataError, PrivacyError
 from pipeline.losses import GeneralisedDWD
-from pipeline.methods.published.message_noise import MessageNoise, normal_symmetric
-from pipeline.methods.published.online import ClassBalance, OnlineFit, TrustedOnlineFit
-from pipeline.methods.published.private_online import PrivateOnlineFit
-from pipeline.methods.published.records import Records, Ridge
-from pipeline.methods.published.trusted_noise import (
+from pipeline.methods.published.fits import Records, Ridge
+from pipeline.methods.published.noise import (
     GaussianNoise,
     LaplaceNoise,
+    MessageNoise,
     determinant_loss,
     least_stabiliser,
+    normal_symmetric,
+)
+from pipeline.methods.published.online import (
+    ClassBalance,
+    OnlineFit,
+    PrivateOnlineFit,
+    TrustedOnlineFit,
 )
 from tests.builders import simulate
 

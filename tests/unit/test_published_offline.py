@@ -12,14 +12,15 @@ from scipy import optimize, stats
 from pipeline.errors import DataError, NumericError
 from pipeline.linalg import sandwich
 from pipeline.losses import GeneralisedDWD, Logistic, Loss
-from pipeline.methods.published.offline import (
+from pipeline.methods.published.fits import (
+    Records,
+    Ridge,
     federated_fit,
     majorised_fit,
     objective_of,
     pooled_fit,
     undamped_iterates,
 )
-from pipeline.methods.published.records import Records, Ridge
 from tests.builders import simulate
 
 PAPER_LOSS = GeneralisedDWD(1.0, 0.01, ramp="symmetric")

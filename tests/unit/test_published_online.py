@@ -9,9 +9,8 @@ from scipy import stats
 
 from pipeline.errors import DataError, NumericError
 from pipeline.losses import GeneralisedDWD, Logistic, Loss
-from pipeline.methods.published.offline import federated_fit, pooled_fit
+from pipeline.methods.published.fits import Records, Ridge, federated_fit, pooled_fit, sums_at
 from pipeline.methods.published.online import FIRST_ROUNDS, ClassBalance, OnlineFit
-from pipeline.methods.published.records import Records, Ridge, sums_at
 from tests.builders import simulate
 
 PAPER_LOSS = GeneralisedDWD(1.0, 0.01, ramp="symmetric")

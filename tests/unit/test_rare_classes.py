@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.doctor.streams import Releases, simulated
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population
 from pipeline.library.checking import check_study
@@ -18,10 +17,13 @@ from pipeline.library.lengths import of_sample
 from pipeline.library.plan_words import classes
 from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
-from pipeline.methods.renewable.design import COUNTS_PLANNED, MOST_COUNTS, records_until
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import Windows
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import Study, parse_study, with_keys
+from pipeline.methods.renewable.plan import COUNTS_PLANNED, MOST_COUNTS, records_until
+from pipeline.simulate.coverage import Releases, simulated
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 RECORDS, CLIENTS, STREAMS = 4_000, 5, 4
@@ -69,7 +71,7 @@ def test_numbers_have_no_share() -> None:
 def test_no_size_of_a_plan_is_below_that_of_the_counts(share: float) -> None:
     task = task_of(study_with(share, ridge=0.3))
     assert isinstance(task, RenewableTask)
-    found = method_of(task.study).outlook(task, RECORDS, CLIENTS)
+    found = method_of(task.study).plan(task, RECORDS, CLIENTS)
     assert task.update_channels.counts is not None
     assert found.classes is not None
     assert found.first is not None
@@ -127,7 +129,7 @@ def test_streams_whose_counts_are_hidden_say_so() -> None:
 def test_what_is_assumed_is_said() -> None:
     for typical, said in ((None, "0.5 of the records"), (0.9, "0.1 of the records")):
         study = study_with(typical)
-        outlook = method_of(study).outlook(task_of(study), RECORDS, CLIENTS)
+        outlook = method_of(study).plan(task_of(study), RECORDS, CLIENTS)
         assert said in classes(outlook, study)
         found = check_study(study)["intervals"]
         assert isinstance(found, dict)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.messages.form import identity
 from pipeline.methods import task_of
-from pipeline.reducer import OFFLINE, Partition, Reducer, differences
+from pipeline.release.form import identity
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.stream.fold import OFFLINE, Reducer
+from pipeline.stream.partition import Partition, differences
+from pipeline.study_file.load import parse_study
 from producers.counted import TOO_MANY, Counted
 from tests.builders import LogEntry, folded, relogged, sample_log, study_text
 

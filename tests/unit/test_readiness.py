@@ -11,12 +11,12 @@ import pytest
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.readiness import known_curvature
 from pipeline.methods.renewable.solution import Solution, bread_of
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Encoder, Row
-from pipeline.study import parse_study
+from pipeline.records.encoder import Encoder, Row
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_marks
-from pipeline.messages.form import identity
-from pipeline.messages.incoming import SEQ_LIMIT, Decoder
-from pipeline.messages.release import MAX_RELEASE_BYTES, read
-from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
-from pipeline.reducer.fold import LATEST
+from pipeline.messages.release import MAX_RELEASE_BYTES, SEQ_LIMIT, Decoder, read
+from pipeline.release.form import identity
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_LIMIT
 from pipeline.release.task import Task
+from pipeline.stream.fold import LATEST, Reducer
+from pipeline.stream.merge import combine, estimate_of
+from pipeline.stream.partition import Partition, differences
 from tests.builders import (
     LogEntry,
     SeededStream,

@@ -11,14 +11,13 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from pipeline.errors import NumericError
-from pipeline.estimators.objective import Rows
-from pipeline.estimators.pooled import pooled_fit
+from pipeline.estimators.reference_fit import Rows, pooled_fit
 from pipeline.losses import Linear, Loss, Poisson
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.methods.renewable.summarise import summarise_bounded
-from pipeline.offline import OfflineRun
+from pipeline.methods.renewable.client import summarise_bounded
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
+from pipeline.stream.in_process import OfflineRun
 from tests.builders import cut, regression_stream, rows_of, task_of
 
 LINEAR, POISSON = np.array([0.1, 0.3, -0.2, 0.15]), np.array([0.8, 0.3, -0.2, 0.1])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.study import TEMPLATE, parse_study
+from pipeline.study_file.edit import TEMPLATE
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 LINEAR = study_text(p=2, loss="linear", least=0.0, most=100.0)

@@ -19,16 +19,13 @@ from pipeline.errors import ConfigError, DataError, NumericError, RecordError
 from pipeline.learning import StreamClassifier, StreamRegressor
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.methods import task_of as make_task
-from pipeline.offline import run_windows
-from pipeline.prediction.classifier import LinearClassifier
-from pipeline.prediction.files import load_model
-from pipeline.prediction.records import predict_records
-from pipeline.prediction.regressor import LinearRegressor
-from pipeline.prediction.scores import Errors
-from pipeline.records.encode import Encoder
-from pipeline.reducer import differences
+from pipeline.prediction.estimators import LinearClassifier, LinearRegressor, load_model
+from pipeline.prediction.scores import Errors, predict_records
+from pipeline.records.encoder import Encoder
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.stream.in_process import run_windows
+from pipeline.stream.partition import differences
+from pipeline.study_file.load import parse_study
 from tests.builders import cut, study_text, task_of
 
 # short streams and far values on purpose: test_warnings is about what is said of them

@@ -1,4 +1,4 @@
-"""Replays without Kafka: ranges, order, rhythm, what may differ, interruption at any record."""
+"""Replays without Kafka: ranges, order, rhythm, what may differ."""
 
 from __future__ import annotations
 
@@ -13,35 +13,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import ConfigError, RecordError, StateError
+from pipeline.errors import ConfigError, RecordError
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import header_of
 from pipeline.messages.topics import is_of_a_study
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.spec import Path
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Row
+from pipeline.records.encoder import Row
 from pipeline.records.values import parse_rfc3339, time_of
-from pipeline.reducer import Partition, Reducer, combine
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
-from pipeline.replay.comparing import difference
-from pipeline.replay.ranges import (
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.stream.replay import (
+    REASONS,
+    SERVER_SIDE,
     Extent,
     Moment,
     Offsets,
+    Replay,
     Rhythm,
     Span,
+    altered,
     check_order,
+    difference,
+    in_order,
     parse_bound,
+    parse_change,
+    parse_forgetting,
     parse_rhythm,
     resolve,
 )
-from pipeline.replay.run import Replay, in_order
-from pipeline.replay.saved import Saved
-from pipeline.replay.what_if import REASONS, SERVER_SIDE, altered, parse_change, parse_forgetting
-from pipeline.study import Study, parse_study
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, study_text, task_of
 from tests.sgd import study_text as sgd_text
 from tests.wire import edited
@@ -153,16 +160,10 @@ def test_partitions_merge_by_time_and_keep_their_own_order(pairs: list[tuple[int
     streams: dict[int, list[LogEntry]] = {n: [] for n in range(4)}
     for number, time in pairs:
         streams[number].append(LogEntry(len(streams[number]), b"", b"", time))
-    merged = list(in_order(streams, {}))
+    merged = list(in_order(streams))
     assert [item[:3] for item in merged] == sorted(item[:3] for item in merged)
     for number, records in streams.items():
         assert [item[3] for item in merged if item[1] == number] == records
-    # in two parts, as after an interruption: the clocks carry over
-    for cut in range(0, len(merged), 7):
-        clocks = {number: time for time, number, *_ in merged[:cut]}
-        done = [sum(item[1] == n for item in merged[:cut]) for n in range(4)]
-        rest = {n: streams[n][done[n] :] for n in range(4)}
-        assert list(in_order(rest, clocks)) == merged[cut:]
 
 
 # --- what may differ -----------------------------------------------------------------------
@@ -187,7 +188,7 @@ def test_every_key_of_a_study_may_differ_or_is_refused_with_a_reason() -> None:
     keys += keys_of(msgspec.inspect.type_info(Path), "estimator.path.")
     assert "estimator.path.eta0" in keys
     own = method_of(study)
-    allowed = {*SERVER_SIDE, *own.server_side}
+    allowed = {*SERVER_SIDE, *own.spec.server_keys}
     assert allowed <= set(keys)
     inside = {key for key in keys if key.startswith("estimator.forgetting.")}
     for key in set(keys) - allowed - inside:
@@ -196,7 +197,7 @@ def test_every_key_of_a_study_may_differ_or_is_refused_with_a_reason() -> None:
         assert "no such key" not in str(caught.value)
     with pytest.raises(ConfigError, match="levle: unknown key"):
         altered(study, {"levle": 0.9})
-    assert REASONS.keys() | own.client_side.keys() <= set(keys)
+    assert REASONS.keys() <= set(keys)
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -224,7 +225,7 @@ def test_what_may_differ_changes_no_release(kind: str) -> None:
         made = sgd_text(records=50, name="x").replace('mechanism = "discrete-gaussian"', words)
         task = make_task(parse_study(made))
     rows = _rows(task, np.random.default_rng(1))
-    own = method_of(task.study).server_side
+    own = method_of(task.study).spec.server_keys
     tried = {key for changes in CHANGES.values() for key in changes}
     assert own.keys() | SERVER_SIDE.keys() <= tried
 
@@ -327,34 +328,6 @@ def lines_of(replay: Replay, entries: list[LogEntry]) -> list[bytes]:
     return [write_estimate(m) for m in replay.run({0: iter(entries[start:])})]
 
 
-@pytest.mark.parametrize("rhythm", [Rhythm(releases=7), Rhythm(milliseconds=4000)])
-def test_a_replay_that_is_interrupted_anywhere_gives_the_same_lines(
-    log: tuple[Task, list[LogEntry]], rhythm: Rhythm
-) -> None:
-    task, entries = log
-    whole = lines_of(replay_of(task, entries, rhythm), entries)
-    assert len(whole) >= 8
-    for cut in range(0, RELEASES, 9):
-        first = replay_of(task, entries, rhythm)
-        lines: list[bytes] = []
-        with pytest.raises(StopError):
-            lines.extend(write_estimate(m) for m in first.run({0: stopping(entries[:cut])}))
-        saved = Saved.of(first, {"a": "b"}, written=3, estimates=len(lines))
-        again = Saved.decode(saved.encode(), {"a": "b"}, frozenset())
-        second = replay_of(task, entries, rhythm)
-        again.restore(second)
-        assert lines + lines_of(second, entries) == whole, cut
-
-
-class StopError(Exception):
-    pass
-
-
-def stopping(entries: list[LogEntry]) -> Iterator[LogEntry]:
-    yield from entries
-    raise StopError
-
-
 def test_the_last_line_of_a_replay_is_the_live_estimate(log: tuple[Task, list[LogEntry]]) -> None:
     task, entries = log
     state = Partition.empty(task)
@@ -432,16 +405,3 @@ def test_what_if_folds_the_same_releases(log: tuple[Task, list[LogEntry]]) -> No
         assert (
             other.releases < RELEASES or other.coefficients[0].value != live.coefficients[0].value
         )
-
-
-def test_a_saved_replay_goes_on_only_as_it_was(log: tuple[Task, list[LogEntry]]) -> None:
-    task, entries = log
-    data = Saved.of(
-        replay_of(task, entries, Rhythm(releases=3)), {"--every": "3"}, written=0, estimates=0
-    ).encode()
-    with pytest.raises(ConfigError, match="--every: the interrupted replay had '3'"):
-        Saved.decode(data, {"--every": "4"}, frozenset())
-    with pytest.raises(StateError, match="taken out since"):
-        Saved.decode(data, {"--every": "3"}, frozenset({"c1"}))
-    with pytest.raises(StateError, match="remove it"):
-        Saved.decode(data[:-9], {"--every": "3"}, frozenset())

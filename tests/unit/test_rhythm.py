@@ -10,13 +10,13 @@ from agents.due import Counts, Due
 from pipeline.errors import PayloadError
 from pipeline.messages.model import read_model, write_model
 from pipeline.methods import task_of
-from pipeline.offline import OfflineRun
-from pipeline.reducer import model_after
 from pipeline.release.model import round_model
+from pipeline.release.policy import SECONDS, Rhythm
 from pipeline.release.task import Task
-from pipeline.scheduling.rhythm import SECONDS, Rhythm
-from pipeline.study import parse_study
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import model_after
 from pipeline.study.release_tables import Publish
+from pipeline.study_file.load import parse_study
 from tests.builders import folded, relogged, sample_log, study_text
 
 GROWS = Rhythm(True, 8, 2)

@@ -14,7 +14,7 @@ from pipeline.errors import DataError
 from pipeline.library import sampled
 from pipeline.library.lengths import of_sample
 from pipeline.methods import task_of
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
 RECORDS = 2_000

@@ -26,19 +26,19 @@ import pipeline.messages
 from pipeline.errors import PrivacyError
 from pipeline.messages.release import seal
 from pipeline.methods import task_of
+from pipeline.methods.ldp_sgd import client as gradients
 from pipeline.methods.ldp_sgd import client as records_client
-from pipeline.methods.ldp_sgd import gradients
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients
-from pipeline.methods.renewable import summarise
-from pipeline.methods.renewable.client import open_query_of, query_of
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.ldp_sgd.client import bounded_gradients, open_gradients
+from pipeline.methods.renewable import client as summarise
+from pipeline.methods.renewable.client import RenewableTask, open_query_of, query_of
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records import encode, windows
-from pipeline.records.encode import Encoder, Row, stack
+from pipeline.records import blocks as windows
+from pipeline.records import encoder as encode
+from pipeline.records.encoder import Encoder, Row, stack
 from pipeline.release import privatise, query
 from pipeline.release.model import start_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from producers import client_store
 from tests import sgd
 from tests.stage import OPEN, lines, study_text
@@ -76,14 +76,14 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records.encode import Row
+from pipeline.records.encoder import Row
 from pipeline.release.task import Task
 from pipeline.release.privatise import Answer, OpenAnswer, Parts, disclose, privatise
 from pipeline.release.query import Exact, MatrixPart, OpenQuery, Query, VectorPart
 from pipeline.methods.ldp_sgd.client import RecordsPart
-from pipeline.methods.ldp_sgd.gradients import OpenSums, RecordSums
-from pipeline.methods.renewable.summarise import BoundedSums, Summary
-from pipeline.records.windows import Window
+from pipeline.methods.ldp_sgd.client import OpenSums, RecordSums
+from pipeline.methods.renewable.client import BoundedSums, Summary
+from pipeline.records.blocks import Window
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
 """
@@ -270,7 +270,7 @@ def test_no_message_can_hold_a_raw_summary() -> None:
     classes = {node.cls for node in found if isinstance(node, msgspec.inspect.StructType)}
     assert len(classes) > 8
     # what a study file or a policy declares is public
-    public = {"pipeline.privacy.policy", "pipeline.privacy.events"}
+    public = {"pipeline.privacy.guarantee", "pipeline.privacy.events"}
     homes = {kind.__module__ for kind in classes} - public
     assert all(home.startswith(("pipeline.messages.", "pipeline.study.")) for home in homes), homes
     raw = {

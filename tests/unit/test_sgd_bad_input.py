@@ -10,17 +10,19 @@ import pytest
 
 from pipeline.errors import ConfigError, RecordError
 from pipeline.linalg import pack_upper
-from pipeline.methods.ldp_sgd.forecast import largest_move
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients
+from pipeline.methods.ldp_sgd.client import bounded_gradients
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
-from pipeline.methods.ldp_sgd.settings import rule_of
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Encoder
-from pipeline.reducer import Partition, Reducer, combine
+from pipeline.methods.ldp_sgd.plan import largest_move
+from pipeline.methods.ldp_sgd.step_rule import rule_of
+from pipeline.records.encoder import Encoder
 from pipeline.release.model import COEFFICIENT_LIMIT, Model, round_model
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, SeededStream, relogged
 from tests.sgd import TRUTH, drawn, folded, log_of, path_of, rows_of, study_text, task_of
 from tests.wire import edited, numbers_of

@@ -14,12 +14,12 @@ from benchmarks.sgd_designs import ROWS, design_of
 from benchmarks.sgd_streams import Streams
 from pipeline.linalg import pack_upper, sandwich
 from pipeline.methods import task_of
-from pipeline.methods.ldp_sgd.bending import mean_point, straightened
+from pipeline.methods.ldp_sgd.client import GradientTask
+from pipeline.methods.ldp_sgd.intervals import mean_point, straightened
+from pipeline.methods.ldp_sgd.path import Sums
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
 from pipeline.methods.ldp_sgd.readiness import distance
-from pipeline.methods.ldp_sgd.sums import Sums
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.sgd import study_text
 

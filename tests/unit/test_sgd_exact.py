@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,19 +11,19 @@ from scipy.stats import norm
 
 from benchmarks.limit_law import standard_errors
 from benchmarks.sgd_designs import Row
-from pipeline.doctor.streams import simulated
+from pipeline.errors import NumericError
 from pipeline.estimators.population import Population, target_of
 from pipeline.library.checking import check_study
-from pipeline.library.lengths import of_sample
 from pipeline.library.plan_words import verdict
 from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
-from pipeline.methods.ldp_sgd.exact import exact, of_residuals
-from pipeline.methods.ldp_sgd.facts import slope_error
-from pipeline.methods.ldp_sgd.forecast import records_needed
-from pipeline.methods.ldp_sgd.settings import mean_products, rule_of
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.study import parse_study, with_keys
+from pipeline.methods.ldp_sgd.client import GradientTask
+from pipeline.methods.ldp_sgd.plan import exact, of_residuals, records_needed, slope_error
+from pipeline.methods.ldp_sgd.step_rule import mean_products, rule_of
+from pipeline.records.blocks import with_intercept
+from pipeline.simulate.coverage import simulated
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.sgd import study_text
 
@@ -86,10 +85,10 @@ def test_ten_coefficients_are_ready_when_models_are_near_enough() -> None:
     """Models wander the further the more coefficients there are: then twice is too early."""
     task = Row("logistic", 10, 2).task(100)
     found = exact(task, 1000)
-    assert found.ready == method_of(task.study).outlook(task, 1000, 4).usual > 2 * found.records
+    assert found.ready == method_of(task.study).plan(task, 1000, 4).usual > 2 * found.records
 
 
-def test_plan_and_check_say_it_before_there_are_records(tmp_path: Path) -> None:
+def test_plan_and_check_say_it_before_there_are_records() -> None:
     study = parse_study(study_text(loss="logistic", epsilon=2.0, path=RELEASED))
     few = proposed(study, 40_000, 8)
     assert few.own.outlook.exact is not None
@@ -99,26 +98,14 @@ def test_plan_and_check_say_it_before_there_are_records(tmp_path: Path) -> None:
     assert "(half a logit) after about" in said["exact"]
     assert "and classes are as even as assumed" in said["exact"]
     assert "16 times" in said["but"]
-    # a sample in which one feature uses a tenth of its range
-    rng = np.random.default_rng(2)
-    values = rng.uniform(-1, 1, (2000, 3)) * [1, 1, 0.1]
-    path = tmp_path / "old.csv"
-    path.write_text("x0,x1,x2\n" + "\n".join(",".join(map(str, row)) for row in values.tolist()))
-    found = of_sample(task_of(study), str(path))["intervals"]
-    assert isinstance(found, dict)
-    whole = few.own.outlook.exact.records
-    assert 5_000 * whole < found["exact_is_half_a_unit_after"] < 20_000 * whole
-    path.write_text("x0,x1,x2\n" + "\n".join(["0.5,0.5,0.5", "0.1,0.2,0.1"] * 50))
-    same: object = of_sample(task_of(study), str(path))["intervals"]
-    assert "one feature is determined by the others" in str(same)
 
 
 @pytest.mark.parametrize("third", [lambda x: x[:, 0] / 3 + x[:, 1] / 3, lambda x: 1e-160 * x[:, 2]])
 def test_features_that_rounding_alone_tells_apart_have_no_intervals(
     third: Callable[[Matrix], Vector],
 ) -> None:
-    task = task_for("logistic")
     features = np.random.default_rng(3).uniform(-1, 1, (300, 3))
     features[:, 2] = third(features)
-    said = method_of(task.study).of_features(task, features)
-    assert "one feature is determined by the others" in str(said)
+    design = with_intercept(features)
+    with pytest.raises(NumericError, match="follows from the others"):
+        exact(task_for("logistic"), 300, design.T @ design / 300)

@@ -21,16 +21,20 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import read
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd import plug_in
-from pipeline.methods.ldp_sgd.batch_means import batch_means
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients, record_gradients
+from pipeline.methods.ldp_sgd.client import (
+    GradientTask,
+    bounded_gradients,
+    open_gradients,
+    record_gradients,
+)
 from pipeline.methods.ldp_sgd.spec import INTERVALS
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.offline import OfflineRun
-from pipeline.privacy import gdp
-from pipeline.reducer import Partition, Reducer, combine, differences
+from pipeline.privacy import accounting as gdp
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition, differences
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sgd import (
     TRUTH,
@@ -186,9 +190,13 @@ def test_shares_of_three_equal_releases_cannot_be_chosen() -> None:
     text = study_text(path=ALL).replace("[window]", "split = { gradient = 0.7 }\n[window]")
     with pytest.raises(ConfigError, match=r"privacy\.split.*a third of the budget"):
         parse_study(text)
-    # all iterates are never at hand in a stream
-    with pytest.raises(ConfigError, match=r"estimator\.path\.interval"):
-        task_of(path='interval = "batch-means"')
+
+
+@pytest.mark.parametrize("gone", ["batch-means", "online-batch-means"])
+def test_an_interval_that_there_is_not_is_refused_with_those_that_there_are(gone: str) -> None:
+    allowed = r"estimator\.path\.interval: .*\"random-scaling\" or \"plug-in\""
+    with pytest.raises(ConfigError, match=allowed):
+        task_of(path=f'interval = "{gone}"')
 
 
 # --- what is folded
@@ -322,31 +330,6 @@ def test_a_curvature_below_its_noise_gives_no_interval_and_says_so(taken: float)
         else:
             assert intercept.interval is not None
             assert "plug-in-curvature: not known yet" in printed(message, task)
-
-
-def test_batch_means_stand_beside_the_others_where_all_iterates_are_at_hand() -> None:
-    task = quick("burn_in = 500")
-    features, said = drawn("linear", 15_000, 4)
-    rows = rows_of(task, features, said)
-    run = OfflineRun(task, trace=True)
-    for start in range(0, 15_000, task.slots):
-        run.add("client", rows[start : start + task.slots])
-    found, message = run.estimate(0.0)
-    assert message.status == "ready", message.reason
-    path = path_of(run.partition)
-    assert path.kept is not None
-    kept = np.concatenate(path.kept)
-    assert len(kept) == path.sums.records
-    assert_allclose(kept[-1], path.theta, rtol=0)
-    part = path.stretch()
-    kept = kept[-part.records :]
-    assert_allclose(kept.mean(axis=0), found.coefficients, rtol=1e-9)
-    wanted = stats.norm.ppf(0.975) * np.sqrt(np.diag(batch_means(kept, 0.501)) / len(kept))
-    lengths = [b - a for a, b in message.intervals["batch-means"]]
-    assert_allclose(lengths, 2 * wanted * task.response_scale[1], rtol=1e-9)
-    assert "not any-time" in message.interval_needs["batch-means"]
-    # nobody else keeps them
-    assert streamed(task, 200, 1).partition.sums.at(0).path.kept is None  # type: ignore[union-attr]
 
 
 # --- the exact sandwich

@@ -10,18 +10,15 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, NumericError
 from pipeline.methods.ldp_sgd import plug_in
-from pipeline.methods.ldp_sgd.batch_means import batch_means
-from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
-from pipeline.methods.ldp_sgd.random_scaling import (
+from pipeline.methods.ldp_sgd.intervals import (
     contrast,
     critical_value,
     random_scaling,
     tail,
     variance,
 )
-from pipeline.methods.ldp_sgd.settings import Rule
-from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
-from pipeline.methods.ldp_sgd.sums import Sums
+from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath, Sums
+from pipeline.methods.ldp_sgd.step_rule import Rule, StepRule, noise_cap, staleness_cap
 
 SIZE, BLOCK, RELEASES = 3, 7, 900
 
@@ -108,7 +105,6 @@ def test_any_split_into_batches_gives_the_same_bits(full: bool) -> None:
         assert [m.records for m in parts.marks] == [m.records for m in whole.marks]
         for one, two in zip(parts.marks, whole.marks, strict=True):
             assert one.a.tobytes() == two.a.tobytes()
-        assert parts.batches.ww.tobytes() == whole.batches.ww.tobytes()
     alone = folded(rule(full=full), [1] * RELEASES)
     assert alone.sums.a.tobytes() == whole.sums.a.tobytes()
 
@@ -128,28 +124,6 @@ def test_a_stretch_begins_after_six_to_twelve_percent_once_there_are_marks() -> 
             gone = path.records - path.stretch().records
             assert path.records / 17 <= gone <= path.records / 8
     assert len(path.marks) <= 4
-
-
-def test_online_batch_means_are_their_definition() -> None:
-    path = folded(rule())
-    iterates, burnt = looped(rule(), drawn()[0])
-    kept = iterates[burnt:]
-    # the product's batches end with a release: starts are read off, then the definition is applied
-    starts, number = [0], 1
-    for release in range(len(kept) // BLOCK):
-        end, moved = (release + 1) * BLOCK, False
-        # batch m begins with record floor(m^(2 / 0.45)), counted from 1
-        while math.floor((number + 1) ** (2 / 0.45)) - 1 <= end:
-            number, moved = number + 1, True
-        if moved:
-            starts.append(end)
-    total, places, mean = np.zeros(SIZE), 0, kept.mean(axis=0)
-    for first, last in zip(starts, [*starts[1:], len(kept)], strict=True):
-        for i in range(first, last):
-            place = i - first + 1
-            total += (kept[first : i + 1].sum(axis=0) - place * mean) ** 2
-            places += place
-    assert_allclose(path.batches.variance(path.sums), total / places, rtol=1e-6)
 
 
 def test_the_regressed_curvature_is_least_squares() -> None:
@@ -253,11 +227,3 @@ def test_the_caps_are_those_of_the_spec() -> None:
     assert noise_cap(kappa, h, c, noise, d) == pytest.approx(kappa * h * mu**2 / (2 * d**2))
     assert noise_cap(kappa, h, c, 0.0, d) == math.inf
     assert staleness_cap(0.4, 1100, rho=0.5) == pytest.approx(0.5 / (0.4 * 1100))
-
-
-def test_batch_means_of_a_white_path_have_its_variance() -> None:
-    rng = np.random.default_rng(3)
-    path = rng.normal(0, [1.0, 2.0, 0.5], (200_000, 3))
-    found = np.diag(batch_means(path, 0.501))
-    # 21 batches: a chi-square with 21 degrees of freedom over 21
-    assert np.all(np.abs(found / [1, 4, 0.25] - 1) < 4 * math.sqrt(2 / 21))

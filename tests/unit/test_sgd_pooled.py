@@ -14,13 +14,11 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.linalg import pack_upper
 from pipeline.messages.topics import partition_of
 from pipeline.methods.ldp_sgd.intervals import gradient_noise, plug_ins
-from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.path import SgdPath, Sums
 from pipeline.methods.ldp_sgd.plug_in import regressed_curvature, standard_errors
-from pipeline.methods.ldp_sgd.settings import MIXED, Rule, scaling_of
-from pipeline.methods.ldp_sgd.steps import StepRule
-from pipeline.methods.ldp_sgd.sums import Sums
-from pipeline.offline import OfflineRun
+from pipeline.methods.ldp_sgd.step_rule import MIXED, Rule, StepRule, scaling_of
 from pipeline.release.task import Task
+from pipeline.stream.in_process import OfflineRun
 from pipeline.types import Matrix
 from tests.sgd import drawn, rows_of, task_of
 

@@ -11,19 +11,19 @@ from numpy.testing import assert_allclose
 from benchmarks.sgd_designs import Row, design_of
 from benchmarks.sgd_intervals import summed
 from benchmarks.sgd_streams import Streams
-from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.estimators.population import Population
 from pipeline.linalg import pack_upper
 from pipeline.methods import task_of
+from pipeline.methods.ldp_sgd.client import GradientTask
+from pipeline.methods.ldp_sgd.path import Sums
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn, moved, width_errors
 from pipeline.methods.ldp_sgd.readiness import bend, relaxations
-from pipeline.methods.ldp_sgd.scaling import Scaling
 from pipeline.methods.ldp_sgd.simulation import GradientStream
-from pipeline.methods.ldp_sgd.sums import Sums
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Row as Record
-from pipeline.study import parse_study
+from pipeline.methods.ldp_sgd.step_rule import Scaling
+from pipeline.records.encoder import Row as Record
+from pipeline.simulate.coverage import Size, simulated, stream
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from tests.sgd import study_text
 
 GUESS = np.diag([1.0, 0.25])

@@ -15,16 +15,16 @@ from pipeline.messages.model import read_model, write_model
 from pipeline.messages.release import header_of
 from pipeline.messages.topics import murmur2, partition_of
 from pipeline.methods import server_of
+from pipeline.methods.ldp_sgd.intervals import random_scaling
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
-from pipeline.methods.ldp_sgd.random_scaling import random_scaling
-from pipeline.methods.ldp_sgd.settings import Rule, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
-from pipeline.methods.ldp_sgd.steps import StepRule
-from pipeline.offline import OfflineRun
-from pipeline.reducer import Partition, Reducer, differences
+from pipeline.methods.ldp_sgd.step_rule import Rule, StepRule, rule_of
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.partition import Partition, differences
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry
 from tests.sgd import drawn, rows_of, study_text, task_of
 from tests.wire import as_rows
@@ -142,7 +142,7 @@ def streamed(
         made.append(payload)
         return payload
 
-    monkeypatch.setattr("pipeline.offline.release_of", noted)
+    monkeypatch.setattr("pipeline.stream.in_process.release_of", noted)
     clients = named(task.study.stream.partitions)
     log: list[tuple[int, bytes]] = []
     for i in range(releases):
@@ -253,7 +253,7 @@ def test_intervals_and_lateness_of_several_partitions() -> None:
         run.add(clients[i % 3], rows[20 * i : 20 * i + 20])
     estimate, message = run.estimate(0.0)
     assert message.status == "ready", message.reason
-    assert set(message.intervals) == {"random-scaling", "plug-in", "online-batch-means"}
+    assert set(message.intervals) == {"random-scaling", "plug-in"}
     # partitions take turns, and a model comes after every second release: none is late in its own
     assert estimate.staleness == 0.0
     for i in range(300):

@@ -12,19 +12,21 @@ from scipy.special import ndtr
 
 from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
 from pipeline.messages.estimate import read_estimate, write_estimate
-from pipeline.messages.form import form_of
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients, record_gradients
-from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
+from pipeline.methods.ldp_sgd.client import bounded_gradients, record_gradients
 from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.step_rule import allowed_lateness, rule_of
 from pipeline.privacy.accounting import total_epsilon, total_mu
-from pipeline.records.encode import Row
-from pipeline.reducer import Partition, Reducer, combine, differences
+from pipeline.records.encoder import Row
 from pipeline.release.model import Model, round_model
-from pipeline.releasing import release_of
-from pipeline.study import parse_study
+from pipeline.release.task import form_of
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition, differences
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.builders import study_text as renewable
 from tests.sgd import TRUTH, drawn, folded, log_of, rows_of, streamed, study_text, task_of
@@ -131,7 +133,7 @@ def test_an_estimate_shows_all_intervals_side_by_side() -> None:
     run = streamed(linear, 60_000, 4)
     _, message = run.estimate(0.0)
     assert message.status == "ready", message.reason
-    assert set(message.intervals) == {"random-scaling", "plug-in", "online-batch-means"}
+    assert set(message.intervals) == {"random-scaling", "plug-in"}
     assert message.interval_method == "random-scaling"
     assert [c.interval for c in message.coefficients] == message.intervals["random-scaling"]
     assert read_estimate(write_estimate(message)) == message

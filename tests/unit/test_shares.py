@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import parse_study
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.study_file.load import parse_study
 from tests import sgd
 from tests.builders import study_text, task_of
 

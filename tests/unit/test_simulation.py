@@ -15,18 +15,18 @@ from pipeline.cli.main import cli
 from pipeline.errors import PrivacyError
 from pipeline.messages.estimate import write_estimate
 from pipeline.methods import task_of as make_task
-from pipeline.methods.renewable.client import query_of
-from pipeline.methods.renewable.summarise import summarise_bounded
+from pipeline.methods.renewable.client import query_of, summarise_bounded
 from pipeline.privacy.accounting import total_mu
 from pipeline.privacy.events import NonPrivate
-from pipeline.privacy.policy import Guarantee
-from pipeline.privacy.randomness import SecureStream
-from pipeline.privacy.simulation import SeededStream, SimulatedGaussian
-from pipeline.reducer import Partition, Reducer, combine
+from pipeline.privacy.guarantee import Guarantee
+from pipeline.privacy.randomness import SecureStream, SeededStream, SimulatedGaussian
 from pipeline.release.model import start_model
 from pipeline.release.privatise import privatise
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
+from pipeline.stream.fold import Reducer
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
 from tests.builders import LogEntry, rows_of, simulate, some_model, study_text, task_of
 from tests.wire import edited, numbers_of
 

@@ -10,22 +10,21 @@ import pytest
 
 from pipeline.errors import ConfigError, NumericError, PrivacyError
 from pipeline.linalg import packed_indices
-from pipeline.methods import server_of, task_of
-from pipeline.methods.noisy_mle import copies_estimate, copies_task, site_fit
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.facts import largest_move
-from pipeline.methods.noisy_mle.infembler import Copies
-from pipeline.methods.noisy_mle.rows import FIRST, Shape
-from pipeline.methods.noisy_mle.site_fit import linear_fit
-from pipeline.offline import OfflineRun
-from pipeline.privacy.accounting import total_epsilon
+from pipeline.methods import revision_of, server_of, task_of
+from pipeline.methods.noisy_copies import client as copies_task
+from pipeline.methods.noisy_copies import client as site_fit
+from pipeline.methods.noisy_copies import estimate as copies_estimate
+from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law, linear_fit
+from pipeline.methods.noisy_copies.infembler import Copies
+from pipeline.methods.noisy_mle.plan import largest_move
+from pipeline.methods.noisy_mle.state import FIRST, Shape
+from pipeline.privacy.accounting import FARTHEST, normal_numbers, total_epsilon
 from pipeline.privacy.events import TotalVariation, parts
-from pipeline.privacy.normals import FARTHEST, normal_numbers
 from pipeline.privacy.randomness import SecureStream
-from pipeline.records.encode import Arrays
-from pipeline.release.copies import CopiedPart, Law
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
-from pipeline.study import parse_study, revision_of
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from tests.attacks.copies import EPSILON, FAULTS, measure_copies
 from tests.builders import SeededStream
 from tests.sites import name_of, run, study_text

@@ -12,25 +12,25 @@ from pipeline.errors import ConfigError, PrivacyError
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.noisy_mle.client import MOST_RECORDS
-from pipeline.methods.noisy_mle.planned import (
+from pipeline.methods.noisy_mle.client import MOST_RECORDS, SiteTask
+from pipeline.methods.noisy_mle.plan import (
     of_each_model,
     releases_in,
     slots_until,
     stages,
     window_sizes,
 )
-from pipeline.methods.noisy_mle.rows import FIRST, Shape
-from pipeline.methods.noisy_mle.sites import Sites, sites_of
-from pipeline.methods.noisy_mle.state import SiteState
-from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.offline import OfflineRun
-from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.methods.noisy_mle.state import FIRST, Shape, SiteState
+from pipeline.methods.noisy_mle.sums import Sites, sites_of
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
+from pipeline.release.policy import Directive, OpenWindow, Wait
 from pipeline.release.query import MatrixPart, Query, VectorPart
-from pipeline.scheduling.policy import Directive, OpenWindow, Wait
-from pipeline.study import parse_study
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import estimate_of
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sites import SPREAD, TRUTH, study_text, task_of, window
 
@@ -272,8 +272,8 @@ def test_windows_of_a_plan_end_where_releases_get_another_age() -> None:
     task = task_of(text(method="sites = 10", forgetting=line))
     # two eighths of a half-life are 200 slots of each
     assert max(size for size, _ in stages(task)) == 200
-    outlook = method_of(task.study).outlook
-    late, later = (outlook(task, records, 10).usual_half for records in (10**6, 10**7))
+    plan = method_of(task.study).plan
+    late, later = (plan(task, records, 10).usual_half for records in (10**6, 10**7))
     assert late == pytest.approx(later)
 
 
@@ -309,7 +309,7 @@ def test_plans_say_when_intervals_come_and_how_long_they_are(
         assert ends is not None
         firsts.append(first)
         halves.append(float(np.median((ends[1] - ends[0])[1:] / 2)))
-    outlook = method_of(task.study).outlook(task, slots, SITES)
+    outlook = method_of(task.study).plan(task, slots, SITES)
     # nine of ten, to a quarter
     assert 0.75 < outlook.usual / float(np.quantile(firsts, 0.9)) < 1.25
     assert 0.75 < outlook.usual_half / float(np.mean(halves)) < 1.25

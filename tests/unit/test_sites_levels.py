@@ -8,8 +8,7 @@ from scipy.optimize import fsolve
 from scipy.special import expit
 
 from pipeline.linalg import Floored
-from pipeline.methods.noisy_mle.levels import held_back
-from pipeline.methods.noisy_mle.solving import Fit
+from pipeline.methods.noisy_mle.estimate import Fit, held_back
 from tests.sites import study_text, task_of
 
 LEVELS = 'c = { kind = "category", levels = ["s", "t"] }'

@@ -14,23 +14,23 @@ import pytest
 from scipy.special import expit
 
 from benchmarks.sites_coverage import RESULTS, Cell, row_of, stream, table
-from pipeline.doctor.streams import Size, simulated
-from pipeline.doctor.streams import stream as simulated_stream
 from pipeline.estimators.population import Population
 from pipeline.library.planning import plan
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.noisy_mle import copies_estimate, copies_near, near
-from pipeline.methods.noisy_mle.copies_sent import Drawn, Sent
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.infembler import Assembled, Copies
-from pipeline.methods.noisy_mle.near import NEAR
-from pipeline.methods.noisy_mle.rows import FIRST, Shape
-from pipeline.methods.noisy_mle.sites import Points, needed_sites
-from pipeline.methods.noisy_mle.state import SiteState, epochs_of
-from pipeline.offline import OfflineRun
+from pipeline.methods.noisy_copies import estimate as copies_estimate
+from pipeline.methods.noisy_copies import estimate as copies_near
+from pipeline.methods.noisy_copies.client import CopiesTask
+from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Drawn, Sent
+from pipeline.methods.noisy_mle import robust as near
+from pipeline.methods.noisy_mle.robust import NEAR
+from pipeline.methods.noisy_mle.state import FIRST, Shape, SiteState, epochs_of
+from pipeline.methods.noisy_mle.sums import Points, needed_sites
 from pipeline.records.blocks import with_intercept
-from pipeline.study import parse_study
+from pipeline.simulate.coverage import Size, simulated
+from pipeline.simulate.coverage import stream as simulated_stream
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study_file.load import parse_study
 from tests.sites import name_of, study_text, task_of
 
 STREAMS = 16
@@ -240,16 +240,16 @@ def test_a_few_sites_that_come_first_at_a_new_model_are_not_a_majority() -> None
 def test_plans_say_when_scores_are_near() -> None:
     text = STEEP.text(1)
     method, windows = method_of(task_of(text).study), 4 * 10 * STEEP.records
-    near = method.outlook(task_of(text), 10**6, 10)
+    near = method.plan(task_of(text), 10**6, 10)
     # no ridge makes sure of a model that is near
     ridge = text.replace("ridge = 0.0", "ridge = 1.0")
-    assert near.usual == method.outlook(task_of(ridge), 10**6, 10).usual == windows
-    assert near.latest is method.outlook(task_of(ridge), 10**6, 10).latest is None
+    assert near.usual == method.plan(task_of(ridge), 10**6, 10).usual == windows
+    assert near.latest is method.plan(task_of(ridge), 10**6, 10).latest is None
     # a model of 12 releases comes with the second window of ten that move together
     slow = text.replace("releases = 6", "releases = 12")
-    assert method.outlook(task_of(slow), 10**6, 10).usual == 7 * 10 * STEEP.records
+    assert method.plan(task_of(slow), 10**6, 10).usual == 7 * 10 * STEEP.records
     at_zero = Cell("linear", 6000, 6, 8.0).text(1)
-    assert method.outlook(task_of(at_zero), 10**6, 10).usual < windows
+    assert method.plan(task_of(at_zero), 10**6, 10).usual < windows
 
 
 @pytest.mark.parametrize(
@@ -307,11 +307,13 @@ def test_a_ridge_that_outweighs_rare_levels_is_warned_of() -> None:
     )
     method = method_of(task_of(text).study)
     for ridge, expected in ((0.004, 0), (0.006, 1)):
-        warned = method.warnings(task_of(text.replace("ridge = 0.0", f"ridge = {ridge}")))
+        warned = method.plan(
+            task_of(text.replace("ridge = 0.0", f"ridge = {ridge}")), 10_000, 4
+        ).warnings
         assert len(warned) == expected
         assert not warned or "estimator.ridge: 0.006 outweighs" in warned[0]
     plain = STEEP.text(1).replace("ridge = 0.0", "ridge = 0.1")
-    assert not method.warnings(task_of(plain))
+    assert not method.plan(task_of(plain), 10_000, 4).warnings
 
 
 def test_the_page_shows_what_was_measured() -> None:

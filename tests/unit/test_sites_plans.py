@@ -11,12 +11,13 @@ import pytest
 from pipeline.library.plan_words import verdict
 from pipeline.library.planning import plan, proposed
 from pipeline.methods import method_of, task_of
-from pipeline.methods.facts import Outlook
+from pipeline.methods.base import Plan
+from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.estimate import limit
-from pipeline.methods.noisy_mle.facts import driven
-from pipeline.methods.noisy_mle.planned import first_windows, near_windows
-from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.study import Study, parse_study, with_keys
+from pipeline.methods.noisy_mle.plan import driven, first_windows, near_windows
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
+from pipeline.study_file.load import parse_study
 from tests.sites import study_text
 
 DRAWS = 400
@@ -24,9 +25,9 @@ DRAWS = 400
 ERROR = 3 * math.sqrt(0.09 / DRAWS)
 
 
-def with_ridge(study: Study, ridge: float) -> Outlook:
+def with_ridge(study: Study, ridge: float) -> Plan:
     changed = with_keys(study, {"estimator.ridge": ridge}, name="changed")
-    return method_of(changed).outlook(task_of(changed), 20_000, 8)
+    return method_of(changed).plan(task_of(changed), 20_000, 8)
 
 
 def test_a_plan_says_what_features_need_that_use_a_part_of_their_ranges() -> None:
@@ -78,10 +79,9 @@ def test_a_plan_waits_for_models_that_noise_moves_far() -> None:
     assert isinstance(task, SiteTask)
     assert near_windows(task) == first_windows(task) + 2
     smaller = with_keys(found.study, {"estimator.ridge": ridge / 3}, name="smaller")
-    outlook = method_of(smaller).outlook(task_of(smaller), 30_000, 3)
+    outlook = method_of(smaller).plan(task_of(smaller), 30_000, 3)
     assert outlook.usual > 30_000
-    sizes = method_of(smaller).sizes(task_of(smaller), 30_000, 3)
-    assert any("estimator.ridge" in way for way in sizes.sooner)
+    assert any("estimator.ridge" in way for way in outlook.sooner)
 
 
 @pytest.mark.parametrize("p", [2, 5, 12])
@@ -91,7 +91,7 @@ def test_a_design_has_a_ridge_that_is_clear_of_the_noise_in_nine_of_ten_streams(
     found = plan(parse_study(text), 40_000, 8).study
     task = task_of(found)
     assert isinstance(task, SiteTask)
-    latest = method_of(found).outlook(task, 40_000, 8).latest
+    latest = method_of(found).plan(task, 40_000, 8).latest
     assert latest is not None
     assert latest <= 0.8 * 40_000
     channels, size, rng, clear = task.channels(1), p + 1, np.random.default_rng(3), 0

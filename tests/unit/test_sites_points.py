@@ -11,11 +11,11 @@ import pytest
 from benchmarks.sites_coverage import Cell
 from pipeline.estimators.estimate import Estimate
 from pipeline.linalg import packed_indices
-from pipeline.messages.form import form_of
-from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.offline import OfflineRun
+from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.privacy.memory import EPOCHS, epoch_of
 from pipeline.release.model import COEFFICIENT_EXPONENT
+from pipeline.release.task import form_of
+from pipeline.stream.in_process import OfflineRun
 from tests.sites import name_of, task_of
 
 CELL = Cell("logistic", 3000, 8, 8.0, rounds=3)

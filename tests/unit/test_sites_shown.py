@@ -9,11 +9,11 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from benchmarks.sites_coverage import Cell, stream
-from pipeline.methods.noisy_mle import copies_estimate as of_copies
+from pipeline.methods.noisy_copies import estimate as of_copies
 from pipeline.methods.noisy_mle import estimate as of_scores
-from pipeline.methods.noisy_mle import shown as rule
+from pipeline.methods.noisy_mle import robust as rule
 from pipeline.methods.noisy_mle.estimate import limit
-from pipeline.methods.noisy_mle.shown import FARTHEST, Shown, factors, reach, widened
+from pipeline.methods.noisy_mle.robust import FARTHEST, Shown, reach, widened, widening_factors
 
 #: How far above the limit the noised number is, in its deviations.
 CLEAR = np.linspace(5e-3, 8, 160)
@@ -33,7 +33,7 @@ def longer_of(clear: float, least: float, estimate: float, own: float) -> float:
         way=np.array([estimate]),
     )
     variance = (own**2 + estimate**2) / number**2
-    return float(factors(shown, np.array([[variance]]), 0.95)[0])
+    return float(widening_factors(shown, np.array([[variance]]), 0.95)[0])
 
 
 def coverage(least: float, share: float, own: float, *, protected: bool) -> float:
@@ -118,7 +118,7 @@ def test_far_above_its_limit_a_number_makes_nothing_longer() -> None:
 def test_where_noise_may_be_all_of_a_number_no_interval_ends() -> None:
     shown = Shown(np.ones((1, 1)), np.zeros(1), np.full(1, 4.0), np.ones((1, 1)), np.ones(1))
     variance = np.ones((1, 1))
-    assert np.isinf(factors(shown, variance, 0.95)).all()
+    assert np.isinf(widening_factors(shown, variance, 0.95)).all()
     assert np.isnan(widened(shown, variance, variance, 0.95)[0]).all()
 
 
@@ -140,7 +140,7 @@ def test_an_estimate_says_which_coefficients_have_no_interval_and_what_gives_the
 ) -> None:
     factor = np.ones(4)
     factor[lost] = np.inf
-    monkeypatch.setattr(rule, "factors", lambda shown, of, level: factor.copy())
+    monkeypatch.setattr(rule, "widening_factors", lambda shown, of, level: factor.copy())
     loss = "logistic" if release == "copies" else "linear"
     cell = Cell(loss, 6000, 8, 8.0, 0.1, release=release, rounds=3)
     found, _ = stream(cell, 0)[-1]
@@ -167,7 +167,9 @@ def test_an_estimate_near_its_limit_has_longer_intervals_where_it_is_unsure(
 ) -> None:
     cell = Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=1, together=0.988)
     [(near, _)] = stream(cell, 0)
-    monkeypatch.setattr(of_scores.shown, "factors", lambda shown, of, level: np.ones(len(of)))
+    monkeypatch.setattr(
+        of_scores.shown, "widening_factors", lambda shown, of, level: np.ones(len(of))
+    )
     [(usual, _)] = stream(cell, 0)
     assert near.status == usual.status == "ready"
     assert np.array_equal(near.coefficients, usual.coefficients)

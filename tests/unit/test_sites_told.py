@@ -10,9 +10,10 @@ from pipeline.library.table import short_table, table
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
-from pipeline.offline import OfflineRun
 from pipeline.page.watched import Watched
-from pipeline.study import Study, parse_study
+from pipeline.stream.in_process import OfflineRun
+from pipeline.study.model import Study
+from pipeline.study_file.load import parse_study
 from tests import sites
 
 
@@ -57,7 +58,7 @@ def test_a_terminal_names_the_site_that_is_left_out_and_says_what_to_do(loss: st
 
 def test_a_site_of_another_spread_is_said_to_have_that() -> None:
     study, message = streamed("linear", "features")
-    first, _ = method_of(study).told(study, message.details)
+    first, _ = method_of(study).report.lines(study, message.details)
     assert f"{sites.name_of(0)} (distance" in first
     assert "its curvature is unlike that of the others" in first
 
@@ -65,7 +66,7 @@ def test_a_site_of_another_spread_is_said_to_have_that() -> None:
 def test_where_nobody_is_left_out_nothing_is_said() -> None:
     study, message = streamed("linear")
     assert message.details["flagged"] == []
-    assert method_of(study).told(study, message.details) == ()
+    assert method_of(study).report.lines(study, message.details) == ()
 
 
 @pytest.mark.parametrize("evil", ["\x1b[2J", "a" * 31 + "\x9b", "a" * 32 + "\n", "A" * 32])
@@ -74,10 +75,10 @@ def test_what_is_no_digest_is_not_shown(evil: str) -> None:
     study, message = streamed("linear", "responses")
     of = method_of(study)
     for key in ("flagged", "misplaced"):
-        assert of.told(study, {**message.details, key: [evil]}) == ()
+        assert of.report.lines(study, {**message.details, key: [evil]}) == ()
     forged = [{"site": evil, "share": 0.0, "distance": 9.0, "flag": True}]
-    assert of.told(study, {**message.details, "sites": forged}) == ()
-    assert of.of_clients({**message.details, "sites": forged}) == {}
+    assert of.report.lines(study, {**message.details, "sites": forged}) == ()
+    assert of.report.clients({**message.details, "sites": forged}) == {}
 
 
 def test_the_page_names_clients_and_shows_those_that_are_left_out_first() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pipeline.methods import task_of
-from pipeline.reducer import start_is_over
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.stream.merge import start_is_over
+from pipeline.study_file.load import parse_study
 from tests.builders import folded, relogged, sample_log, study_text
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.methods import task_of
+from pipeline.methods import revision_of, task_of
 from pipeline.methods.renewable import method as renewable
-from pipeline.records.encode import Encoder
-from pipeline.study import TEMPLATE, load_study, parse_study, revision_of
+from pipeline.records.encoder import Encoder
+from pipeline.study_file.edit import TEMPLATE
+from pipeline.study_file.load import load_study, parse_study
 
 BASE = """\
 [study]

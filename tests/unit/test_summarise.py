@@ -10,19 +10,19 @@ from numpy.testing import assert_allclose
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.methods import task_of as make_task
-from pipeline.methods.renewable.summarise import (
+from pipeline.methods.renewable.client import (
     BoundedSums,
     local_fit,
     summarise,
     summarise_bounded,
 )
-from pipeline.privacy.channel import INTEGER_LIMIT, Channel, gaussian, laplace
-from pipeline.privacy.discrete_gaussian import DiscreteGaussian
+from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel, gaussian, laplace
+from pipeline.privacy.samplers import DiscreteGaussian
 from pipeline.records import blocks
 from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.query import Exact
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study_file.load import parse_study
 from tests.builders import oracle, simulate, some_model, study_text, task_of
 
 

@@ -10,9 +10,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.privacy import tables
-from pipeline.privacy.laws import Digit, Gaussian, Laplace, Weights
-from pipeline.privacy.tables import BLOCK, FEWEST, GUIDED, Table, resolve
+from pipeline.privacy import laws as tables
+from pipeline.privacy.laws import (
+    BLOCK,
+    FEWEST,
+    GUIDED,
+    Digit,
+    Gaussian,
+    Laplace,
+    Table,
+    Weights,
+    resolve,
+)
 from tests.builders import ScriptedStream, SeededStream
 from tests.laws import cumulative
 

@@ -8,9 +8,9 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from pipeline.errors import DataError, NumericError
-from pipeline.estimators.pooled import TOLERANCE, study_rows, target
-from pipeline.methods.ldp_sgd.gradients import weighted
-from pipeline.records.encode import stack
+from pipeline.estimators.reference_fit import TOLERANCE, study_rows, target
+from pipeline.methods.ldp_sgd.client import weighted
+from pipeline.records.encoder import stack
 from pipeline.types import Vector
 from tests.sgd import drawn, rows_of, task_of
 

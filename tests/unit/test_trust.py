@@ -25,16 +25,15 @@ from pipeline.messages.admission import (
     read_enrolment,
     write_signed,
 )
-from pipeline.messages.form import HEADER
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer, differences
+from pipeline.release.form import HEADER
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.settings import Settings
-from pipeline.study import parse_study
-from pipeline.trust.keys import Pair, derived
-from pipeline.trust.mac import SIZE
-from pipeline.trust.signed import check_plain, check_signed, signed
+from pipeline.stream.fold import Reducer
+from pipeline.stream.partition import Partition, differences
+from pipeline.study_file.load import parse_study
+from pipeline.trust.crypto import MAC_SIZE, Pair, check_plain, check_signed, derived, signed
 from tests.stage import OPEN as NO_PRIVACY
 from tests.stage import study_text
 from tests.trusted import TRUST, World, trusted_task
@@ -382,7 +381,7 @@ def test_a_stamp_is_the_same_each_time_and_one_on_top_of_another_replaces_it(wor
     assert stamp(bare) == stamp(bare) == stamp(world.stamp("south")(bare))
     assert stamp.fits(stamp(bare))
     assert not stamp.fits(bare)
-    assert bare[-SIZE:] == bytes(SIZE)
+    assert bare[-MAC_SIZE:] == bytes(MAC_SIZE)
 
 
 def test_both_sides_agree_on_a_key_and_nobody_else_does() -> None:

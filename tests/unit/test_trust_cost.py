@@ -9,10 +9,10 @@ import pytest
 
 from pipeline.messages.authentic import Authenticator
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer
-from pipeline.reducer.fold import CHUNK
-from pipeline.study import parse_study
-from pipeline.trust.keys import Pair
+from pipeline.stream.fold import CHUNK, Reducer
+from pipeline.stream.partition import Partition
+from pipeline.study_file.load import parse_study
+from pipeline.trust.crypto import Pair
 from tests.builders import LogEntry
 from tests.stage import study_text
 from tests.trusted import TRUST, World

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from pipeline.methods import task_of
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
-from pipeline.release.usable import BLOCK, FEWEST, Clips, Jumps, Trial, worded
-from pipeline.study import parse_study
+from pipeline.privacy.samplers import DiscreteLaplace
+from pipeline.release.quality import BLOCK, FEWEST, Clips, Jumps, Trial, worded
+from pipeline.study_file.load import parse_study
 from producers.account import cut
 from tests.stage import OPEN, study_text
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, RecordError
-from pipeline.offline import OfflineRun, run_windows
-from pipeline.records.encode import Encoder, stack
-from pipeline.records.windows import Window
-from pipeline.reducer import estimate_of
-from pipeline.study import parse_study
+from pipeline.records.blocks import Window
+from pipeline.records.encoder import Encoder, stack
+from pipeline.stream.in_process import OfflineRun, run_windows
+from pipeline.stream.merge import estimate_of
+from pipeline.study_file.load import parse_study
 from tests.builders import cut, rows_of, simulate, study_text, task_of
 
 ENCODER = Encoder(parse_study(study_text(p=2, low=-40.0, high=120.0)))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from infra.waiting import FIRST, Waiting
 from pipeline.library.table import line, short_table, table, unit_lines
-from pipeline.offline import OfflineRun
+from pipeline.stream.in_process import OfflineRun
 from pipeline.words import clipped_line, counted
 from tests.builders import task_of
 

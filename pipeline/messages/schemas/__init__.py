@@ -11,13 +11,12 @@ from typing import Any
 
 import msgspec
 
+from pipeline.messages.admission import StudyMessage
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.fit import FitMessage
-from pipeline.messages.grid import GridMessage
 from pipeline.messages.model import ModelMessage
 from pipeline.messages.model_file import ModelFile
-from pipeline.messages.spends import SpendsMessage
-from pipeline.messages.study import StudyMessage
+from pipeline.messages.results import FitMessage, GridMessage
+from pipeline.messages.spend import SpendsMessage
 
 TYPES: dict[str, type[msgspec.Struct]] = {
     "estimate.v1": EstimateMessage,

@@ -4,13 +4,9 @@ Where only the present value of a record is sensitive and records change, an old
 noise than a fresh one. A scheduler gives each client a slot of the round; what is protected, and
 against what, is in docs/methods/age-aware.md.
 
-- `chains`: how records change: Markov chains and their moments.
-- `mixing`: how much of a value is left after some slots.
-- `estimated`, `card`: the same of a card that is estimated, under privacy, and how that is done.
-- `guarantee`: noise at collection and protection of the present, one from the other.
-- `nested`: what several releases of one client say together about its value at any time.
-- `objective`: the expected loss of a schedule.
-- `assignment`: schedules with a certificate of how good they are; `merging`, `warm`, `local`: its
-  parts.
-- `schemes`: the schedules and noises that the paper compares.
+- `markov`: how records change, how much of a value is left after some slots, estimated cards, too.
+- `card`: how a card is estimated under privacy.
+- `schedule`, `objective`: who reports when, with how much noise, and the loss that is expected.
+- `client`: a round's release, and what several of them cost a value at any time.
+- `state`, `estimate`, `server`: rounds at the worker. `plan`, `report`: what people are told.
 """

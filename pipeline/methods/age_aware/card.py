@@ -18,17 +18,16 @@ import numpy as np
 from scipy.special import gammainccinv
 
 from pipeline.errors import ConfigError, DataError, PrivacyError
-from pipeline.methods.age_aware.chains import Chain
 from pipeline.methods.age_aware.client import to_states
-from pipeline.methods.age_aware.estimated import safe_deltas
-from pipeline.methods.age_aware.plan import KEPT
-from pipeline.methods.facts import ModelCard
-from pipeline.privacy.discrete_laplace import DiscreteLaplace
+from pipeline.methods.age_aware.markov import Chain, safe_deltas
+from pipeline.methods.age_aware.schedule import KEPT
+from pipeline.methods.base import ModelCard
 from pipeline.privacy.randomness import SecureStream
+from pipeline.privacy.samplers import DiscreteLaplace
 from pipeline.types import Integers, Matrix, Vector
 
 if TYPE_CHECKING:
-    from pipeline.methods.age_aware.task import AgedTask
+    from pipeline.methods.age_aware.client import AgedTask
 
 #: Chance that any row is farther from the truth than its card says.
 FAILURE = 1e-6

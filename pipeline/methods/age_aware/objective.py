@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pipeline.errors import ConfigError
-from pipeline.methods.age_aware.chains import Chain, Moments, Start, laws, moments
+from pipeline.methods.age_aware.markov import Chain, Moments, Start, laws, moments
 from pipeline.types import Integers, Matrix, Vector
 
 #: What the server makes of an upload.
@@ -98,12 +98,3 @@ def _row(
     drift = found.mean_then - found.mean_now if estimator == "plain" else np.zeros_like(loss)
     # rounding alone can make a loss of nothing negative
     return reporter.weight**2 * np.maximum(loss, 0.0), reporter.weight * drift
-
-
-def loss(table: Costs, slots: Integers) -> float:
-    """Return the expected loss of a schedule, in squared units of a record.
-
-    slots: Column of each client, shape (m,).
-    """
-    rows = np.arange(len(slots))
-    return float(table.cost[rows, slots].sum() + table.drift[rows, slots].sum() ** 2)

@@ -1,276 +1,221 @@
-"""The plan of a study's rounds: whose value of which slot is released, and with how much noise.
+"""What a study of rounds needs and promises, from public numbers alone.
 
-A pure function of the public study, the same in each round: worker and clients compute it from
-their own study file, so that nobody can hand a client another one.
+The plan of a round as a table.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from collections import Counter
 
 import numpy as np
+from scipy.special import ndtri
 
-from pipeline.errors import ConfigError, PrivacyError
-from pipeline.methods.age_aware.assignment import Schedule, schedule
-from pipeline.methods.age_aware.chains import Chain, Start, laws, moments
-from pipeline.methods.age_aware.estimated import safe_deltas
-from pipeline.methods.age_aware.guarantee import classical_epsilon, sensitivity
-from pipeline.methods.age_aware.mixing import constant, deltas, forward
-from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs
-from pipeline.methods.age_aware.schemes import Round
-from pipeline.methods.age_aware.spec import Group, Spec, chain_of, clients_of, spec_of
-from pipeline.study import Study
-from pipeline.types import Integers, Matrix, Vector
+from pipeline.methods.age_aware.client import AgedTask
+from pipeline.methods.age_aware.markov import odds
+from pipeline.methods.base import Plan, Timetable
 from pipeline.words import counted
 
-#: Where more than this share of a value is left, its age is no help.
-KEPT = 0.99
+#: Rounds that stand for ever: what they cost together grows no more, or without an end.
+FOR_EVER = 10_000
 
 
-@dataclass(frozen=True)
-class Card:
-    """A group's model, and how much of a value is left after 0 to H slots, H those of a round.
+def _facts(task: AgedTask) -> dict[str, object]:
+    """Return what `study check` prints of a study."""
+    plan, spec = task.plan, task.plan.spec
+    loss, alone = loss_of(task), loss_without_data(task)
+    return {
+        "rounds": {
+            "clients": len(plan.names),
+            "slots": spec.slots,
+            "records_of_a_client": plan.records,
+            "ages": {str(age): n for age, n in sorted(Counter(plan.ages.tolist()).items())},
+            "one_release_moves_at_most": largest_move(task),
+        },
+        "noise": {
+            "mean_sd_least": math.sqrt(2) * float(plan.scales.min()),
+            "mean_sd_most": math.sqrt(2) * float(plan.scales.max()),
+        },
+        "loss": {
+            "expected": loss,
+            "without_data": alone,
+            "data_help": None if alone is None else loss < alone,
+        },
+        "epsilons": {
+            "now": spec.epsilon_now,
+            "when_collected": float(plan.epsilons.max()),
+            "at_any_time": task.study.privacy.epsilon,
+            "rounds_that_fit": rounds_that_fit(task),
+        },
+    }
 
-    backward, ahead: Delta towards the past and towards the future, shape (H + 1,).
+
+def largest_move(task: AgedTask) -> float:
+    """Return how far a client's release can move a round that all have reported, in real units.
+
+    Whatever number within its bounds it sends, in the place of any other.
     """
-
-    group: Group
-    chain: Chain
-    law: Vector
-    backward: Vector
-    ahead: Vector
-
-    @property
-    def steady(self) -> bool:
-        """Whether a record has the same law in every slot."""
-        return self.group.law is None
+    [field] = task.layout.later
+    # where a card expects the opposite by the end of the round, a gain is below 0
+    gain = float(np.abs(task.plan.gains).max())
+    return 2 * gain * field.largest * task.unit / len(task.plan.names)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Who reports what in each round; arrays have one entry for each client, shape (m,).
-
-    spec, cards: What the study says, and its cards by group.
-    names, groups: The clients, and the group of each.
-    records: How many each has in one slot.
-    slots, ages: When the value is collected, and how many slots before the end of the round.
-    deltas: How much of it is left by then.
-    epsilons, capped: Of the release, about the value collected; whether the cap decides it.
-    scales: Of the Laplace noise of the client's mean, in the unit of a record.
-    mean_then, mean_now: What the card expects at collection and at the end.
-    gains: How much of what an upload differs from `mean_then` is believed.
-    losses, alone: Expected squared error of each client's share; without any upload, by its card.
-    schedule: How good the slots are.
-    """
-
-    spec: Spec
-    cards: dict[str, Card]
-    names: tuple[str, ...]
-    groups: tuple[str, ...]
-    records: int
-    slots: Integers
-    ages: Integers
-    deltas: Vector
-    epsilons: Vector
-    capped: np.ndarray
-    scales: Vector
-    mean_then: Vector
-    mean_now: Vector
-    gains: Vector
-    losses: Vector
-    alone: Vector
-    schedule: Schedule
-
-    @cached_property
-    def numbers(self) -> dict[str, int]:
-        """The place of each client in the arrays."""
-        return {name: number for number, name in enumerate(self.names)}
-
-    def number(self, client: str) -> int:
-        """Return the place of a client; ConfigError if the study does not name it."""
-        found = self.numbers.get(client)
-        if found is None:
-            raise ConfigError(
-                f"--client: {client!r} is in no group of this study (estimator.method.groups), so "
-                "that its plan has no slot for it; use a name that it has, or ask the operator "
-                "(backtest reads the names from --client-column; fit knows none, so use backtest)"
-            )
-        return found
-
-    def card(self, number: int) -> Card:
-        """Return the model card of a client."""
-        return self.cards[self.groups[number]]
-
-    def last_round(self, number: int) -> float:
-        """Return the last round of a client for which its card holds; infinite without an end."""
-        last = self.card(number).group.last_round
-        return math.inf if last is None else last
-
-    @property
-    def knows_level(self) -> bool:
-        """Whether all cards know what a record is on average, and not only how fast it changes."""
-        return all(card.group.mixing != "constant" for card in self.cards.values())
-
-    @property
-    def no_age_credit(self) -> list[str]:
-        """Groups that age spares no noise: next to nothing is forgotten within a round."""
-        return [name for name, card in self.cards.items() if float(card.backward[-2]) > KEPT]
+def warnings(task: AgedTask) -> tuple[str, ...]:
+    """Return what the operator should know, in words."""
+    plan = task.plan
+    found = [
+        f"age saves no noise in group {name!r}: by its model card nothing of a value is "
+        "forgotten within a round, so each release has the noise of a fresh one. Use longer "
+        "rounds, or another kind of study for records that change so slowly"
+        for name in plan.no_age_credit
+    ]
+    if plan.capped.any():
+        found.append(
+            f"estimator.method.cap decides the noise of {int(plan.capped.sum())} of "
+            f"{len(plan.names)} clients; their age alone would allow less noise"
+        )
+    found += [
+        f"group {name!r}: rate {rate:g} promises that one slot later no value is more than "
+        f"{odds(rate):.4g} times as likely after one value as after another. A record that often "
+        'stays exactly the same breaks this promise: describe it with mixing = "matrix"'
+        for name, card in plan.cards.items()
+        if (rate := card.group.rate) is not None
+    ]
+    if not plan.knows_level:
+        found.append(
+            "a card of constant mixing has no level, so a value that is missing or set aside "
+            f"counts as {task.response_scale[0]:g}, the middle of the range. Clients that set "
+            "aside many values pull the mean towards it, and no interval shows that: have them "
+            'clean their values, or give them a card with a level, as mixing = "matrix"'
+        )
+    alone = loss_without_data(task)
+    if alone is not None and loss_of(task) >= alone:
+        found.append(
+            "data do not help: by the model cards alone, without any upload, the expected loss "
+            f"is {alone:.4g}; with uploads it is {loss_of(task):.4g}"
+        )
+    rounds = rounds_that_fit(task)
+    if rounds is not None:
+        found.append(
+            f"after {counted(rounds, 'round')} the first client's releases reach privacy.epsilon, "
+            "and it stops: use longer rounds, a smaller estimator.method.cap, or a larger "
+            "privacy.epsilon"
+        )
+    found += [
+        f"the model card of group {name!r} has been estimated: check its lower bound of mixing, "
+        "because a card that mixes too fast breaks the promise of privacy"
+        for name, card in plan.cards.items()
+        if card.group.card_epsilon
+    ]
+    found += [
+        f"the model card of group {name!r} has an error and no card_epsilon. That is right if it "
+        "was estimated from public records, or from others than these. If `veilstream schedule "
+        "card` estimated it from these records, set the card_epsilon that it printed"
+        for name, card in plan.cards.items()
+        if card.group.error and not card.group.card_epsilon
+    ]
+    found += [
+        f"the model card of group {name!r} ends with round {last} (last_round): from round "
+        f"{last + 1} on its clients release nothing and spend nothing. Check the card again "
+        "before that, and start a study with a new name"
+        for name, card in plan.cards.items()
+        if (last := card.group.last_round) is not None
+    ]
+    return tuple(found)
 
 
-def plan_of(study: Study) -> Plan:
-    """Return the plan of a study.
-
-    Raises ConfigError if clients and slots do not fit; PrivacyError if a client's noise would be
-    less than the study's own policy allows.
-    """
-    spec, ends = spec_of(study), study.data.response.ends
-    members = clients_of(spec)
-    records = study.window.records // spec.slots
-    cards = {name: card_of(group, spec, ends) for name, group in spec.groups.items()}
-    places = _places(spec, len(members), spec.capacity or 1)
-    ages = spec.slots - 1 - np.arange(spec.slots, dtype=np.int64)
-    by_group = _tables(spec, cards, ages, sensitivity(*ends, records), records, 1 / len(members))
-    groups = tuple(members.values())
-    cost = np.array([by_group[group].cost[places] for group in groups])
-    free = spec.capacity is None
-    found = _alone(cost) if free else schedule(Costs(cost, np.zeros_like(cost)))
-    slots = places[found.slots]
-    rows = [by_group[group] for group in groups]
-    at = [(row, int(slot)) for row, slot in zip(rows, slots, strict=True)]
-    plan = Plan(
-        spec=spec, cards=cards, names=tuple(members), groups=groups, records=records, slots=slots,
-        ages=ages[slots], schedule=found,
-        deltas=np.array([row.delta[slot] for row, slot in at]),
-        epsilons=np.array([row.epsilon[slot] for row, slot in at]),
-        capped=np.array([row.capped[slot] for row, slot in at]),
-        scales=np.array([row.scale[slot] for row, slot in at]),
-        mean_then=np.array([row.mean_then[slot] for row, slot in at]),
-        mean_now=np.array([row.mean_now[slot] for row, slot in at]),
-        gains=np.array([row.gain[slot] for row, slot in at]),
-        losses=np.array([row.cost[slot] for row, slot in at]),
-        alone=np.array([row.alone[slot] for row, slot in at]),
-    )  # fmt: skip
-    check_policy(plan)
-    return plan
+def loss_of(task: AgedTask) -> float:
+    """Return the expected squared error of a round in which all report, in squared units."""
+    return float(task.plan.losses.sum())
 
 
-def check_policy(plan: Plan) -> None:
-    """Refuse a plan by which a client would spend more than the study's policy allows.
-
-    From the cards alone: epsilon is recomputed, not believed. Raises PrivacyError.
-    """
-    for number, epsilon in enumerate(plan.epsilons.tolist()):
-        card, age = plan.card(number), int(plan.ages[number])
-        left = np.array([card.backward[age]])
-        allowed = classical_epsilon(plan.spec.epsilon_now, left, plan.spec.cap).classical[0]
-        if not epsilon <= allowed * (1 + 1e-9):
-            raise PrivacyError(
-                f"the plan gives client {plan.names[number]!r} less noise than its age allows: "
-                "nothing is released; report it to whoever made this program"
-            )
+def loss_without_data(task: AgedTask) -> float | None:
+    """Return the same of the model cards alone; None where they know no level."""
+    return float(task.plan.alone.sum()) if task.plan.knows_level else None
 
 
-def round_of(study: Study) -> Round:
-    """Return a round of the study as the schemes of the paper take it; ConfigError as `plan_of`."""
-    spec, ends = spec_of(study), study.data.response.ends
-    members, records = clients_of(spec), study.window.records // spec.slots
-    cards = {name: card_of(group, spec, ends) for name, group in spec.groups.items()}
-    # where a slot takes any number, one place for each client
-    ages = spec.slots - 1 - _places(spec, len(members), spec.capacity or len(members))
-    groups = list(members.values())
-    steady = all(card.steady for card in cards.values())
-    return Round(
-        [Reporter(cards[g].chain, cards[g].law, records, 1 / len(members)) for g in groups],
-        ages,
-        np.array([cards[g].backward[ages] for g in groups]),
-        np.full(len(groups), sensitivity(*ends, records)),
-        spec.epsilon_now,
-        spec.cap,
-        "stationary" if steady else "round",
+def rounds_that_fit(task: AgedTask) -> int | None:
+    """Return how many rounds the study's epsilon allows; None: any number."""
+    limit = task.study.privacy.epsilon or 0.0
+    if task.worst(FOR_EVER) <= limit:
+        return None
+    low, high = 0, FOR_EVER
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if task.worst(middle) <= limit else (low, middle)
+    return low
+
+
+def plan(task: AgedTask, records: int, clients: int) -> Plan:
+    """As `Method.plan`: one round of all clients is enough, whatever comes."""
+    del records, clients
+    needed = len(task.plan.names) * task.slots
+    reach = float(ndtri((1 + task.study.estimator.level) / 2))
+    return Plan(
+        latest=needed,
+        usual=needed,
+        usual_half=reach * math.sqrt(loss_of(task)),
+        remedies=("model cards that are nearer to how records change",),
+        facts=_facts(task),
+        warnings=warnings(task),
     )
 
 
-def card_of(group: Group, spec: Spec, ends: tuple[float, float]) -> Card:
-    """Return the model of a group with its deltas."""
-    chain, ages = chain_of(group, ends), np.arange(spec.slots + 1, dtype=np.int64)
-    law = chain.stationary if group.law is None else np.array(group.law)
-    if group.rate is not None:
-        left = constant(group.rate, ages)
-        return Card(group, chain, law, left, left)
-    if group.error:
-        return Card(group, chain, law, *safe_deltas(chain, spec.slots, group.error))
-    return Card(group, chain, law, deltas(chain, ages, spec.delta), forward(chain, ages))
+#: What fits a terminal.
+SHOWN = ("client", "slot_of_source", "age", "delta", "epsilon_then", "noise_sd", "loss")
+WHY = (
+    "slot_of_source: whose values are released, counted from the beginning of a client's source",
+    "age: how many slots the values are old at the end of the round, when they are published",
+    "delta: how much of a value is left by then: 1 all of it, 0 nothing",
+    "epsilon_then = min(cap, ln(1 + (e^epsilon_now - 1) / delta)): classical, of the value then",
+    "noise_sd = sqrt(2) (high - low) / (records epsilon_then): of the client's mean",
+    "loss: expected squared error of a client's share; the plan has the least sum there is",
+    "loss_without_data: the same by the model card alone; - where it knows no level",
+    "epsilon_at_any_time: of all rounds so far, about a record's value at any one time",
+    "rounds_that_fit: after so many a client stops; -: it never has to",
+    "the plan follows from the study file alone: worker and clients have the same one",
+)
 
 
-@dataclass(frozen=True)
-class _Row:
-    """What each slot would give a client of one group, shape (K,); names as in `Plan`."""
-
-    cost: Vector
-    alone: Vector
-    delta: Vector
-    epsilon: Vector
-    capped: np.ndarray
-    scale: Vector
-    mean_then: Vector
-    mean_now: Vector
-    gain: Vector
-
-
-def _tables(
-    spec: Spec, cards: dict[str, Card], ages: Integers, moved: float, records: int, weight: float
-) -> dict[str, _Row]:
-    found = {}
-    for name, card in cards.items():
-        start: Start = "stationary" if card.steady else "round"
-        left = card.backward[ages]
-        noise = classical_epsilon(spec.epsilon_now, left, spec.cap)
-        scale = moved / noise.classical
-        reporter = [Reporter(card.chain, card.law, records, weight)]
-        uses: tuple[Estimator, Estimator] = (spec.use, "model")
-        chosen, alone = (
-            costs(
-                reporter, ages, scale[None], start=start, estimator=use, horizon=spec.slots - 1
-            ).cost[0]
-            for use in uses
-        )
-        then = laws(card.chain, card.law, ages, start, spec.slots - 1)
-        about = moments(card.chain.states, then, card.chain.powers(ages))
-        heard = about.variance_then / records + 2 * scale**2
-        gain = about.covariance / records / heard if spec.use == "wiener" else np.ones(len(ages))
-        found[name] = _Row(
-            chosen, alone, left, noise.classical, noise.capped, scale,
-            about.mean_then, about.mean_now, gain,
-        )  # fmt: skip
-    return found
-
-
-def _places(spec: Spec, clients: int, each: int) -> Integers:
-    """Return the open slots, each as often as it takes clients; ConfigError if these do not fit."""
-    if beyond := [slot for slot in spec.closed if slot >= spec.slots]:
-        raise ConfigError(
-            f"estimator.method.closed: there is no slot {beyond[0]}; a round has slots 0 to "
-            f"{spec.slots - 1}"
-        )
-    slots = np.setdiff1d(np.arange(spec.slots), spec.closed)
-    if not len(slots):
-        raise ConfigError(
-            "estimator.method.closed: all slots of a round are closed, so that nobody could ever "
-            "release; leave one open"
-        )
-    if len(slots) * (spec.capacity or clients) < clients:
-        raise ConfigError(
-            f"estimator.method.capacity: {counted(clients, 'client')} and "
-            f"{counted(len(slots), 'open slot')} with {counted(spec.capacity or clients, 'place')} "
-            "each do not fit; raise it, use more slots, or close fewer"
-        )
-    return np.repeat(slots, min(each, clients)).astype(np.int64)
-
-
-def _alone(cost: Matrix) -> Schedule:
-    """Return the best slot of each client, where any number of them may share one."""
-    slots = cost.argmin(axis=1).astype(np.int64)
-    value = float(cost[np.arange(len(cost)), slots].sum())
-    return Schedule(slots, value, value)
+def timetable(task: AgedTask, number: int) -> Timetable:
+    """As `Method.timetable`."""
+    plan = task.plan
+    first = number * plan.spec.slots
+    rows = [
+        {
+            "client": name,
+            "group": plan.groups[i],
+            "slot": int(plan.slots[i]),
+            "slot_of_source": first + int(plan.slots[i]),
+            "age": int(plan.ages[i]),
+            "delta": float(plan.deltas[i]),
+            "epsilon_then": float(plan.epsilons[i]),
+            "capped": bool(plan.capped[i]),
+            "noise_sd": math.sqrt(2) * float(plan.scales[i]),
+            "weight": 1 / len(plan.names),
+            "loss": float(plan.losses[i]),
+            "loss_without_data": float(plan.alone[i]) if plan.knows_level else None,
+        }
+        for i, name in enumerate(plan.names)
+    ]
+    facts = {
+        "study": task.study.name,
+        "revision": task.revision,
+        "round": number,
+        "published_after_slot_of_source": first + plan.spec.slots - 1,
+        "epsilon_now": plan.spec.epsilon_now,
+        "cap": plan.spec.cap,
+        "delta_kind": plan.spec.delta,
+        "use": plan.spec.use,
+        "expected_loss": loss_of(task),
+        "loss_without_data": loss_without_data(task),
+        "epsilon_at_any_time": task.at_any_time(number + 1),
+        "rounds_that_fit": rounds_that_fit(task),
+    }
+    expired = [
+        f"round {number} is one of those that are refused to group {name!r}"
+        for name, card in plan.cards.items()
+        if (last := card.group.last_round) is not None and number > last
+    ]
+    return Timetable(rows, SHOWN, facts, [*warnings(task), *expired], WHY)

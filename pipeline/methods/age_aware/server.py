@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import Rows
-from pipeline.methods.age_aware.rounds import INTERVAL, Members, estimate
+from pipeline.methods.age_aware.client import AgedTask
+from pipeline.methods.age_aware.estimate import INTERVAL, Members, estimate
 from pipeline.methods.age_aware.state import RoundState
-from pipeline.methods.age_aware.task import AgedTask
 from pipeline.methods.base import Server
+from pipeline.release.form import Rows
 
 
 class RoundServer(Server[RoundState]):
@@ -25,9 +25,8 @@ class RoundServer(Server[RoundState]):
         """As `Server.slots`."""
         return int(rows["records"].sum())
 
-    def empty(self, *, trace: bool = False) -> RoundState:
-        """As `Server.empty`; there is nothing to trace."""
-        del trace
+    def empty(self) -> RoundState:
+        """As `Server.empty`."""
         return RoundState()
 
     def read(self, fields: dict[str, bytes]) -> RoundState:

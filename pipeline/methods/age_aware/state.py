@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import StateError
-from pipeline.estimators.buckets import State
-from pipeline.messages.form import Rows
+from pipeline.estimators.forgetting import State
+from pipeline.release.form import Rows
 
 #: Rounds that are kept of a client. A round that waits for others longer than that is lost, and
 #: which rounds are over, no partition knows alone.

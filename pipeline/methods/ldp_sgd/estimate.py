@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 
 from pipeline.estimators.estimate import Estimate, Status
 from pipeline.methods.ldp_sgd import readiness
+from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.intervals import (
     HalfWidth,
+    RandomScaling,
     gradient_noise,
     half_widths,
     needs,
     plug_ins,
+    random_scaling,
 )
-from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
+from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath, Sums
 from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn, standard_errors
-from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, random_scaling
 from pipeline.methods.ldp_sgd.readiness import Lack
-from pipeline.methods.ldp_sgd.settings import allowed_lateness
 from pipeline.methods.ldp_sgd.state import SgdState
-from pipeline.methods.ldp_sgd.sums import Sums
-from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.methods.ldp_sgd.step_rule import allowed_lateness
 from pipeline.types import Matrix, Vector
 
 
@@ -55,11 +55,6 @@ class _Paths:
     def records(self) -> int:
         """How many count."""
         return sum(part.records for part in self.parts)
-
-    @property
-    def shared(self) -> bool:
-        """Whether they are logs of one path."""
-        return self.task.partition_strategy == "shared"
 
 
 def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] = (0,)) -> Estimate:
@@ -126,7 +121,7 @@ def _hidden(covariance: Matrix, missing: NDArray[np.bool_]) -> Matrix:
 
 def _widths(found: _Paths, missing: NDArray[np.bool_]) -> dict[str, HalfWidth]:
     """Return half the lengths of the study's own interval, and of others where they are due."""
-    widths = half_widths(found.burnt, found.parts, found.scaling, found.plugs, shared=found.shared)
+    widths = half_widths(found.scaling, found.plugs)
     own = found.task.path.shown
     mixed = not _mixing(found).coefficients.any()
     kept = {}

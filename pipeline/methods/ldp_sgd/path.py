@@ -5,7 +5,7 @@ matrix of `scaling`, or the identity. With C_s the sum of theta - m up to record
 (m is the iterate at its end), the sums are A = sum C_s C_s' (or its diagonal), b = sum s C_s,
 S = sum C_s, and for the least-squares curvature the sums of g, u, g u', u u' and g g' over the
 points u at which the gradients were taken. A copy of them at n0 gives the sums of any later stretch
-by subtraction: burn-ins and batches are read off. Matrices that a release holds beside its
+by subtraction: burn-ins are read off. Matrices that a release holds beside its
 gradients are summed with them, and P follows from those.
 
 Releases are added in the order of the log, with the same bits however many come at once.
@@ -14,6 +14,17 @@ Where several partitions share a path, theta is theta_0 plus what each of them h
 `SgdPath` then holds one partition's part of the way, and its sums are those of the points u: they
 are the shared path as it was published, so each partition's log holds the whole of it.
 Source: ldp-sgd, path and random scaling; blocks and several partitions are this project's.
+
+The running sums along some releases, whole batches at once.
+
+Every operation is elementwise, strictly sequential, or a sum within one release, so that the bits
+do not depend on how many releases come at once.
+
+Running sums of a path, from which every interval is read; differences of them serve any stretch.
+
+With C_s the sum of theta - m up to record s: A = sum C_s C_s' (or its diagonal), b = sum s C_s,
+S = sum C_s; and over gradients g taken at points u the sums of g, u, g u', u u' and g g'. What
+releases hold beside gradients is summed as it came.
 """
 
 from __future__ import annotations
@@ -26,11 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.linalg import unpack_upper
-from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
-from pipeline.methods.ldp_sgd.running import accumulated, scaled, sums_along
-from pipeline.methods.ldp_sgd.settings import Rule
-from pipeline.methods.ldp_sgd.steps import StepRule
-from pipeline.methods.ldp_sgd.sums import Sums
+from pipeline.methods.ldp_sgd.step_rule import Rule, StepRule
 from pipeline.types import Integers, Matrix, Vector
 
 #: An iterate beyond this has diverged: published models cannot hold it.
@@ -49,11 +56,8 @@ class SgdPath:
     theta: The newest iterate, shape (d,); of a shared path the sum of this partition's steps.
     origin: m, the iterate at the end of the burn-in; zero before.
     marks: Copies of the sums, oldest first.
-    batches: Totals of the online batches, see `batch_means`.
     diverged: The number of records after which the iterate passed its limit; None as long as it has
         not. The path stands still from there.
-    kept: The iterates that the sums are of, in pieces of shape (n, d), where they are asked for by
-        an empty list; a worker has no room for them.
     matrix, steps: P, shape (d, d) or None for the identity, and the steps with the cap that goes
         with it: those of the newest copy of the sums.
     """
@@ -65,9 +69,7 @@ class SgdPath:
     origin: Vector = field(init=False)
     sums: Sums = field(init=False)
     marks: list[Sums] = field(default_factory=list)
-    batches: OnlineBatches = field(init=False)
     diverged: int | None = None
-    kept: list[Matrix] | None = None
     matrix: Matrix | None = field(init=False)
     steps: StepRule = field(init=False)
 
@@ -77,7 +79,6 @@ class SgdPath:
         self.theta = self.rule.start.copy()
         self.origin = np.zeros(size)
         self.sums = Sums.zero(size, full=self.rule.full, extra=self.rule.extra)
-        self.batches = OnlineBatches.before(self.sums, self.rule.steps.alpha)
         if self.rule.burn_in == 0:
             self.marks = [self.sums]
         self.scale()
@@ -189,15 +190,10 @@ class SgdPath:
         path = np.repeat(points.T, block, axis=1) if self.rule.shared else moved
         if count:
             late = np.maximum(self.records + block * np.arange(releases) - watermarks, 0)
-            at = sums_along(
+            self.sums = sums_along(
                 self.sums, gradients, by_entry, points, path - self.origin[:, None], steps,
                 np.cumsum(late), extra,
             )  # fmt: skip
-            for release, number in self.batches.ends(self.sums.records, releases, block):
-                self.batches = self.batches.closed(at(release), number)
-            self.sums = at(releases - 1)
-            if self.kept is not None:
-                self.kept.append(path.T.copy())
         self.theta = moved[:, -1].copy()
         self.records += releases * block
         self.releases += releases
@@ -227,3 +223,140 @@ class SgdPath:
         twin = copy.copy(self)
         twin.marks = list(self.marks)
         return twin
+
+
+def sums_along(
+    held: Sums,
+    gradients: NDArray[np.float64],
+    by_entry: Matrix,
+    points: Matrix,
+    path: Matrix,
+    steps: Vector,
+    late: Integers,
+    extra: Matrix,
+) -> Sums:
+    """Return the sums after the last release.
+
+    held: The sums before the first one.
+    gradients, by_entry: Shape (releases, k, d), and the same as (d, releases k).
+    points: Where each release was linearised, shape (releases, d).
+    path: theta - m after each record, shape (d, releases k).
+    steps: Shape (releases k,).
+    late: How many records late the models of the releases so far were, shape (releases,).
+    extra: What came beside the gradients, shape (releases, m).
+    """
+    releases, block, size = gradients.shape
+    c = accumulated(held.c, path)
+    index = np.arange(held.records + 1, held.records + releases * block + 1, dtype=np.float64)
+
+    cubes = c.reshape(size, releases, block)
+    g = by_entry.reshape(size, releases, block).sum(axis=2)
+    a = (
+        np.matmul(cubes.transpose(1, 0, 2), cubes.transpose(1, 2, 0)).transpose(1, 2, 0)
+        if held.a.ndim == 2
+        else np.vecdot(cubes, cubes)
+    )
+    products = np.matmul(gradients.transpose(0, 2, 1), gradients)
+    u = points.T
+    running = {
+        "s": accumulated(held.s, cubes.sum(axis=2)),
+        "b": accumulated(held.b, np.vecdot(cubes, index.reshape(releases, block))),
+        "a": accumulated(held.a, a),
+        "g": accumulated(held.g, g.copy()),
+        "u": accumulated(held.u, block * u),
+        "gu": accumulated(held.gu, g[:, None, :] * u[None, :, :]),
+        "uu": accumulated(held.uu, block * u[:, None, :] * u[None, :, :]),
+        "gg": accumulated(held.gg, products.transpose(1, 2, 0)),
+        "extra": accumulated(held.extra, extra.T.copy()),
+    }
+    moved = accumulated(np.array(held.moved), steps.reshape(releases, block).sum(axis=1))
+
+    return Sums(
+        records=held.records + releases * block,
+        behind=held.behind + int(late[-1]),
+        moved=float(moved[-1]),
+        c=c[:, -1].copy(),
+        **{name: sums[..., -1].copy() for name, sums in running.items()},
+    )
+
+
+def accumulated(first: NDArray[np.float64], items: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Turn items, which nobody else holds, into first plus the items so far.
+
+    They are added strictly one by one along the last axis, in place: copies cost as much as sums.
+    """
+    items[..., 0] += first
+    return np.add.accumulate(items, axis=-1, out=items)
+
+
+def scaled(matrix: Matrix, by_entry: Matrix) -> Matrix:
+    """Return matrix times each column of (d, n), entry by entry: a fast product has other bits."""
+    found: Matrix = matrix[:, :1] * by_entry[0]
+    for column in range(1, len(by_entry)):
+        found += matrix[:, column : column + 1] * by_entry[column]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Running sums after the burn-in, of `records` records.
+
+    behind: Sum over releases of how many records late their models were.
+    moved: Sum of the step sizes.
+    c, s, b: C, S and b, shape (d,).
+    a: A, shape (d, d), or its diagonal, shape (d,).
+    g, u: Sums of gradients and of the points they were taken at, shape (d,).
+    gu, uu, gg: Sums of their products, shape (d, d).
+    extra: Sums of the released curvatures and then outer products, each a packed upper triangle of
+        d (d + 1) / 2 entries; empty where neither is released.
+    """
+
+    records: int
+    behind: int
+    moved: float
+    c: Vector
+    s: Vector
+    b: Vector
+    a: Vector | Matrix
+    g: Vector
+    u: Vector
+    gu: Matrix
+    uu: Matrix
+    gg: Matrix
+    extra: Vector
+
+    @classmethod
+    def zero(cls, size: int, *, full: bool, extra: int = 0) -> Sums:
+        """Return the sums of nothing."""
+        vector, matrix = np.zeros(size), np.zeros((size, size))
+        a = matrix if full else vector
+        return cls(
+            0, 0, 0.0, vector, vector, vector, a, vector, vector, matrix, matrix, matrix,
+            np.zeros(extra),
+        )  # fmt: skip
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.float64], ...]:
+        """All sums that are arrays, in the order of the fields."""
+        return (
+            self.c, self.s, self.b, self.a, self.g, self.u, self.gu, self.uu, self.gg, self.extra,
+        )  # fmt: skip
+
+    def since(self, mark: Sums) -> Sums:
+        """Return the sums of the records after `mark`, as if C had begun at zero there."""
+        t0, c0 = mark.records, mark.c
+        count = self.records - t0
+        s = self.s - mark.s - count * c0
+        # sum (s - t0)(C_s - c0): the sum of the numbers 1..count is exact in Python
+        b = self.b - mark.b - t0 * (self.s - mark.s) - c0 * (count * (count + 1) // 2)
+        between = self.s - mark.s
+        if self.a.ndim == 2:
+            cross = np.outer(c0, between)
+            a = self.a - mark.a - cross - cross.T + count * np.outer(c0, c0)
+        else:
+            a = self.a - mark.a - 2 * c0 * between + count * c0 * c0
+        return Sums(
+            count, self.behind - mark.behind, self.moved - mark.moved, self.c - c0, s, b, a,
+            self.g - mark.g, self.u - mark.u, self.gu - mark.gu, self.uu - mark.uu,
+            self.gg - mark.gg, self.extra - mark.extra,
+        )  # fmt: skip

@@ -18,8 +18,8 @@ import numpy as np
 
 from pipeline.errors import NumericError
 from pipeline.linalg import floor_eigenvalues, sandwich, unpack_upper
-from pipeline.methods.ldp_sgd.scaling import Scaling
-from pipeline.methods.ldp_sgd.sums import Sums
+from pipeline.methods.ldp_sgd.path import Sums
+from pipeline.methods.ldp_sgd.step_rule import Scaling
 from pipeline.types import Matrix, Vector
 
 #: Eigenvalues of a curvature are raised to this share of their mean.

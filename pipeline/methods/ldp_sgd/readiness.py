@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.client import GradientTask
+from pipeline.methods.ldp_sgd.path import SgdPath, Sums
 from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn
-from pipeline.methods.ldp_sgd.settings import MIXED
-from pipeline.methods.ldp_sgd.sums import Sums
-from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.methods.ldp_sgd.step_rule import MIXED
 from pipeline.types import Matrix, Vector
 
 #: Intervals need this many records for each coefficient behind the burn-in, noise or none.

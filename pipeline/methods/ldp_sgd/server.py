@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import NO_PARTITION, Rows
 from pipeline.methods.base import Server
+from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd, newest_point
-from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
-from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.methods.ldp_sgd.step_rule import rule_of
+from pipeline.release.form import NO_PARTITION, Rows
 from pipeline.release.model import Part, on_lattice
 from pipeline.types import Vector
 
@@ -21,6 +21,10 @@ class GradientServer(Server[SgdState]):
     """As `methods.base.Server`, for paths, with or without noise."""
 
     ordered = True
+    from_start = (
+        'kind = "ldp-sgd" moves one path from the public start through all records in their '
+        "order, and each gradient was taken where that path had led"
+    )
 
     def __init__(self, task: GradientTask) -> None:
         self._task, self._rule, layout = task, rule_of(task), task.layout
@@ -39,12 +43,9 @@ class GradientServer(Server[SgdState]):
         """As `Server.slots`: an empty slot moves the path by its noise."""
         return len(rows) * self._task.slots
 
-    def empty(self, *, trace: bool = False) -> SgdState:
-        """As `Server.empty`; a trace keeps all iterates, 8 d bytes for each record."""
-        state = SgdState(self._rule)
-        if trace:
-            state.path.kept = []
-        return state
+    def empty(self) -> SgdState:
+        """As `Server.empty`."""
+        return SgdState(self._rule)
 
     def read(self, fields: dict[str, bytes]) -> SgdState:
         """As `Server.read`."""
@@ -79,10 +80,12 @@ class GradientServer(Server[SgdState]):
         [(_, state)] = parts
         return estimate_sgd(self._task, state, partitions)
 
-    def point(self, parts: Sequence[tuple[float, SgdState]]) -> Vector:
-        """As `Pointing.point`: the newest iterate, without the intervals of the average."""
+    def next_point(
+        self, parts: Sequence[tuple[float, SgdState]]
+    ) -> tuple[Vector, tuple[float, float]]:
+        """As `Server.next_point`: the newest iterate, without the intervals of the average."""
         [(_, state)] = parts
-        return newest_point(self._task, state.paths)
+        return newest_point(self._task, state.paths), (1.0, 1.0)
 
     def part(self, slots: int, state: SgdState | None) -> Part | None:
         """As `Server.part`: how far its partition has come, and its own point where paths pool."""

@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
+from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
-from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
-from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.privacy.channel import Channel
+from pipeline.methods.ldp_sgd.step_rule import rule_of
+from pipeline.privacy.mechanism import Channel
 from pipeline.records.blocks import predictors, with_intercept
 from pipeline.release.model import round_model
 from pipeline.types import Matrix, Vector

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from pipeline.study import Study
 from pipeline.study.data_tables import key
+from pipeline.study.model import Study
 from pipeline.study.release_tables import Split
 from pipeline.study.tables import strict
 
@@ -18,7 +18,6 @@ Positive = Annotated[float, Meta(gt=0, le=1e12)]
 INTERVALS = {
     "random-scaling": "gradients",
     "plug-in": "gradients",
-    "online-batch-means": "gradients",
     "plug-in-curvature": "gradients+curvature",
     "plug-in-products": "gradients+curvature+products",
 }
@@ -116,14 +115,13 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Literal[
             "random-scaling",
             "plug-in",
-            "online-batch-means",
             "plug-in-curvature",
             "plug-in-products",
         ]
         | None,
         key(
-            '"random-scaling", "plug-in" or "online-batch-means"; with the releases that they '
-            'need, also "plug-in-curvature" or "plug-in-products". Default: the one that uses '
+            '"random-scaling" or "plug-in"; with the releases that they need, also '
+            '"plug-in-curvature" or "plug-in-products". Default: the one that uses '
             "most of what is released",
             "plug-in-curvature",
         ),

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.form import Rows
 from pipeline.methods.base import Server
-from pipeline.methods.noisy_mle import copies_estimate, estimate, telling
-from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.rows import Room, Shape
-from pipeline.methods.noisy_mle.state import SiteState, epochs_of
-from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.methods.noisy_copies import estimate as copies_estimate
+from pipeline.methods.noisy_copies.client import CopiesTask
+from pipeline.methods.noisy_mle import estimate
+from pipeline.methods.noisy_mle import report as telling
+from pipeline.methods.noisy_mle.client import SiteTask
+from pipeline.methods.noisy_mle.state import Room, Shape, SiteState, epochs_of
+from pipeline.release.form import Rows
 from pipeline.types import Integers
 
 #: Releases that are added at once, in memory that is kept.
@@ -35,9 +36,8 @@ class SiteServer(Server[SiteState]):
         """As `Server.slots`."""
         return int(rows["records"].sum())
 
-    def empty(self, *, trace: bool = False) -> SiteState:
-        """As `Server.empty`; there is nothing to trace."""
-        del trace
+    def empty(self) -> SiteState:
+        """As `Server.empty`."""
         return SiteState(self._shape, self._task.slots)
 
     def read(self, fields: dict[str, bytes]) -> SiteState:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import ConfigError
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.tables import strict
 
 LOSSES = ("linear", "logistic")

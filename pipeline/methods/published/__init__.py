@@ -3,16 +3,15 @@
 No client of this project releases anything through them; what each keeps private, or does not, is a
 sentence of its own. Source of all: dwd.
 
-- `offline`: OffNP (exact, and by the stopping rule of its package) and OffWP. `online`: OnWP, and
-  OnWDP with the noise of `trusted_noise`. `private_online`: messages with `message_noise`.
-- `method`, `spec`: what the rest of the program sees, and the keys of a study. `problem`, `runs`:
-  the methods on the records of a study. `noises`: their noise, and what it is worth.
-- `records`: records, their sums and the ridge.
+- `fits`: OffNP (exact, and by the stopping rule of its package) and OffWP. `online`: OnWP, OnWDP,
+  and messages with noise of their own. `noise`: their noise, and what it is worth.
+- `method`, `spec`: what the rest of the program sees, and the keys of a study.
 """
 
 from __future__ import annotations
 
-from pipeline.methods.published import noises, runs
+from pipeline.methods.published import noise as noises
+from pipeline.methods.published import online as runs
 from pipeline.methods.published.method import Published
 from pipeline.methods.published.spec import (
     Distributed,

@@ -12,18 +12,19 @@ import numpy as np
 from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
 from pipeline.methods.offline import Clients, OfflineFit
-from pipeline.methods.published.problem import Problem, problem_of
-from pipeline.methods.published.runs import Run, Stream, fold
+from pipeline.methods.published.fits import Problem, problem_of
+from pipeline.methods.published.noise import least_stabiliser
+from pipeline.methods.published.online import Run, Stream, fold
 from pipeline.methods.published.spec import Online, Spec, Trusted, Undamped, spec_of
-from pipeline.methods.published.trusted_noise import least_stabiliser
-from pipeline.privacy.policy import NO_PRIVACY, Guarantee
-from pipeline.records.encode import Arrays
+from pipeline.privacy.guarantee import NO_PRIVACY, Guarantee
+from pipeline.records.encoder import Arrays
 from pipeline.release.budget import Budget
 from pipeline.release.layout import Layout
 from pipeline.release.model import Model
 from pipeline.release.task import Task
-from pipeline.study import study_of, without_privacy
 from pipeline.study.model import LIVE, Study
+from pipeline.study.tables import strict
+from pipeline.study.variants import without_privacy
 from pipeline.types import Vector
 
 
@@ -122,9 +123,9 @@ class Published:
         ridged = getattr(keys, "ridge_matrix", "") in ("identity", "as-printed")
         _check_curvature(keys, kind, estimator.loss, ridged=ridged and estimator.ridge > 0)
 
-    def task(self, study: Study, level: str | None = None) -> OfflineTask:
+    def task(self, study: Study, revision: str = "", level: str | None = None) -> OfflineTask:
         """As `methods.base.Method.task`."""
-        return OfflineTask(study, level)
+        return OfflineTask(study, revision, level)
 
     def guarantee(self, task: Task, clients: int | None = None) -> Guarantee:
         """Return what it keeps private; PrivacyError as its noise."""
@@ -162,7 +163,7 @@ class Published:
 
         It claims the study's epsilon and delta, or 1 and 1e-5; R is the identity, as in the paper's
         tables, where the method cannot start without; the stabiliser is the least that its own
-        condition allows. ConfigError if the method cannot go with the study.
+        condition allows. Whether the method can go with the study is for the caller to check.
         """
         tables = msgspec.to_builtins(study)
         given = tables["estimator"]
@@ -181,7 +182,7 @@ class Published:
             keys |= {"stabiliser": held}
         tables["estimator"] = {**estimator, "kind": self.kind, "method": keys}
         tables["privacy"] = {"mechanism": "none"}
-        return study_of(tables, name=f"--beside {self.kind}")
+        return strict(tables, Study)
 
     def _problem(self, task: Task, clients: Clients) -> Problem[Any]:
         loss, given = task.loss, task.study.estimator

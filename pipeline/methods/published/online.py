@@ -1,4 +1,6 @@
-"""One Newton step for each batch, records forgotten (OnWP), and with an aggregator's noise (OnWDP).
+"""One Newton step for each batch, with and without noised messages.
+
+One Newton step for each batch, records forgotten (OnWP), and with an aggregator's noise (OnWDP).
 
 A_b = A_{b-1} + H_b and theta_b = theta_{b-1} - A_b^-1 g_b, with g_b and H_b taken at
 theta_{b-1}, ridge included. With noise theta_b = (A_b + rho I)^-1 (A_b theta_{b-1} - g_b - xi_b):
@@ -6,22 +8,58 @@ rho pulls towards zero again in every batch, so the limit has the penalty lambda
 n_b records in a batch, and the noise inflates the variance by a factor that does not fall with b.
 Kept as published, to compare with. Class weights n / (2 n_class), from running counts, are an
 extension: the paper has none. Source: dwd, eq. (37) and (45), Algorithm 2.
+
+The renewable estimate from noised messages.
+
+theta <- theta - (floor(A) + N lambda R)^-1 (g + n lambda R theta) with A the sum of the noised
+curvatures. The curvature sets length and direction of a step alone. Steps end where the gradient is
+zero whatever it is, so its noise does not change where they end. Its eigenvalues are raised to half
+the spectral size of that noise, without which single directions run away.
+The first round is at the public start, where the loss has no curvature: it spends the whole budget
+on the gradient and takes one step against a public guess. Source: dwd, eq. (37), rewritten.
+
+The published methods on the records of a study, each with how far to trust what it gives.
+
+The standard errors of a converged fit are those of the sandwich K^-1 (sum s s') K^-1 with s the
+gradient of one record, ridge included, and K the summed curvature. It needs a minimiser that was
+reached, and enough records that carry curvature: a steep loss has almost all of it in the few
+records near its knee.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, NumericError
 from pipeline.estimators.estimate import class_weights
-from pipeline.linalg import solve_positive
+from pipeline.linalg import floor_eigenvalues, sandwich, solve_positive
 from pipeline.losses import Loss
-from pipeline.methods.published.offline import federated_fit
-from pipeline.methods.published.records import Records, Ridge, Sums, sums_at
-from pipeline.methods.published.trusted_noise import TrustedNoise
+from pipeline.methods.offline import OfflineFit
+from pipeline.methods.published.fits import (
+    Fit,
+    Problem,
+    Records,
+    Ridge,
+    Sums,
+    federated_fit,
+    majorised_fit,
+    pooled_fit,
+    separable,
+    sums_at,
+    undamped_iterates,
+)
+from pipeline.methods.published.noise import (
+    MessageNoise,
+    TrustedNoise,
+    normal_symmetric,
+    shared_noise,
+    trusted_noise,
+)
+from pipeline.methods.published.spec import Distributed, Online, Spec, Trusted, Undamped
 from pipeline.types import Matrix, Vector
 
 #: Damped rounds on the first batch, at most: eight serve a long tail, a hinge needs more.
@@ -141,3 +179,286 @@ class TrustedOnlineFit(OnlineFit):
         noise = self.noise.draw(self._rng, self.size, self.loss.curvature_bound, penalty)
         held = curvature + self.noise.stabiliser * np.eye(self.size)
         return solve_positive(held, curvature @ at - gradient - noise)
+
+
+#: Least eigenvalue of the curvature: this part of their mean, and of the noise's spectral size.
+FLOOR_SHARE = 0.02
+FLOOR_NOISE = 0.5
+
+
+class PrivateOnlineFit:
+    """Coefficients (d,), zero at the start, and noised curvature of a stream of rounds.
+
+    noise: Budget, and who shares it. Records are clipped to its bound, and the noise of a round is
+        drawn as one draw of the summed variance of its `clients` messages.
+    balanced: Whether classes are weighted, from noised counts up to the largest weight of `noise`.
+
+    floored: How many eigenvalues of the curvature were raised in the last round.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        ridge: Ridge,
+        size: int,
+        noise: MessageNoise,
+        rng: np.random.Generator,
+        *,
+        balanced: bool = False,
+    ) -> None:
+        self.loss, self.ridge, self.size, self.noise = loss, ridge, size, noise
+        self._rng = rng
+        factor = noise.total_factor()
+        self._gradient_deviations = tuple(
+            factor * noise.gradient_deviation(loss, first=first) for first in (False, True)
+        )
+        self._curvature_deviation = factor * noise.curvature_deviation(loss)
+        self._balance: ClassBalance | None = None
+        if balanced:
+            deviation = factor * noise.counts_deviation()
+            self._balance = ClassBalance(noise.largest_weight, deviation=deviation, rng=rng)
+        self.coefficients = np.zeros(size)
+        self.curvature = np.zeros((size, size))
+        self.records = self.rounds = self.floored = 0
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Weights of the negative and the positive class for the next round."""
+        return (1.0, 1.0) if self._balance is None else self._balance.weights
+
+    def update(self, clients: Sequence[Records], slots: int | None = None) -> Vector:
+        """Fold one round, given as the records of its clients; return the new coefficients.
+
+        `slots` is the public number of record slots of the round, by default that of the records;
+        slots without a record contribute nothing.
+        """
+        if any(client.size != self.size for client in clients):
+            raise DataError(f"clients must have {self.size - 1} features, as the first round had")
+        slots = sum(len(client) for client in clients) if slots is None else slots
+        if slots == 0:
+            raise DataError("clients must hold at least one record")
+        weights = self.weights
+        batch = [client.clipped(l2=self.noise.l2_bound).weighted(weights) for client in clients]
+        point, first = self.coefficients, self.rounds == 0
+        total = sums_at(self.loss, batch, point)
+        noised = total.gradient + self._rng.normal(0.0, self._gradient_deviations[first], self.size)
+        if first:
+            level = self.loss.start_curvature * self.noise.l2_bound**2 / self.size
+            bread, held = slots * level * np.eye(self.size), slots
+        else:
+            noise = normal_symmetric(self._rng, self.size, self._curvature_deviation)
+            self.curvature += total.curvature + noise
+            self.records += slots
+            bread, held = self._floored(), self.records
+        penalty = self.ridge.of_gradient(self.size)
+        gradient = noised + slots * penalty * point
+        self.coefficients = point - solve_positive(bread + np.diag(held * penalty), gradient)
+        self.rounds += 1
+        if self._balance is not None:
+            self._balance.add(*np.sum([c.class_counts() for c in clients], axis=0))
+        return self.coefficients
+
+    def _floored(self) -> Matrix:
+        """Return the curvature with its eigenvalues raised."""
+        # the round of the start has no curvature, so `rounds` counts those that have
+        deviation = self._curvature_deviation * math.sqrt(self.rounds)
+        share = FLOOR_SHARE * float(np.trace(self.curvature)) / self.size
+        least = max(share, FLOOR_NOISE * deviation * math.sqrt(2 * self.size))
+        repaired, self.floored, *_ = floor_eigenvalues(self.curvature, least)
+        return repaired
+
+
+#: A fit to all records; and an online method with how to read it in the end.
+Run = Callable[[Problem[Any]], OfflineFit]
+Stream = OnlineFit | PrivateOnlineFit
+#: Undamped steps count as converged at the score at which damped ones stop.
+CONVERGED_SCORE = 1e-9
+#: A mean gradient above this share of its column's size is far from a minimiser.
+FAR_SCORE = 0.1
+_LIVE_HAS_THEM = 'kind = "renewable" has intervals'
+_ENDLESS = (
+    "the classes are separable and no ridge holds the coefficients, so there is no best fit: "
+    "estimator.ridge > 0 is needed"
+)
+
+
+def pooled(problem: Problem[Spec]) -> OfflineFit:
+    """Fit all records until it converges."""
+    require_a_minimiser(problem)
+    weights = problem.weights()
+    fit = pooled_fit(problem.loss, problem.together().weighted(weights), problem.ridge)
+    return _converged(problem, fit, weights)
+
+
+def pooled_mm(problem: Problem[Spec]) -> OfflineFit:
+    """Fit all records with kerndwd's stopping rule."""
+    require_a_minimiser(problem)
+    fit = majorised_fit(problem.loss, problem.together(), problem.ridge.weight / 2)
+    if fit.converged and fit.score <= FAR_SCORE:
+        reason = 'no intervals: the stopping rule is too loose for them; kind = "pooled" has them'
+        return OfflineFit(fit.coefficients, "converged", reason, fit.rounds, fit.score)
+    reason = "the rounds do not suffice"
+    if fit.converged:
+        reason = (
+            f"the stopping rule was met far from the minimiser (score {fit.score:.2g}): it is "
+            "about the length of a step, and steps are short where q is far from 1"
+        )
+    return OfflineFit(fit.coefficients, "unconverged", reason, fit.rounds, fit.score)
+
+
+def federated(problem: Problem[Spec]) -> OfflineFit:
+    """Take damped Newton steps over all clients."""
+    require_a_minimiser(problem)
+    weights = problem.weights()
+    fit = federated_fit(problem.loss, [c.weighted(weights) for c in problem.clients], problem.ridge)
+    if fit.converged:
+        return _converged(problem, fit, weights)
+    reason = "the rounds do not suffice: the classes are nearly separable or the features collinear"
+    return OfflineFit(fit.coefficients, "unconverged", reason, fit.rounds, fit.score, weights)
+
+
+def undamped(problem: Problem[Undamped]) -> OfflineFit:
+    """Take literal steps from zero."""
+    require_a_minimiser(problem)
+    rounds = problem.keys.rounds
+    end = undamped_iterates(problem.loss, problem.clients, problem.ridge, rounds=rounds)[-1]
+    score = problem.objective().at(end, curved=False).score if np.all(np.isfinite(end)) else None
+    if score is not None and score <= CONVERGED_SCORE:
+        reason = 'no intervals for a reproduction; kind = "federated-newton" has them'
+        return OfflineFit(end, "converged", reason, rounds, score)
+    reason = "no intervals: literal steps may rise or cycle, and nothing stops them"
+    return OfflineFit(end, "unconverged", reason, rounds, score)
+
+
+def online_start(problem: Problem[Online]) -> OnlineFit:
+    """Return a stream without noise, before its first batch."""
+    largest = problem.task.largest_weight
+    balance = ClassBalance(largest) if largest > 1 else None
+    return OnlineFit(
+        problem.loss, problem.ridge, problem.task.size, first=problem.keys.start, balance=balance
+    )
+
+
+def online(problem: Problem[Online]) -> OfflineFit:
+    """Fold all batches without noise."""
+    require_a_minimiser(problem)
+    fit = online_start(problem)
+    end = _last(problem, fit)
+    weights = (1.0, 1.0) if fit.balance is None else fit.balance.weights
+    score = None
+    if np.all(np.isfinite(end)):
+        score = problem.objective(weights).at(end, curved=False).score
+    reason = f"no intervals: this recursion keeps no variance; {_LIVE_HAS_THEM}"
+    if score is None or score > FAR_SCORE:
+        reason += (
+            "; these coefficients are far from the best ones of all records (see the score): a "
+            'larger window, another start or kind = "pooled" helps'
+        )
+    return OfflineFit(end, "one-pass", reason, fit.batches, score, weights)
+
+
+def trusted_start(problem: Problem[Trusted]) -> TrustedOnlineFit:
+    """Return a stream with an aggregator's noise, before its first batch."""
+    noise, rng = trusted_noise(problem.task, problem.keys), np.random.default_rng(problem.keys.seed)
+    return TrustedOnlineFit(problem.loss, problem.ridge, problem.task.size, noise, rng)
+
+
+def trusted(problem: Problem[Trusted]) -> OfflineFit:
+    """Fold all batches with an aggregator's noise."""
+    fit = trusted_start(problem)
+    reason = f"no intervals: the published variance leaves out the summed noise; {_LIVE_HAS_THEM}"
+    return OfflineFit(_last(problem, fit), "one-pass", reason, fit.batches)
+
+
+def distributed_start(problem: Problem[Distributed]) -> PrivateOnlineFit:
+    """Return a stream with noise of all clients, before its first round."""
+    noise = shared_noise(problem.task, problem.keys, len(problem.clients))
+    rng, task = np.random.default_rng(problem.keys.seed), problem.task
+    return PrivateOnlineFit(
+        problem.loss, problem.ridge, task.size, noise, rng, balanced=task.largest_weight > 1
+    )
+
+
+def distributed(problem: Problem[Distributed]) -> OfflineFit:
+    """Fold all rounds with noise of all clients."""
+    fit = distributed_start(problem)
+    end = _last(problem, fit)
+    reason = f"no intervals: this recursion keeps no variance; {_LIVE_HAS_THEM}"
+    if fit.floored:
+        reason += (
+            f"; the noise still hides what the records say of {fit.floored} of "
+            f"{problem.task.size} combinations of features, and there the estimate is pulled "
+            "towards earlier ones"
+        )
+    return OfflineFit(end, "one-pass", reason, fit.rounds, weights=fit.weights)
+
+
+def require_a_minimiser(problem: Problem[Any]) -> None:
+    """Refuse records without a best fit; noised methods do not ask, as that would tell of them."""
+    problem.objective().require_a_minimiser()
+    if problem.ridge.weight == 0 and separable(problem.together()):
+        raise NumericError(_ENDLESS)
+
+
+def fold(problem: Problem[Any], fit: Stream) -> Iterator[Vector]:
+    """Yield the coefficients after each batch; of one without any record, only noise is folded."""
+    for number, (batch, slots) in enumerate(zip(problem.batches, problem.slots, strict=True), 1):
+        try:
+            # what overflows shows as a number that is not finite
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                if isinstance(fit, PrivateOnlineFit):
+                    fit.update(batch, slots)
+                elif present := [client for client in batch if len(client)]:
+                    fit.update(present)
+        except NumericError as error:
+            raise NumericError(
+                f"batch {number} (window {number} of every client): {error}; larger windows "
+                "(window.records) may help as well"
+            ) from error
+        yield fit.coefficients
+
+
+def _converged(problem: Problem[Spec], fit: Fit, weights: tuple[float, float]) -> OfflineFit:
+    records = problem.together().weighted(weights)
+    penalty = problem.ridge.of_gradient(records.size)
+    covariance, reason = covariance_of(problem.loss, records, penalty, fit.coefficients)
+    return OfflineFit(
+        fit.coefficients, "converged", reason, fit.rounds, fit.score, weights, covariance
+    )
+
+
+def _last(problem: Problem[Any], fit: Stream) -> Vector:
+    for _ in fold(problem, fit):
+        pass
+    return fit.coefficients
+
+
+#: Intervals need this many records for each coefficient, and as many that carry curvature.
+RECORDS_PER_COEFFICIENT = 10
+
+
+def covariance_of(
+    loss: Loss, records: Records, penalty: Vector, point: Vector
+) -> tuple[Matrix | None, str]:
+    """Return covariance (d, d) of a minimiser, or None and why; `penalty` (d,) is per record."""
+    needed = RECORDS_PER_COEFFICIENT * records.size
+    if len(records) < needed:
+        return None, f"intervals need {needed} records; there are {len(records)}"
+    weights = np.ones(len(records)) if records.weights is None else records.weights
+    predictor = records.design @ point
+    curvature_weight = weights * loss.sharp_curvature(predictor, records.responses)
+    squares = float(np.sum(np.square(curvature_weight)))
+    # so many equally curved records would say as much
+    carried = float(np.sum(curvature_weight)) ** 2 / squares if squares > 0 else 0.0
+    if carried < needed:
+        return None, (
+            f"intervals need the curvature of {needed} records; only about {carried:.0f} carry "
+            "any, as the loss is nearly flat at the others: more records or a smaller q help"
+        )
+    slopes = weights * loss.slope(predictor, records.responses)
+    scores = records.design * slopes[:, None] + penalty * point
+    rows = records.design * np.sqrt(curvature_weight)[:, None]
+    try:
+        return sandwich(rows.T @ rows + len(records) * np.diag(penalty), scores.T @ scores), ""
+    except NumericError as error:
+        return None, f"no intervals: {error}"

@@ -1,8 +1,8 @@
 """Renewable estimation: sums of gradients and curvatures at stated points, and their common zero.
 
-- `method`: what the rest knows of it. `task`: its public numbers.
-- `client`, `summarise`: a window to its sums.
-- `private_server`, `private_state`, `private_sums`, `private_estimate`, `solution`, `readiness`:
-  studies with noise. `open`: studies without; the additive form.
-- `design`, `expected`, `reference`, `facts`: what is expected of a study before it runs.
+- `spec`, `method`: the study's keys, and what the rest knows of the method.
+- `client`: public numbers of a study, and a window to its sums.
+- `state`, `sums`, `server`: integer sums of studies with noise, and what they say in real units.
+- `estimate`, `solution`, `readiness`: their estimate. `open`: studies without noise.
+- `plan`, `expected`: what is expected of a study before it runs.
 """

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from pipeline.errors import PrivacyError
-from pipeline.methods.base import Method
-from pipeline.methods.renewable import design as plans
-from pipeline.methods.renewable import facts as known
-from pipeline.methods.renewable import spec
+from pipeline.methods.base import Method, Plan, Spec
+from pipeline.methods.renewable import plan as plans
+from pipeline.methods.renewable import spec as keys
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.open import OpenServer
-from pipeline.methods.renewable.private_server import PrivateServer
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.plan import facts
+from pipeline.methods.renewable.server import PrivateServer
 from pipeline.privacy import memory
-from pipeline.release.bounds import RecordBounds
-from pipeline.study import Study
+from pipeline.release.task import RecordBounds
 from pipeline.study.growth import growth_of
+from pipeline.study.model import Study
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
 START_SEMANTICS = {"logistic": 2}
@@ -34,19 +35,22 @@ EARLY = (
 
 
 class Renewable(Method[RenewableTask]):
-    """As `methods.base.Method`."""
+    """Releases of sums at the newest model, with or without noise."""
 
-    title = "renewable estimation from releases"
-    losses = ("gdwd", "logistic", "linear", "poisson")
+    spec = Spec(
+        kind="renewable",
+        title="renewable estimation from releases",
+        losses=("gdwd", "logistic", "linear", "poisson"),
+    )
 
     def grows(self, study: Study) -> bool:
         """As `Method.grows`: where releases have noise."""
         return study.noised
 
-    remembers = staticmethod(spec.remembers)
+    remembers = staticmethod(keys.remembers)
 
-    def complete(self, study: Study, given: Container[str]) -> Study:
-        """As `Method.complete`: of gdwd with noise a ridge for which intervals come, else none.
+    def resolve(self, study: Study, given: Container[str]) -> Study:
+        """As `Method.resolve`: of gdwd with noise a ridge for which intervals come, else none.
 
         A ridge would pull coefficients towards 0, and the estimate needs none where records say
         enough.
@@ -69,11 +73,11 @@ class Renewable(Method[RenewableTask]):
             meaning["start"] = START_SEMANTICS[study.estimator.loss]
         if study.noised:
             meaning["secant"] = _of_curvature(study)
-            meaning["privacy"]["split"] = spec.split_of(study, RecordBounds(study).loss).shares
+            meaning["privacy"]["split"] = keys.split_of(study, RecordBounds(study).loss).shares
         grown = growth_of(study.window, grows=study.noised)
         if grown.divisor:
             meaning["growth"] = [grown.divisor, grown.most]
-        if spec.remembers(study) and study.privacy.noise_memory != 0:
+        if keys.remembers(study) and study.privacy.noise_memory != 0:
             meaning["memory"] = memory.WINDOWS
 
     task = RenewableTask
@@ -82,19 +86,18 @@ class Renewable(Method[RenewableTask]):
         """As `Method.server`, for a study with noise or without."""
         return PrivateServer(task) if task.study.noised else OpenServer(task)
 
-    facts = staticmethod(known.facts)
-
-    def warnings(self, task: RenewableTask) -> tuple[str, ...]:
-        """As `Method.warnings`."""
+    def plan(self, task: RenewableTask, records: int, clients: int) -> Plan:
+        """As `Method.plan`."""
         estimator = task.study.estimator
         kept = not task.study.noised and estimator.forgetting is None
-        jumps = estimator.loss in spec.JUMPS and estimator.smoothing is None
-        return (EARLY,) if kept and jumps else ()
+        jumps = estimator.loss in keys.JUMPS and estimator.smoothing is None
+        return replace(
+            plans.plan(task, records, clients),
+            facts=facts(task, clients),
+            warnings=(EARLY,) if kept and jumps else (),
+        )
 
-    sizes = staticmethod(known.sizes)
-    outlook = staticmethod(plans.outlook)
-    design = staticmethod(plans.design)
-    better = staticmethod(known.better)
+    propose = staticmethod(plans.propose)
 
 
 def _of_curvature(study: Study) -> int:

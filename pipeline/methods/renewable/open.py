@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import NumericError, StateError
-from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import (
     FAR,
     Estimate,
@@ -27,7 +26,7 @@ from pipeline.estimators.estimate import (
     is_far,
     kept_of,
 )
-from pipeline.estimators.forgetting import effective
+from pipeline.estimators.forgetting import State, effective
 from pipeline.linalg import (
     condition_number,
     is_singular,
@@ -36,10 +35,10 @@ from pipeline.linalg import (
     solve_positive,
     unpack_upper,
 )
-from pipeline.messages.form import Rows
 from pipeline.methods.base import Server
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.spec import JUMPS
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.release.form import Rows
 from pipeline.types import Matrix, Vector
 
 SUMS, START = "sums", "start"
@@ -197,9 +196,8 @@ class OpenServer(Server[OpenState]):
         """As `Server.slots`: the records that entered."""
         return int(rows["records"].sum())
 
-    def empty(self, *, trace: bool = False) -> OpenState:
-        """As `Server.empty`; there is nothing to trace."""
-        del trace
+    def empty(self) -> OpenState:
+        """As `Server.empty`."""
         return OpenState(self._task.size)
 
     def read(self, fields: dict[str, bytes]) -> OpenState:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.estimators.estimate import Progress
-from pipeline.methods.renewable.private_sums import Weighed, noise_of_counts, total_of
+from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.solution import (
     KNOWN,
     LEAST_RELEASES,
@@ -22,7 +22,7 @@ from pipeline.methods.renewable.solution import (
     Bread,
     Solution,
 )
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.sums import Weighed, noise_of_counts, total_of
 
 #: Slopes that lie in hidden directions at least so much as the one that does most are named.
 ALONG = 0.5

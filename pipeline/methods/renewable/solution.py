@@ -24,8 +24,8 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 
 from pipeline.errors import PrivacyError
-from pipeline.methods.renewable.private_sums import Sums, Weighed, newest_sums
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.sums import Sums, Weighed, newest_sums
 from pipeline.types import Matrix, Vector
 
 #: An eigenvalue of so many s is known.

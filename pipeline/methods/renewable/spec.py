@@ -7,7 +7,7 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.losses import Loss, joint_bounds
 from pipeline.privacy.sensitivity import Order, spent_by_records
-from pipeline.study import Study
+from pipeline.study.model import Study
 from pipeline.study.release_tables import Split
 
 #: Losses whose curvature jumps.

@@ -1,0 +1,1 @@
+"""Noisy copies of site estimates, merged by EM (INFEMBLER)."""

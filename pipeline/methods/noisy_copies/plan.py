@@ -1,0 +1,127 @@
+"""What a study of copies needs and promises, from public numbers alone: `study check`, planning.
+
+Of features that are as their ranges and typical values say. Derived in docs/methods/noisy-mle.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import ndtri
+
+from pipeline.errors import PrivacyError
+from pipeline.estimators.forgetting import counted_slots
+from pipeline.methods.base import Plan, Proposal
+from pipeline.methods.noisy_copies.client import CopiesTask
+from pipeline.methods.noisy_copies.estimate import limit
+from pipeline.methods.noisy_mle.plan import REMEDIES, bend_of, influence
+from pipeline.study.model import Study
+from pipeline.study.reference import moments
+from pipeline.study.variants import replace_keys
+from pipeline.types import Matrix
+
+#: Above it the noise of a mean is more than all that records vary.
+NOISY = 1.0
+
+
+def facts(task: CopiesTask) -> dict[str, object]:
+    """Return what `study check` prints of a study."""
+    return {
+        "noise": {
+            "copies": task.copies,
+            "psi": task.scale,
+            "noise_over_sampling": task.scale / task.copies,
+            "site_ridge": task.ridge,
+            "least_site_ridge": task.least_ridge,
+            "norm_bound": task.norm_bound,
+            "floating_point_part_of_delta": task.floating_delta,
+        },
+        "sites": {
+            "release": task.release,
+            "because": "estimator.method.release says so",
+            "largest_share": task.spec.largest_share,
+        }
+        | influence(task),
+    } | ({} if task.classes else {"coefficients": _bound(task)})
+
+
+def _bound(task: CopiesTask) -> dict[str, object]:
+    """Say what the bound of linear coefficients means in the unit of the response."""
+    response = task.study.data.response.name
+    return {
+        "coefficient_bound": task.radius,
+        "length_at_most": task.radius * task.response_scale[1],
+        "in": f"units of {response}: the root of the sum of squares of all coefficients as "
+        f"estimates print them, the intercept from the middle of the range of {response}",
+        "beyond_it": "no intervals come. With a bound of 1 it is enough that the model predicts "
+        "values within that range wherever the features are in theirs",
+    }
+
+
+def warnings(task: CopiesTask) -> tuple[str, ...]:
+    """Return what the operator should know, in words."""
+    said = []
+    noise, least = task.scale / task.copies, float(np.linalg.eigvalsh(_information(task))[0])
+    if noise > NOISY:
+        said.append(
+            f"the noise of a site's mean is {noise:.3g} times what its records vary: scores "
+            '(estimator.method.release = "auto") say more unless windows are very small'
+        )
+    if task.ridge > task.slots * least:
+        said.append(
+            f"the sites' ridge, {task.ridge:.3g}, outweighs what a window's records say in some "
+            f"direction, {task.slots * least:.3g}: use larger windows (window.records)"
+        )
+    return tuple(said)
+
+
+def fitting(study: Study, proposal: Proposal) -> Proposal:
+    """Return a proposal with windows so small that floating point leaves room in delta."""
+    changes, window = dict(proposal.changes), proposal.changes["window.records"]
+    while window > 1:
+        changes["window.records"] = window
+        try:
+            CopiesTask(replace_keys(study, changes))
+        except PrivacyError:
+            window //= 2
+        else:
+            break
+    return replace(proposal, changes=changes)
+
+
+def plan(task: CopiesTask, records: int) -> Plan:
+    """As `Method.plan`: its study names the clients."""
+    information = _information(task)
+    kept = information + task.ridge / task.slots * np.eye(task.size)
+    inverse = np.linalg.inv(information)
+    noise = task.scale / task.copies
+    variance = inverse + noise * inverse @ kept @ inverse
+    reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
+    half = reach * np.sqrt(np.diag(variance)[1:] / counted_slots(task.study, records))
+    return Plan(
+        latest=None,
+        usual=_until(task, float(np.linalg.eigvalsh(information)[0])),
+        usual_half=float(np.median(half)),
+        why="intervals wait until the scatters show what records add to the sites' ridge",
+        remedies=REMEDIES,
+        facts=facts(task),
+        warnings=warnings(task),
+    )
+
+
+def _until(task: CopiesTask, least: float) -> int:
+    """Return from how many record slots on the least information stands out of the scatters."""
+    ridge = task.ridge / task.slots
+    degrees = (limit(task.size) * (least + ridge) / least) ** 2
+    return max(1, math.ceil(degrees / (task.copies - 1))) * task.slots
+
+
+def _information(task: CopiesTask) -> Matrix:
+    """Return what one record says, without the ridge, over the reference."""
+    found = moments(task.encoding, "typical")
+    found = found * min(1.0, task.norm_bound**2 / float(np.trace(found)))
+    if task.classes:
+        return bend_of(task) * task.loss.start_curvature * found
+    return found / task.deviation**2

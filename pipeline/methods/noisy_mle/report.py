@@ -1,0 +1,217 @@
+"""What an estimate says of its sites, whatever they release."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from pipeline.estimators.estimate import Estimate
+from pipeline.methods.base import Report
+from pipeline.methods.noisy_mle import robust as guards
+from pipeline.methods.noisy_mle.state import SiteState
+from pipeline.study.model import Study
+from pipeline.types import Matrix, Vector
+
+#: How intervals are made.
+INTERVAL = "sandwich, variance of scores and noise"
+#: Sites that an estimate lists, the farthest first.
+LISTED = 50
+#: Those that a sentence names.
+NAMED = 3
+#: What an operator does about a site that is left out.
+DO = (
+    "what to do: estimate and intervals are those of the other sites. `veilstream client list` "
+    "has the digest of each admitted client: ask the client whether columns, units and responses "
+    "are those of the study. Revoke a client that lies (`veilstream client revoke`); a client "
+    "that truly differs needs its own study"
+)
+#: What names a site in an estimate: a digest, in which nothing moves a terminal.
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}\\Z")]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One site, as `listed` has it."""
+
+    site: Digest
+    share: float
+    distance: float
+    flag: bool
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What is read of an estimate's `details`; `misplaced` is there for scores alone."""
+
+    release: str
+    count: int
+    flagged: list[Digest]
+    sites: list[Row]
+    misplaced: list[Digest] = []
+
+
+class SiteReport(Report):
+    """As `methods.base.Report`: sites that are far, and how much each weighs."""
+
+    def lines(self, study: Study, details: Mapping[str, Any]) -> Sequence[str]:
+        """As `Report.lines`: who is left out, why, and what to do; nothing where nobody is."""
+        said = _said_of(details)
+        if said is None or not said.flagged:
+            return ()
+        size = len(study.coefficient_names)
+        far = math.sqrt(guards.FLAGGED * guards.limit_of(size) / size)
+        rows = {row.site: row for row in said.sites}
+        named = [
+            f"{name} ({_why(said, rows.get(name), name, far)})" for name in said.flagged[:NAMED]
+        ]
+        more = len(said.flagged) - len(named)
+        who = ", ".join(named) + (f" and {more} more" if more else "")
+        return (
+            f"flagged, with weight 0: {len(said.flagged)} of {said.count} sites: {who}",
+            DO,
+        )
+
+    def clients(self, details: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """As `Report.clients`."""
+        said = _said_of(details)
+        return (
+            {}
+            if said is None
+            else {
+                row.site: {"share": row.share, "distance": row.distance, "flag": int(row.flag)}
+                for row in said.sites
+            }
+        )
+
+
+def _said_of(details: Mapping[str, Any]) -> Said | None:
+    """Return what an estimate says of its sites; None where it says nothing of the kind."""
+    try:
+        return msgspec.convert(dict(details), Said)
+    except msgspec.ValidationError:
+        return None
+
+
+def _why(said: Said, row: Row | None, name: str, far: float) -> str:
+    """Return why a site is left out, with its distance."""
+    if name in said.misplaced:
+        return "the points of its releases are not models of this study"
+    if row is None:
+        return "not among those that are listed"
+    distance = f"distance {row.distance:.1f}"
+    if row.distance > far:
+        return f"{distance}: honest sites are at about 1, and left out from {far:.1f} on"
+    what = "scatter" if said.release == "copies" else "curvature"
+    return (
+        f"{distance}; its {what} is unlike that of the others: its features have another spread, "
+        "or it lies"
+    )
+
+
+def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
+    """Return the estimate before the first release."""
+    return Estimate(
+        coefficients=coefficients,
+        status="empty",
+        reason="no release has come yet",
+        records=slots,
+        releases=releases,
+        interval=INTERVAL,
+    )
+
+
+def lacking(share: float, *, known: bool) -> str:
+    """Return which noise is in the way of intervals; empty if none is.
+
+    share: How far the curvature stands out of its noise, in [0, 1].
+    known: Whether the spread of the residuals does.
+    """
+    if share < 1:
+        return (
+            "the effects of the features cannot yet be told apart from the noise: intervals need "
+            "more releases, larger windows (window.records), or a larger estimator.ridge"
+        )
+    if not known:
+        return (
+            "the spread of the residuals is not yet clear of its noise: intervals need more "
+            "releases, or estimator.noise_scale where it is known"
+        )
+    return ""
+
+
+def endless(names: Sequence[str], covariance: Matrix) -> str:
+    """Say which coefficients have no interval, and what gives them one; empty if all have one.
+
+    covariance: Of all coefficients; NaN for those whose intervals have no end, shape (d, d).
+    """
+    lost = np.array(names)[np.isnan(np.diag(covariance))].tolist()
+    if not lost:
+        return ""
+    it = "it" if len(lost) == 1 else "them"
+    return (
+        f"no interval for {', '.join(lost)}: perhaps only noise tells {it} apart from other "
+        f"features. More releases or larger windows (window.records) give {it} one"
+    )
+
+
+def far(staying: int, count: int, needed: int, misplaced: Sequence[str]) -> str:
+    """Say that scores were taken too far from the estimate, and what brings intervals.
+
+    staying: How many of `count` sites have sent at the newest models; `needed` must have.
+    misplaced: Names of those that are left out.
+    """
+    if staying < needed:
+        said = (
+            f"{staying} of {count} sites have reported from a recent model, and intervals need "
+            f"{needed}: with sites at older models they would be too short. Let the others send "
+            "their next windows; sites that have stopped leave as models move on"
+        )
+    else:
+        said = (
+            "scores were taken at models too far from this estimate, so intervals would be too "
+            f"short. They appear when {needed} of {count} sites have sent windows at newer "
+            "models, usually with the third or fourth window of each, and later where one class is "
+            "rare. Make models sooner (stream.publish); in a new study, use a larger "
+            "estimator.ridge, or cut the same records into more windows (window.records)"
+        )
+    if misplaced:
+        said += (
+            ". Left out, because the points of their releases are not models of this study: "
+            f"{', '.join(misplaced[:NAMED])}; ask them, or admit sites by name (trust.releases)"
+        )
+    return said
+
+
+def dropped(parts: Sequence[tuple[float, SiteState]], names: Sequence[str]) -> dict[str, Any]:
+    """Return which sites count no more: all of their releases are too old."""
+    gone = sorted({name for _, state in parts for name in state.sites}.difference(names))
+    return {"dropped": gone[:LISTED], "dropped_count": len(gone)}
+
+
+def listed(
+    release: str, names: Sequence[str], weights: Vector, records: Vector, squared: Vector, size: int
+) -> dict[str, Any]:
+    """Return what is shown of the sites: each one's share, distance and flag, the farthest first.
+
+    weights, records, squared: Weight, records and squared distance of each, shape (M,).
+    """
+    mass = weights * records
+    shares, order = mass / float(mass.sum()), np.argsort(-squared, kind="stable")
+    out = weights == 0
+    return {
+        "release": release,
+        "count": len(names),
+        "flagged": [names[m] for m in order[out[order]].tolist()][:LISTED],
+        "sites": [
+            {
+                "site": names[m],
+                "share": float(shares[m]),
+                "distance": math.sqrt(float(squared[m]) / size),
+                "flag": bool(out[m]),
+            }
+            for m in order[:LISTED].tolist()
+        ],
+    }

@@ -1,0 +1,322 @@
+"""The encoder: records to clipped rows, one by one and in batches.
+
+Records to rows: read, check, clip to the public ranges, encode.
+
+Many records at once: columns to encoded arrays, as `Encoder` does it record by record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.records.features import Features, Response, response_of
+from pipeline.records.values import Faults, Record
+from pipeline.study.model import Study
+from pipeline.study.release_tables import Personal
+from pipeline.types import Integers, Matrix, Vector
+
+
+class Levels:
+    """Places of levels, 0 for the strictest.
+
+    personal: The study's levels; None where it has none.
+    """
+
+    def __init__(self, personal: Personal | None) -> None:
+        names = () if personal is None else personal.names
+        self._column = None if personal is None else personal.column
+        self._places = {name: place for place, name in enumerate(names)}
+        self._last = max(len(names) - 1, 0)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column that a source must have; none where there is none."""
+        return () if self._column is None else (self._column,)
+
+    def of(self, record: Record) -> int:
+        """Return the place that a record asks for; without a column all ask for the loosest.
+
+        A missing value, or one that is no level, asks for the strictest. The client's own ceiling
+        holds in any case, see `Budget.ceiling`.
+        """
+        if self._column is None:
+            return self._last
+        asked = record.get(self._column)
+        return self._places.get(asked.strip(), 0) if isinstance(asked, str) else 0
+
+    def of_all(self, records: Sequence[Record]) -> Integers:
+        """Return the places that many records ask for, shape (n,)."""
+        if self._column is None:
+            return np.full(len(records), self._last, dtype=np.int64)
+        return np.array([self.of(record) for record in records], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One encoded record: columns (p,), response, and how many values were clipped.
+
+    `level` is the place of its level of privacy, 0 for the strictest.
+    """
+
+    features: Vector
+    response: float
+    clipped: int
+    level: int = 0
+
+
+class Arrays(NamedTuple):
+    """Encoded records as arrays, one for each slot.
+
+    features, responses: Shapes (n, p) and (n,); the response of an empty slot is NaN.
+    levels: Places of their levels of privacy, (n,); None: all have that of empty slots.
+    """
+
+    features: Matrix
+    responses: Vector
+    levels: Integers | None = None
+
+    @property
+    def sound(self) -> Arrays:
+        """The same without the empty slots."""
+        known = ~np.isnan(self.responses)
+        if known.all():
+            return self
+        levels = None if self.levels is None else self.levels[known]
+        return Arrays(self.features[known], self.responses[known], levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive record slots, encoded together.
+
+    arrays: One row for each; those without a sound record are empty.
+    faults: What is wrong with those whose record was tried, by their place.
+    usable, clipped: How many hold a sound record, and how many values of those were clipped.
+    """
+
+    arrays: Arrays
+    faults: Faults
+    usable: int
+    clipped: int
+
+
+#: The slots of a window, one by one, None for an empty one, or as arrays.
+Rows: TypeAlias = Sequence[Row | None] | Arrays
+
+
+class Encoder:
+    """Encodes the records of one study with its public ranges only.
+
+    dummy: A record that anybody could make up: to be encoded where there is none, so that it takes
+        as long.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.features = Features.of(study)
+        self.response: Response = response_of(study)
+        self._levels = Levels(study.privacy.personal)
+        self._beyond = np.zeros(len(self.features.names), dtype=np.int64)
+        self._responses_beyond = 0
+        self.dummy = dummy_of(study)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return (*self.features.names, self.response.name, *self.level_columns)
+
+    @property
+    def level_columns(self) -> tuple[str, ...]:
+        """The column with the levels of records; none where the study has none."""
+        return self._levels.columns
+
+    @property
+    def refusals(self) -> frozenset[str]:
+        """Faults of values that are misspelt, mostly: undeclared ones, and forms of numbers."""
+        return frozenset({*self.features.refusals, *self.response.refusals})
+
+    @property
+    def clipped(self) -> Counter[str]:
+        """How many values have been cut to their range, by column: counted from raw data."""
+        counts = dict(zip(self.features.names, self._beyond.tolist(), strict=True))
+        found = Counter({name: count for name, count in counts.items() if count})
+        if self._responses_beyond:
+            found[self.response.name] += self._responses_beyond
+        return found
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Refuse a source that lacks a column of the study.
+
+        Raises DataError, naming the columns that are missing.
+        """
+        self.features.check_columns(columns, self.response.name, *self.level_columns)
+
+    def encode(self, record: Record) -> Row:
+        """Encode one record.
+
+        Raises RecordError if a column is missing, a value is no finite number, or the response is
+        none that the study knows. The message names the column, never the value.
+        """
+        values = self.features.values(record)
+        response, beyond = self.response.of_label(record.get(self.response.name))
+        inside = self.features.clip(values)
+        changed = inside != values
+        self._beyond += changed
+        self._responses_beyond += beyond
+        clipped = int(np.count_nonzero(changed)) + beyond
+        return Row(self.features.encode(inside), response, clipped, self._levels.of(record))
+
+    def block(self, records: Sequence[Record], lost: Iterable[int] = ()) -> Block:
+        """Encode consecutive records together, bit by bit as `encode` does one by one.
+
+        lost: Places whose record only stands for one that is not there: their slots stay empty.
+
+        The same steps are taken for records that are good, clipped or bad, in about one time.
+        """
+        values, faults = self.features.read(records, self.dummy)
+        name, size = self.response.name, len(records)
+        responses, beyond, wrong = self.response.of_labels([r.get(name) for r in records])
+        faults = {**wrong, **faults}
+        usable = np.ones(size, dtype=np.bool_)
+        usable[[*faults, *lost]] = False
+        empty = ~usable
+        inside = self.features.clip(values)
+        features = self.features.encode(inside)
+        levels = self._levels.of_all(records)
+        features[empty], responses[empty], levels[empty] = 0.0, np.nan, 0
+        changed = (inside != values) & usable[:, None]
+        cut, responses_cut = changed.sum(axis=0), int(np.count_nonzero(beyond & usable))
+        self._beyond += cut
+        self._responses_beyond += responses_cut
+        clipped = int(cut.sum()) + responses_cut
+        count = int(np.count_nonzero(usable))
+        return Block(Arrays(features, responses, levels), faults, count, clipped)
+
+    def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
+        """Encode records whose values have been read.
+
+        values: Finite values in their own units, shape (n, p).
+        responses: For each record the encoded response, and whether it was clipped.
+        """
+        inside = self.features.clip(values)
+        clipped = np.count_nonzero(inside != values, axis=1).tolist()
+        scaled = self.features.encode(inside)
+        return [
+            Row(features, response, beyond + count, self._levels.of({}))
+            for features, (response, beyond), count in zip(scaled, responses, clipped, strict=True)
+        ]
+
+
+def dummy_of(study: Study) -> dict[str, str]:
+    """Return a record of a study made of public words alone: the middle of ranges, base levels."""
+    record = {}
+    for name, feature in study.data.features.items():
+        low, high = feature.ends
+        public = {"number": repr(low / 2 + high / 2), "category": feature.base_level}
+        record[name] = public[feature.kind]
+    response = study.data.response
+    classes = response.kind == "class"
+    record[response.name] = response.classes[0] if classes else repr(response.ends[0])
+    return record
+
+
+def stack(rows: Rows, features: int) -> Arrays:
+    """Return the slots of a window as arrays, with so many columns; there may be none."""
+    if isinstance(rows, Arrays):
+        return rows
+    found = Arrays(
+        np.zeros((len(rows), features)),
+        np.full(len(rows), np.nan),
+        np.zeros(len(rows), dtype=np.int64),
+    )
+    places = [place for place, row in enumerate(rows) if row is not None]
+    sound = [row for row in rows if row is not None]
+    if sound:
+        joined = np.concatenate([row.features for row in sound])
+        found.features[places] = joined.reshape(len(sound), features)
+        found.responses[places] = [row.response for row in sound]
+        if found.levels is not None:
+            found.levels[places] = [row.level for row in sound]
+    return found
+
+
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """Return the slots of several blocks, one at least, that all have levels."""
+    if len(parts) == 1:
+        return parts[0]
+    return Arrays(
+        np.concatenate([part.features for part in parts]),
+        np.concatenate([part.responses for part in parts]),
+        np.concatenate([part.levels for part in parts if part.levels is not None]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of a history, in its order, by column.
+
+    columns: Name to values, each of shape (n,): numbers, text, or objects with None for missing.
+    lost: Which slots hold no record at all, such as a line that cannot be read; shape (n,).
+    share: How much of the history lies behind its end, 0 to 1; None where that is not known.
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    lost: NDArray[np.bool_]
+    share: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A batch, encoded.
+
+    features: Clipped and encoded, shape (n, p); rows that are not usable hold anything.
+    responses, written: The response encoded, and as it was written in its own unit; shape (n,).
+    usable: Which slots hold a sound record, shape (n,).
+    unread: Which values cannot be read, of features and then of the response, shape (n, k + 1).
+    beyond: Which values lay outside the public range of their feature, shape (n, k).
+    """
+
+    features: Matrix
+    responses: Vector
+    written: Vector
+    usable: NDArray[np.bool_]
+    unread: NDArray[np.bool_]
+    beyond: NDArray[np.bool_]
+
+    def clipped(self, rows: NDArray[np.bool_]) -> Integers:
+        """Return how many values of each feature of some rows were clipped, shape (k,)."""
+        found: Integers = np.count_nonzero(self.beyond & rows[:, None], axis=0)
+        return found
+
+
+class BatchEncoder:
+    """Encodes the batches of one study with its public ranges only."""
+
+    def __init__(self, study: Study) -> None:
+        self.features = Features.of(study)
+        self.response: Response = response_of(study)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return (*self.features.names, self.response.name)
+
+    def encode(self, batch: Batch) -> Encoded:
+        """Encode a batch; a record with any fault is not usable, and its slot stays empty."""
+        values = np.empty((len(batch), len(self.features.names)))
+        for place, name in enumerate(self.features.names):
+            values[:, place] = self.features.column(name, batch.columns[name])
+        responses, written = self.response.of_column(batch.columns[self.response.name])
+        unread = ~np.isfinite(np.column_stack([values, responses])) & ~batch.lost[:, None]
+        usable = ~batch.lost & ~unread.any(axis=1)
+        inside = self.features.clip(values)
+        columns = self.features.encode(inside)
+        return Encoded(columns, responses, written, usable, unread, inside != values)

@@ -1,0 +1,318 @@
+"""Simulated streams of a study, and how often their intervals cover.
+
+One simulated stream: windows at the newest model, folded, and the last estimate.
+
+Clients differ a little in how fast their records come, and the worker gives a model when one is
+due. Where a method simulates streams by itself, every client releases one window in a round, all at
+the same model, as in a live stream whose clients move at once.
+
+What many simulated streams say together: coverage, length, readiness, bias, with errors.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ConfigError
+from pipeline.estimators.estimate import Estimate, Status
+from pipeline.estimators.population import Population
+from pipeline.methods import method_of, require_live, task_of
+from pipeline.privacy.randomness import SeededStream
+from pipeline.records.encoder import Arrays
+from pipeline.release.task import Task
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import estimate_of
+from pipeline.study.model import Study
+from pipeline.types import Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a stream is.
+
+    records, clients: In all, both >= 1; records beyond the last full window are left out.
+    """
+
+    records: int
+    clients: int
+
+    def windows(self, task: Task) -> int:
+        """Return how many windows they fill; ConfigError if they fill none."""
+        count = self.records // task.slots
+        if not count:
+            raise ConfigError(
+                f"--records: {self.records} do not fill one window; window.records is {task.slots}"
+            )
+        return count
+
+
+def simulated(study: Study) -> Task:
+    """Return the task of a study whose Gaussian noise is simulated, with the same deviations.
+
+    ConfigError if its kind has no live stream, or aims at no fit of all records, it forgets by the
+    clock, or has several paths.
+    """
+    require_live(study, "a simulated stream")
+    if why := method_of(study).spec.no_reference_fit:
+        raise ConfigError(
+            f'estimator.kind: kind = "{study.estimator.kind}" cannot be simulated here, '
+            f"because {why}, and a simulation draws each record once, so it knows no true "
+            "values. Use `veilstream backtest` with your own records; `veilstream schedule` "
+            "says which error is expected"
+        )
+    forgetting = study.estimator.forgetting
+    if forgetting is not None and forgetting.of == "seconds":
+        raise ConfigError(
+            'estimator.forgetting: of = "seconds" needs the times of a log, and a simulation has '
+            'none; ask with of = "records"'
+        )
+    if study.privacy.mechanism == "discrete-gaussian":
+        privacy = msgspec.structs.replace(study.privacy, mechanism="insecure-simulation", seed=0)
+        study = msgspec.structs.replace(study, privacy=privacy)
+    task = task_of(study)
+    if task.partition_strategy is not None:
+        raise ConfigError(
+            "stream.partitions: a simulation has one partition; set partitions = 1 and "
+            'remove estimator.path.partitions in a copy of the study file. A "shared" '
+            'path behaves as one path does. Of "pooled" paths each gets only its share '
+            "of the records: give --records as many"
+        )
+    return task
+
+
+def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:
+    """Return the last estimate of stream `number`; NumericError if no finite estimate exists."""
+    task, windows = population.task, size.windows(population.task)
+    rng = np.random.default_rng([seed, number])
+    run = method_of(task.study).simulation(task, rng)
+    if run is None:
+        releases = Releases(population, size.clients, seed, number)
+        for _ in releases.models(size.records):
+            pass
+        return releases.estimate()
+    waiting = 0
+    for first in range(0, windows, size.clients):
+        clients = min(size.clients, windows - first)
+        run.fold(*population.draw(rng, clients * task.slots), clients)
+        waiting += clients
+        if waiting >= task.study.stream.publish.releases:
+            run.publish()
+            waiting = 0
+    return run.estimate()
+
+
+#: How far the pace of a client is from the mean, as a share, at most.
+PACE = 0.3
+
+
+class Releases:
+    """Releases of clients that take turns as their windows are full.
+
+    run: The study's state.
+    """
+
+    def __init__(self, population: Population, clients: int, seed: int, number: int) -> None:
+        self._population, task = population, population.task
+        self._rng, self._seed, self._number = np.random.default_rng([seed, number]), seed, number
+        self.run = OfflineRun(task)
+        self._names = list(task.clients[:clients])
+        self._names = self._names or [f"c{i}" for i in range(clients)]
+        paces = 1 + PACE * np.linspace(-1, 1, len(self._names) + 2)[1:-1]
+        #: Share of all records that each client has.
+        self._shares = paces / paces.sum()
+
+    def models(self, records: int) -> Iterator[int]:
+        """Release so many records of all clients; yield how many have come where a model is due.
+
+        Those of open windows count, too. The model is made once the caller goes on.
+        """
+        task, run = self._population.task, self.run
+        turns = [(0.0, client, 0) for client in range(len(self._names))]
+        heapq.heapify(turns)
+        while turns:
+            at, client, size = heapq.heappop(turns)
+            if at > records:
+                return
+            name = self._names[client]
+            if size:
+                self._release(name, size)
+                if run.wait() is not None:
+                    yield round(at)
+                    run.move()
+            size = run.room(name) or task.slots
+            heapq.heappush(turns, (at + size / self._shares[client], client, size))
+
+    def _release(self, name: str, size: int) -> None:
+        run, noise = self.run, None
+        if self._population.task.study.privacy.mechanism == "insecure-simulation":
+            noise = SeededStream(self._seed, f"{self._number}/{name}", run.releases)
+        rows = Arrays(*self._population.draw(self._rng, size))
+        run.fold(name, run.release(name, rows, run.model, noise))
+
+    def estimate(self) -> Estimate:
+        """Return the estimate of the sums so far."""
+        return estimate_of(self._population.task, self.run.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResult:
+    """The end of one stream.
+
+    coefficients: Shape (d,), in encoded units.
+    ends: Lower and upper ends of the intervals by method, each of shape (d,) with NaN where a
+        coefficient has none; empty unless "ready".
+    """
+
+    status: Status
+    reason: str
+    coefficients: Vector
+    ends: Mapping[str, tuple[Vector, Vector]]
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalCoverage:
+    """How often one kind of interval held the target, in streams that gave it.
+
+    coverage, error: Share of covered coefficients, and its Monte Carlo error.
+    worst, worst_coverage, worst_error: The coefficient that is covered least, how often, and the
+        error of that.
+    length: Mean length over the coefficients, in the unit in which estimates print them.
+    """
+
+    method: str
+    coverage: float
+    error: float
+    worst: str
+    worst_coverage: float
+    worst_error: float
+    length: float
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What all streams said.
+
+    replications: How many streams there were.
+    ready, ready_error: Share whose last estimate was "ready", with an interval for one coefficient
+        at least, and its Monte Carlo error.
+    given, given_error: Share of the coefficients of all streams that had an interval, and its
+        Monte Carlo error.
+    rarest, rarest_given: The coefficient that has one least often, and in which share of streams.
+    level: What the intervals promise.
+    intervals: One entry for each kind that came, the study's own first; empty below two ready
+        streams.
+    biased, bias, bias_error: The coefficient whose mean over all streams is furthest from the
+        target, by how many of its own standard deviations, and the error of that.
+    reason: What the last stream that gave a reason said of being ready or not.
+    """
+
+    replications: int
+    ready: float
+    ready_error: float
+    given: float
+    given_error: float
+    rarest: str
+    rarest_given: float
+    level: float
+    intervals: tuple[IntervalCoverage, ...]
+    biased: str
+    bias: float
+    bias_error: float
+    reason: str
+
+
+def result_of(task: Task, estimate: Estimate) -> StreamResult:
+    """Return what coverage needs of one estimate."""
+    level = task.study.estimator.level
+    ends: dict[str, tuple[Vector, Vector]] = {}
+    if estimate.status == "ready":
+        for method in dict.fromkeys([estimate.interval, *(estimate.widths or {})]):
+            found = estimate.intervals(level, method)
+            if found is not None:
+                ends[method] = found
+    return StreamResult(estimate.status, estimate.reason, estimate.coefficients, ends)
+
+
+def sum_up(task: Task, results: Sequence[StreamResult], target: Vector) -> Coverage:
+    """Sum up at least two streams against their target, shape (d,), in encoded units."""
+    count = len(results)
+    ready = [one for one in results if any(np.isfinite(low).any() for low, _ in one.ends.values())]
+    share = len(ready) / count
+    has = np.array([_has(one) for one in results])
+    each = has.mean(axis=0)
+    points = np.array([one.coefficients for one in results])
+    spread = points.std(axis=0, ddof=1)
+    bias = np.abs(points.mean(axis=0) - target) / np.where(spread > 0, spread, math.inf)
+    names, level = task.study.coefficient_names, task.study.estimator.level
+    methods = ready[0].ends if len(ready) > 1 else ()
+    return Coverage(
+        replications=count,
+        ready=share,
+        ready_error=_binomial(share, count),
+        given=float(has.mean()),
+        given_error=max(float(has.mean(axis=1).std(ddof=1)) / math.sqrt(count), 0.5 / has.size),
+        rarest=names[int(each.argmin())],
+        rarest_given=float(each.min()),
+        level=level,
+        intervals=tuple(_interval(task, method, ready, target) for method in methods),
+        biased=names[int(bias.argmax())],
+        bias=float(bias.max()),
+        bias_error=1 / math.sqrt(count),
+        reason=next((one.reason for one in reversed(results) if one.reason), ""),
+    )
+
+
+def _has(one: StreamResult) -> NDArray[np.bool_]:
+    """Return which coefficients have an interval of the study's own kind, shape (d,)."""
+    low, _ = next(iter(one.ends.values()), (np.full(len(one.coefficients), math.nan),) * 2)
+    return np.isfinite(low)
+
+
+def _interval(
+    task: Task, method: str, ready: Sequence[StreamResult], target: Vector
+) -> IntervalCoverage:
+    low = np.array([one.ends[method][0] for one in ready])
+    high = np.array([one.ends[method][1] for one in ready])
+    given = ~np.isnan(high - low)
+    covered = np.where(given, (low <= target) & (target <= high), math.nan)
+    coverage, error = share_of(covered, task.study.estimator.level)
+    counts = given.sum(axis=0)
+    # a coefficient that never had an interval is not the one that is covered least
+    each = np.where(counts, np.nansum(covered, axis=0) / np.maximum(counts, 1), math.inf)
+    worst = int(each.argmin())
+    return IntervalCoverage(
+        method=method,
+        coverage=coverage,
+        error=error,
+        worst=task.study.coefficient_names[worst],
+        worst_coverage=float(each[worst]),
+        worst_error=_binomial(float(each[worst]), int(counts[worst])),
+        length=task.response_scale[1] * float(np.nanmean(high - low)),
+    )
+
+
+def share_of(covered: Matrix, level: float) -> tuple[float, float]:
+    """Return the share of covered coefficients, shape (streams, d), and its Monte Carlo error.
+
+    NaN stands for no interval. Coefficients of one stream depend on each other; streams do not. The
+    error is at least that of independent coefficients at the level, so that a few streams that
+    agree do not seem to prove a share.
+    """
+    streams = covered[~np.isnan(covered).all(axis=1)]
+    shares = np.nanmean(streams, axis=1)
+    error = float(shares.std(ddof=1)) / math.sqrt(len(shares)) if len(shares) > 1 else 1.0
+    least = math.sqrt(level * (1 - level) / np.count_nonzero(~np.isnan(streams)))
+    return float(shares.mean()), max(error, least)
+
+
+def _binomial(share: float, count: int) -> float:
+    """Return the Monte Carlo error of a share; half a stream either way where all agree."""
+    inside = min(max(share, 0.5 / count), 1 - 0.5 / count)
+    return math.sqrt(inside * (1 - inside) / count)

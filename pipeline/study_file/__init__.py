@@ -1,0 +1,1 @@
+"""Study files: read and checked with the study's method, written, and edited."""
