@@ -122,7 +122,7 @@ N ?= 60
 SEED ?= 1
 .PHONY: mutants
 mutants: .venv/ready  ## Plant N=60 single faults, drawn by SEED=1, and say which no test catches; ALL=1 in all packages
-	@$(BIN)/python -m benchmarks.mutants --faults $(N) --seed $(SEED) $(if $(ALL),--all)
+	@$(BIN)/python -m benchmarks.mutants --faults $(N) --seed $(SEED) --jobs $(shell getconf _NPROCESSORS_ONLN) $(if $(ALL),--all)
 
 PAPER ?= dwd
 .PHONY: papers

@@ -1,4 +1,4 @@
-"""A plugin of pytest for `benchmarks.mutants`: which tests pass which places.
+"""A plugin of pytest for `benchmarks.mutants`: which tests pass which places, in how many seconds.
 
 Places call `passed` with their numbers. Tests that need a server or a browser are left out.
 """
@@ -14,7 +14,7 @@ import pytest
 
 SERVERS = {"kafka", "redis_url", "local_runtime", "frail_runtime", "browser"}
 _current: set[int] = set()
-_seen: dict[str, list[int]] = {}
+_seen: dict[str, tuple[float, list[int]]] = {}
 
 
 def passed(number: int) -> bool:
@@ -39,7 +39,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # a controller of other processes has no places
     if report.when == "call" and report.passed and _current:
-        _seen[report.nodeid] = sorted(_current)
+        _seen[report.nodeid] = (report.duration, sorted(_current))
 
 
 def pytest_sessionfinish() -> None:

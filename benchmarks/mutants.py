@@ -31,19 +31,22 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from benchmarks.planted import FAILED, ROOT, copied
+from benchmarks.planted import FAILED, ROOT
 
 PACKAGES = ("pipeline", "producers", "agents", "state", "infra")
 MOST_TESTS = 40
 #: The share that should be caught.
 ENOUGH = 0.85
-#: Seconds after which a fault counts as caught: the tests have come to no end.
-PATIENCE = 600
+#: A fault counts as caught where its tests come to no end: in so many seconds, and so many times
+#: as long as they take without it.
+PATIENCE = (60, 10)
 #: Of places that are drawn, about half are passed by tests that need no server.
 SPARE = 3
 KINDS = ("comparison", "sign", "constant", "call")
 #: Files of tests that look at the text of the program, or run others on all of it.
-TEXTS = ("tests/wordings", "tests/packaging", "tests/docs")
+TEXTS = ("tests/wordings", "tests/packaging", "tests/docs", "tests/upgrade")
+#: What a copy of the program does without.
+LEFT = (".*", "__pycache__", "build", "dist", "*.egg-info")
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -210,30 +213,33 @@ def probed(tree: Path, chosen: list[Place]) -> None:
         path.write_bytes(text[:start] + inner + text[end:])
 
 
-def covered(tree: Path, chosen: list[Place], tests: list[str], jobs: int) -> list[list[str]]:
-    """Return for each place the tests without servers that pass it, and succeed."""
+def covered(
+    tree: Path, chosen: list[Place], tests: list[str], jobs: int
+) -> list[list[tuple[str, float]]]:
+    """Return for each place the tests without servers that pass it and succeed, with seconds."""
     probed(tree, chosen)
     seen = tree / "seen"
     seen.mkdir()
     command = [*tests, "-p", "benchmarks.mutant_probe", *(["-n", str(jobs)] if jobs > 1 else [])]
     ran = _pytest(tree, command, MUTANTS_SEEN=str(seen))
-    found: list[list[str]] = [[] for _ in chosen]
+    found: list[list[tuple[str, float]]] = [[] for _ in chosen]
     for file in sorted(seen.glob("*.json")):
-        for test, numbers in json.loads(file.read_text(encoding="utf-8")).items():
+        for test, (seconds, numbers) in json.loads(file.read_text(encoding="utf-8")).items():
             for number in numbers:
-                found[number].append(test)
+                found[number].append((test, seconds))
     if not any(found):
         sys.exit(f"no test passes any place: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
     return [sorted(tests) for tests in found]
 
 
-def caught(tree: Path, place: Place, tests: list[str]) -> str:
+def caught(tree: Path, place: Place, tests: list[tuple[str, float]]) -> str:
     """Plant a fault, run the tests, and return the one that saw it, or nothing."""
     path = tree / place.file
     right = path.read_bytes()
     path.write_bytes(place.planted(right))
     try:
-        ran = _pytest(tree, ["-x", *tests], timeout=PATIENCE)
+        patience = PATIENCE[0] + PATIENCE[1] * sum(seconds for _, seconds in tests)
+        ran = _pytest(tree, ["-x", *(test for test, _ in tests)], timeout=patience)
     except subprocess.TimeoutExpired:
         return "no end"
     finally:
@@ -251,7 +257,7 @@ def _pytest(
     # a file that changes twice within a second must not be read from its byte code
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **more}
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-m", "not slow"]
-    command += ["-p", "no:cacheprovider", *arguments]
+    command += ["-p", "no:cacheprovider", "--continue-on-collection-errors", *arguments]
     return subprocess.run(
         command, cwd=tree, capture_output=True, text=True, check=False, env=environment,
         timeout=timeout,
@@ -270,10 +276,11 @@ def main() -> None:
     drawing = drawn(PACKAGES if options.all else pure(), SPARE * options.faults, options.seed)
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
-        trees = [copied(Path(folder) / f"tree{number}") for number in range(options.jobs)]
-        shutil.copytree(trees[0], Path(folder) / "probed")
+        *trees, first = [Path(folder) / f"tree{number}" for number in range(options.jobs + 1)]
+        for tree in (*trees, first):
+            shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*LEFT))
         texts = [f"--ignore={name}" for name in TEXTS]
-        passing = covered(Path(folder) / "probed", drawing, [*options.tests, *texts], options.jobs)
+        passing = covered(first, drawing, [*options.tests, *texts], options.jobs)
         chosen = [
             (place, rng.sample(tests, min(MOST_TESTS, len(tests))))
             for place, tests in zip(drawing, passing, strict=True)
@@ -289,7 +296,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _report(free: SimpleQueue[Path], place: Place, tests: list[str]) -> bool:
+def _report(free: SimpleQueue[Path], place: Place, tests: list[tuple[str, float]]) -> bool:
     tree = free.get()
     try:
         found = caught(tree, place, tests)
