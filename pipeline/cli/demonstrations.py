@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from pipeline.api.comparing import comparison, counts, covers
 from pipeline.api.fitting import ExactFit
-from pipeline.api.result import comparison, counts, covers
 from pipeline.cli.context import say
 from pipeline.cli.stage import Demonstration, Site, same_state
 from pipeline.errors import RecordError

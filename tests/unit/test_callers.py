@@ -89,7 +89,7 @@ USERS = {
     "write_one": {"infra/study_record.py", LEDGER_TOPIC},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
-    "announce": {"agents/announcing.py", "pipeline/cli/topics.py", "pipeline/cli/change.py"},
+    "announce": {"agents/announcing.py", "pipeline/cli/topics.py", "pipeline/cli/applying.py"},
     "AIOKafkaProducer": {"agents/link.py"},
 }
 #: Class to the files that may make one.
@@ -368,6 +368,7 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
         "value": f"self._leaving({item}.payload)",
         "headers": f"{item}.headers",
         "timestamp_ms": f"_time_of({item})",
+        "partition": "self._partition",
     }
     assert ast.unparse(call.args[0]) == "self._topic"
     leaving = next(n for n in nodes(TREES[SENDER]) if getattr(n, "name", None) == "_leaving")
