@@ -118,6 +118,12 @@ coverage: .venv/ready  ## How often intervals cover an exact target; FULL=1 for 
 attacks: .venv/ready  ## Lower bounds of epsilon that attacks measure, and planted faults
 	@$(BIN)/python -m benchmarks.attacks
 
+N ?= 60
+SEED ?= 1
+.PHONY: mutants
+mutants: .venv/ready  ## Plant N=60 single faults, drawn by SEED=1, and say which no test catches; ALL=1 in all packages
+	@$(BIN)/python -m benchmarks.mutants --faults $(N) --seed $(SEED) --jobs $(shell getconf _NPROCESSORS_ONLN) $(if $(ALL),--all)
+
 PAPER ?= dwd
 .PHONY: papers
 papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd, ldp-sgd, noisy-mle or age, FULL=1, HARTH=folder, DATA=folder

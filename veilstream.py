@@ -13,6 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeline.api.check import check_study
+    from pipeline.api.fitting import fit
+    from pipeline.api.reading import estimates, newest_estimate
+    from pipeline.api.result import Result
     from pipeline.backtest import BacktestResult, backtest
     from pipeline.errors import (
         BrokerError,
@@ -31,10 +35,6 @@ if TYPE_CHECKING:
         StreamClassifier,
         StreamRegressor,
     )
-    from pipeline.library.checking import check_study
-    from pipeline.library.fitting import fit
-    from pipeline.library.reading import estimates, newest_estimate
-    from pipeline.library.results import Result
     from pipeline.prediction.estimators import LinearClassifier, LinearRegressor, load_model
     from pipeline.study.model import Study
     from pipeline.study.variants import without_privacy
@@ -80,10 +80,10 @@ _HOMES = {
     "pipeline.learning": (
         "PrivateClassifier", "PrivateRegressor", "StreamClassifier", "StreamRegressor",
     ),
-    "pipeline.library.checking": ("check_study",),
-    "pipeline.library.fitting": ("fit",),
-    "pipeline.library.reading": ("estimates", "newest_estimate"),
-    "pipeline.library.results": ("Result",),
+    "pipeline.api.check": ("check_study",),
+    "pipeline.api.fitting": ("fit",),
+    "pipeline.api.reading": ("estimates", "newest_estimate"),
+    "pipeline.api.result": ("Result",),
     "pipeline.prediction.estimators": ("LinearClassifier", "LinearRegressor", "load_model"),
     "pipeline.study.model": ("Study",),
     "pipeline.study.variants": ("without_privacy",),

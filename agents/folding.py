@@ -91,6 +91,9 @@ class Folding:
         """
         loaded = {}
         for partition, (first, after) in bounds.items():
+            if partition >= self._task.study.stream.partitions:
+                # somebody has added it to the topic: no client writes to it
+                continue
             state = self._store.load(partition)
             check_log(self.topic, partition, state.head.next_offset, first, after)
             loaded[partition] = state

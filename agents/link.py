@@ -152,7 +152,7 @@ class Link:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
     ) -> None:
-        """Send one message and wait until Kafka has it.
+        """Send one message to a topic of one partition, and wait until Kafka has it.
 
         BrokerError if Kafka does not take it in time.
         """
@@ -162,7 +162,7 @@ class Link:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self._producer.send_and_wait(
-                    topic, value=value, key=key, headers=list(headers)
+                    topic, value=value, key=key, headers=list(headers), partition=0
                 )
         except (KafkaError, TimeoutError) as error:
             fault = f"does not take a message for {topic}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, Protocol
 
 import faust
@@ -45,6 +45,7 @@ class Positions(Protocol):
     def assign(self, bounds: Mapping[int, tuple[int, int]]) -> Mapping[int, int]:
         """Take over partitions, given first and next offset of each log; return where to read on.
 
+        Of those that it does not return nothing is handed out.
         It is the last word on a worker's partitions: those that are not named are given up.
         """
 
@@ -87,6 +88,8 @@ class BatchThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc]
 class BatchConsumer(driver.Consumer):  # type: ignore[misc]
     """A consumer whose messages are fetch batches."""
 
+    _strange: Collection[Any] = ()
+
     def _new_consumer_thread(self) -> BatchThread:
         return BatchThread(self, loop=self.loop, beacon=self.beacon)
 
@@ -116,8 +119,9 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
         first = await self.earliest_offsets(*mine) if mine else {}
         after = await self.highwaters(*mine) if mine else {}
         found = positions.assign({tp.partition: (first[tp], after[tp]) for tp in mine})
+        self._strange = {tp for tp in mine if tp.partition not in found}
         for tp in mine:
-            offset = found[tp.partition]
+            offset = found.get(tp.partition, after[tp])
             await self.seek_wait({tp: offset})
             self._read_offset[tp] = offset - 1 if offset else None
             self._committed_offset[tp] = offset or None
@@ -160,7 +164,7 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
             if not self.flow_active or generation != self.app.consumer_generation_id:
                 # a rebalance came in between: whoever owns the partition now reads it again
                 return
-            if batch:
+            if batch and tp not in self._strange:
                 last = batch[-1]
                 yield tp, ConsumerMessage(
                     tp.topic, tp.partition, last.offset, last.timestamp / 1000,

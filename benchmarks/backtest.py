@@ -105,8 +105,7 @@ def grid_ratio(folder: Path, records: int) -> dict[str, object]:
     """Return the seconds of a grid of 16 settings with one process, with two, and their ratio."""
     # River must not pay for them
     from pipeline.backtest import Options  # noqa: PLC0415
-    from pipeline.backtest.axes import Axis  # noqa: PLC0415
-    from pipeline.backtest.grid import run_grid  # noqa: PLC0415
+    from pipeline.backtest.grid import Axis, run_grid  # noqa: PLC0415
     from pipeline.cli.pool import Pool  # noqa: PLC0415
 
     path = folder / "grid.parquet"

@@ -9,12 +9,12 @@ of a real study; ten clients, whose records have one law.
 
 The first table must lie within 92.5 to 98.5 %: with and without privacy, p = 5 and 20, q = 0.5, 1
 and 2, features with many levels, and at p = 5 with two; and, at q = 1, Gaussian features that are
-correlated ("ar"). "width" is the mean standard error over the deviation of the estimates. The
-others are in `coverage_choices.py`: on how many epochs the last estimate should rest, and the
-middle of the sandwich, the spread between releases, beside the true one: the variance of a record's
-gradient at the target, from 400,000 records, plus the known noise. Quick: 24 streams of a cell, 12
-of a large one. With --cells only those cells of the first table are run whose label holds TEXT, and
-the other results stay. Writes `benchmarks/results/coverage.json`, or coverage_quick.json.
+correlated ("ar"). "width" is the mean standard error over the deviation of the estimates. The other
+is in `coverage_choices.py`: the middle of the sandwich, the spread between releases, beside the
+true one: the variance of a record's gradient at the target, from 400,000 records, plus the known
+noise. Quick: 24 streams of a cell, 12 of a large one. With --cells only those cells of the first
+table are run whose label holds TEXT, and the other results stay. Writes
+`benchmarks/results/coverage.json`, or coverage_quick.json.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import time
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 
-from benchmarks.coverage_choices import epochs_table, middle_table
+from benchmarks.coverage_choices import middle_table
 from benchmarks.covered import LEAST, MOST, Seen, summary_of, told
 from benchmarks.streams import RIDGE, Cell, one_stream, target_of
 
@@ -91,7 +91,6 @@ def main() -> None:
             result["main"] = list(kept.values())
             write(result, path)
         if not options.cells:
-            result["epochs"] = epochs_table(pool, fewer)
             result["middle"] = middle_table(pool, fewer)
             write(result, path)
     outside = [row["cell"] for row in rows if row["verdict"] == "OUTSIDE"]

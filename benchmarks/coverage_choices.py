@@ -1,29 +1,17 @@
-"""Tables on two choices of the estimator: how many epochs to rest on, and the sandwich's middle."""
+"""A table on a choice of the estimator: the sandwich's middle."""
 
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from functools import lru_cache, partial
-from unittest import mock
+from functools import lru_cache
 
 import numpy as np
 from scipy.linalg import sqrtm
 
 from benchmarks.covered import Seen, brief, summary_of, told
 from benchmarks.streams import Cell, one_stream, target_of, task_of
-from pipeline.methods.renewable import estimate as private_estimate
-from pipeline.methods.renewable.solution import solve_over
-from pipeline.stream.merge import estimate_of
 from pipeline.types import Matrix
 
-EPOCHS = {"chosen": 0, "all": 10**6, "last 2": 2, "last 3": 3, "last 4": 4}
-EPOCH_ROWS = (
-    Cell(5, 200, 50, 1.0),
-    Cell(5, 50, 400, 1.0),
-    Cell(20, 1000, 50, 1.0),
-    Cell(20, 200, 400, 1.0),
-    Cell(20, 200, 50, 1.0),
-)
 MIDDLE_ROWS = (
     Cell(5, 200, 50, 1.0),
     Cell(5, 200, 50, 2.0),
@@ -31,35 +19,6 @@ MIDDLE_ROWS = (
     Cell(10, 500, 50, 1.0),
     Cell(20, 1000, 50, 1.0),
 )
-
-
-def epochs_table(pool: Executor, streams: int) -> list[dict[str, object]]:
-    """Cover with the last estimate resting on so many epochs."""
-    print("\nepochs of the last estimate: coverage +- error / relative error")
-    rows = []
-    for cell in EPOCH_ROWS:
-        seen = list(pool.map(with_epochs, [cell] * streams, range(streams)))
-        target = target_of(cell)
-        found = {name: summary_of([s[name] for s in seen], target) for name in EPOCHS}
-        rows.append({"cell": cell.label, **found})
-        parts = [f"{name}: {brief(row)}" for name, row in found.items()]
-        floored = found["all"]["floored"]
-        print(f"  {cell.label:44} floored {floored:4.1f}  {'  '.join(parts)}", flush=True)
-    return rows
-
-
-def with_epochs(cell: Cell, seed: int) -> dict[str, Seen]:
-    """Tell of the last estimate of a stream for each number of epochs, ready or not.
-
-    The stream itself ran with the estimator's own number.
-    """
-    partition, _ = one_stream(cell, seed)
-    task, target, found = task_of(cell), target_of(cell), {}
-    for name, epochs in EPOCHS.items():
-        fixed = partial(solve_over, epochs=epochs) if epochs else private_estimate.solve
-        with mock.patch.object(private_estimate, "solve", fixed):
-            found[name] = told(estimate_of(task, [partition]), target)
-    return found
 
 
 def middle_table(pool: Executor, streams: int) -> list[dict[str, object]]:

@@ -111,7 +111,7 @@ def told(stream: Stream, loss: str, draws: int) -> str:
 def newest(task: RenewableTask, drawn: Drawn, partition: Partition) -> Drawn:
     """Return the records of the releases that count."""
     parts = [(1.0, state) for state in partition.sums.states.values()]
-    releases = round(solve(task, parts).moments.releases)  # type: ignore[arg-type]
+    releases = round(solve(task, parts).sums.releases)  # type: ignore[arg-type]
     cut = [rows for _, rows in windows(drawn[1], drawn[2], task.slots)]
     rows = np.concatenate(cut[len(cut) - releases :])
     return drawn[0][rows], drawn[1][rows], None

@@ -1,23 +1,20 @@
 """Do intervals hold when they are first shown, and at every moment of a stream that is watched?
 
-`python -m benchmarks.first_intervals [--data FOLDER] [--streams TEXT] [--epsilon E] [--draws N]
-[--former]`; `--show` prints the stored table. Streams and studies are those of
-`benchmarks.intervals`. "former" is the rule by which no step is too short. Columns: the
-share of coefficients that had an interval at any time; how many of the first ones hold the target,
-with the Monte Carlo error, and of the coefficient whose first ones hold it least often, if ten
-draws had one; the same of all that were shown in the course of a stream; how often an interval that
-was there was gone in the next estimate; and after which share of the records the median first one
-came. The target is the penalised fit to a million other records, and where every draw has the same
-records the fit to them. Writes `benchmarks/results/first_intervals.json`; other rows stay.
+`python -m benchmarks.first_intervals [--data FOLDER] [--streams TEXT] [--epsilon E] [--draws N]`;
+`--show` prints the stored table. Streams and studies are those of `benchmarks.intervals`. Columns:
+the share of coefficients that had an interval at any time; how many of the first ones hold the
+target, with the Monte Carlo error, and of the coefficient whose first ones hold it least often, if
+ten draws had one; the same of all that were shown in the course of a stream; how often an interval
+that was there was gone in the next estimate; and after which share of the records the median first
+one came. The target is the penalised fit to a million other records, and where every draw has the
+same records the fit to them. Writes `benchmarks/results/first_intervals.json`; other rows stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 from pathlib import Path
-from unittest import mock
 from zlib import crc32
 
 import numpy as np
@@ -28,7 +25,6 @@ from benchmarks.interval_runs import Setting, folded, pooled, released, task_for
 from benchmarks.intervals import population_fit, share_of
 from benchmarks.intervals import told as percent
 from pipeline.estimators.estimate import Estimate
-from pipeline.methods.renewable import solution
 from pipeline.types import Vector
 
 RESULTS = Path(__file__).parent / "results" / "first_intervals.json"
@@ -37,9 +33,9 @@ SEED = 20261127
 #: A coefficient of which fewer draws had an interval is not compared with others.
 FEW = 10
 COLUMNS = """\
-| stream | setting | rule | draws | given | first ones hold | least | all hold | gone again \
+| stream | setting | draws | given | first ones hold | least | all hold | gone again \
 | first after |
-|---|---|---|---|---|---|---|---|---|---|"""
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:
@@ -49,7 +45,6 @@ def main() -> None:
     parser.add_argument("--streams", default="", help="only streams with this text in their name")
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--draws", type=int, default=40)
-    parser.add_argument("--former", action="store_true", help="no step is too short")
     parser.add_argument("--show", action="store_true", help="print the stored table")
     options = parser.parse_args()
     print(COLUMNS)
@@ -60,16 +55,14 @@ def main() -> None:
     for stream in chosen(options.streams, options.data):
         for loss in ("gdwd", "logistic"):
             setting = Setting(loss, 1.0, options.epsilon)
-            rule, short = ("former", math.inf) if options.former else ("present", solution.SHORT)
-            name = f"{stream.name}, {setting.label}, {rule}"
-            with mock.patch.object(solution, "SHORT", short):
-                rows[name] = row_of(stream, setting, rule, options.draws)
+            name = f"{stream.name}, {setting.label}"
+            rows[name] = row_of(stream, setting, options.draws)
             print(rows[name], flush=True)
             RESULTS.write_text(json.dumps({"seed": SEED, "rows": rows}, indent=1) + "\n")
 
 
-def row_of(stream: Stream, setting: Setting, rule: str, draws: int) -> str:
-    """Return the row of a stream and a setting, by the rule that holds."""
+def row_of(stream: Stream, setting: Setting, draws: int) -> str:
+    """Return the row of a stream and a setting."""
     task = task_for(stream, setting)
     target = None if stream.fixed else population_fit(stream, task)
     firsts, every, came, gone, shown = list[Vector](), list[Vector](), list[float](), 0, 0
@@ -93,7 +86,7 @@ def row_of(stream: Stream, setting: Setting, rule: str, draws: int) -> str:
     some = [column[~np.isnan(column)] for column in np.array(firsts).T]
     each = [share_of(list(flags[:, None])) for flags in some if len(flags) >= FEW]
     least = min((share for share in each if share), key=lambda share: share[0], default=None)
-    cells = [stream.name, setting.label, rule, str(draws), f"{np.mean(~np.isnan(firsts)):.0%}"]
+    cells = [stream.name, setting.label, str(draws), f"{np.mean(~np.isnan(firsts)):.0%}"]
     cells += ["" if s is None else percent(s) for s in (share_of(firsts), least, share_of(every))]
     cells += [f"{gone / max(shown, 1):.1%}", f"{np.median(came):.0%}" if came else ""]
     return f"| {' | '.join(cells)} |"

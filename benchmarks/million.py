@@ -89,7 +89,7 @@ def cost_of(task: Task, data: Arrays) -> Cost:
         size = standing.room(task, model)
         block = Arrays(data.features[at : at + size], data.responses[at : at + size])
         began = time.process_time()
-        sums = Window(task, model)
+        sums = Window(task, lambda at=model: at)
         sums.take(block)
         query = sums.close()
         summed = time.process_time()

@@ -67,7 +67,8 @@ def publish(port: int, count: int) -> None:
     The packets are made once, as a client in Python is slower than what is measured.
     """
     text = json.dumps({f"x{at}": 0.1234 * at for at in range(10)} | {"y": "1"}).encode()
-    hello = _word(b"MQTT") + b"\x04\xc2\x00\x00" + _word(b"bench") + _word(USER.encode())
+    # a minute of keep-alive: with none, amqtt answers no message
+    hello = _word(b"MQTT") + b"\x04\xc2\x00\x3c" + _word(b"bench") + _word(USER.encode())
     with socket.create_connection((HOST, port)) as broker:
         answers = broker.makefile("rb")
         broker.sendall(_packet(0x10, hello + _word(PASSWORD.encode())))

@@ -24,7 +24,7 @@ from pathlib import Path
 from playwright.sync_api import CDPSession, sync_playwright
 
 from benchmarks.fold import processor
-from pipeline.page.watched import Watched
+from pipeline.page.content import Watched
 from tests.browser import find
 from tests.page.serving import served
 from tests.page.shown import TASK, Stream

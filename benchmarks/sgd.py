@@ -4,7 +4,7 @@
 100 records, discrete Gaussian noise. All parts run in turn in every round, so that other load on
 the machine meets all of them alike:
 
-- "path": the worker's update from arrays, with the diagonal of random scaling and PPI-0's sums;
+- "path": the worker's update from arrays, with the diagonal of random scaling and PPI-1's sums;
 - "fold": the worker from payload bytes to its state, checks and duplicates included;
 - "client": gradients, noise and payload of a window of encoded records;
 - River's `LinearRegression.learn_one`, scikit-learn's `SGDRegressor.partial_fit` for every record
@@ -30,6 +30,7 @@ from sklearn.linear_model import SGDRegressor
 from threadpoolctl import threadpool_limits
 
 from benchmarks.load import task_of
+from pipeline.linalg import pack_upper
 from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.step_rule import rule_of
@@ -128,15 +129,19 @@ def parts_of(task: GradientTask) -> dict[str, tuple[int, Callable[[], object]]]:
 def path_part(task: GradientTask, rng: np.random.Generator, releases: int) -> Callable[[], object]:
     """Return the update of a path past its burn-in, 500 releases at a time."""
     path = SgdPath(rule_of(task))
-    deviation = task.channels.gradient.standard_deviation
-    gradients = rng.normal(0, deviation, (500, BLOCK, SIZE))
+    channels, scaling = task.channels, path.rule.scaling
+    assert scaling is not None
+    assert channels.curvature is not None
+    gradients = rng.normal(0, channels.gradient.standard_deviation, (500, BLOCK, SIZE))
     points = rng.normal(0, 0.1, (500, SIZE))
-    path.fold(gradients, points)
+    noise = rng.normal(0, channels.curvature.standard_deviation, (500, path.rule.extra))
+    curvatures = BLOCK * pack_upper(scaling.reference) + noise
+    path.fold(gradients, points, extra=curvatures)
 
     def run() -> None:
         mine = path.copy()
         for _ in range(releases // 500):
-            mine.fold(gradients, points)
+            mine.fold(gradients, points, extra=curvatures)
         if mine.diverged is not None:
             raise AssertionError("the path has diverged, and stands still")
 

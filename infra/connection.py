@@ -142,14 +142,14 @@ def write_one(
     settings: Settings, topic: str, *, otherwise: str = UNANSWERED,
     patience: float = PATIENCE_SECONDS, **record: Any,
 ) -> None:  # fmt: skip
-    """Write one record, given as `KafkaProducer.send` takes it.
+    """Write one record to a topic of one partition, given as `KafkaProducer.send` takes it.
 
     otherwise, patience: As `asking` and `record_producer` take them; errors as `asking`.
     """
     with asking(settings, f"topic {topic}", "Write", otherwise):
         producer = record_producer(settings, patience)
         try:
-            producer.send(topic, **record).get(timeout=patience)
+            producer.send(topic, partition=0, **record).get(timeout=patience)
         finally:
             close_producer(producer)
 

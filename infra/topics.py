@@ -6,6 +6,7 @@ be, `min.insync.replicas` says.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages.topics import PLAIN, Topic
 from pipeline.settings import Settings
 
+log = logging.getLogger("veilstream.topics")
 #: How long a broker may take to tell of a topic that was just created.
 METADATA_SECONDS = 10.0
 #: Kafka's codes of a topic that is not there, and of one that this user may not see.
@@ -39,8 +41,8 @@ FOR_EVER_MS = 2**63 - 1
 def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
     """Create the topics that do not exist, and return their names.
 
-    Raises ConfigError if a topic exists with another number of partitions or another clean-up
-    policy; BrokerError if Kafka is out of reach or refuses.
+    Raises ConfigError if a topic exists with fewer partitions or another clean-up policy;
+    BrokerError if Kafka is out of reach or refuses.
     """
     wanted = {topic.name: topic for topic in topics}
     with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
@@ -72,18 +74,14 @@ def partitions_of(settings: Settings, name: str) -> int:
 
 
 def check_partitions(settings: Settings, name: str, partitions: int) -> None:
-    """Refuse a topic that is to be read and does not exist, or has other partitions.
+    """Refuse a topic that is to be read and does not exist, or has fewer partitions.
 
     Raises ConfigError, saying which of both; BrokerError if Kafka is out of reach or refuses.
     """
     found = partitions_of(settings, name)
     if not found:
         raise no_topic(settings, name)
-    if found != partitions:
-        raise ConfigError(
-            f"topic {name} has {found} partitions, the study says {partitions}: restore "
-            "stream.partitions"
-        )
+    _check_count(name, found, partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +197,7 @@ def check_topic(settings: Settings, admin: Any, topic: Topic) -> None:
     """
     with asking(settings, f"topic {topic.name}", "Describe"):
         partitions = _partitions(admin, topic)
-    if partitions != topic.partitions:
-        raise ConfigError(
-            f"topic {topic.name} has {partitions} partitions, the study says {topic.partitions}; "
-            "clients would spread over partitions that the state does not know: restore "
-            "stream.partitions or give the study a new name"
-        )
+    _check_count(topic.name, partitions, topic.partitions)
     with asking(settings, f"topic {topic.name}", "DescribeConfigs"):
         policy = configuration(admin, topic.name)["cleanup.policy"]["value"]
     wanted = topic.config.get("cleanup.policy", "delete")
@@ -213,6 +206,20 @@ def check_topic(settings: Settings, admin: Any, topic: Topic) -> None:
             f"topic {topic.name} has cleanup.policy {policy}, the study needs {wanted}; "
             "change it with your Kafka tools"
         )
+
+
+def _check_count(name: str, found: int, said: int) -> None:
+    """Refuse a topic with too few partitions, and warn of more: nothing is written to those."""
+    if found < said:
+        raise ConfigError(
+            f"topic {name} has {found} partitions, the study says {said}: restore "
+            "stream.partitions, or give the study a new name"
+        )
+    if found > said:
+        log.warning(
+            "topic %s has %d partitions, the study says %d: the first %d are used, and nothing is "
+            "read of the others; Kafka cannot take them back", name, found, said, said,
+        )  # fmt: skip
 
 
 def configuration(admin: Any, name: str) -> dict[str, dict[str, str]]:

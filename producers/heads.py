@@ -81,5 +81,5 @@ def _plain(value: object) -> str:
     """Return a value in one form, whether it came as text or as a number."""
     try:
         return repr(float(value)) if isinstance(value, str | int | float) else json.dumps(value)
-    except (ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         return str(value)

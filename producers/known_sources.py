@@ -107,7 +107,7 @@ class KnownSources:
         with self._transaction() as database:
             entries = [_entry(row) for row in database.execute("SELECT * FROM known ORDER BY id")]
             mine = [e for e in entries if (e.client, e.source) == (client, source)]
-            own = next((e for e in mine if _goes_on(e.looks, looks)), None)
+            own = next((e for e in mine if goes_on(e.looks, looks)), None)
             for entry in entries:
                 if entry in mine or (own is not None and entry.number > own.number):
                     continue
@@ -149,12 +149,15 @@ class KnownSources:
             database.close()
 
 
-def _goes_on(known: Looks, now: Looks) -> bool:
+def goes_on(known: Looks, now: Looks) -> bool:
     """Whether a source is what it was, perhaps longer."""
     if known.kind != now.kind:
         return False
     if now.kind in ("packaged", "topic"):
         return known.location == now.location
+    if now.kind == "table" and known.location == now.location:
+        # its columns may be others by now; whether its rows are, its position tells
+        return True
     shared = compare(known.marks, now.marks)
     return bool(shared) or (shared is None and (now.kind == "input" or known.same_file(now)))
 

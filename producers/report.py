@@ -168,7 +168,7 @@ def _source(
 STREAMS = """
     SELECT study, revision, source, records AS records_used, rejected AS records_set_aside,
     clipped AS values_clipped, next_seq AS releases, owed AS slots_still_to_pass_over, follows,
-    (SELECT CAST(total(lost) AS INTEGER) FROM charged WHERE charged.study = streams.study)
+    (SELECT CAST(total(lost) AS INTEGER) FROM ledger WHERE ledger.study = streams.study)
     AS releases_lost FROM streams"""
 STUDIES = """
     SELECT study, mechanism, epsilon, iif(neighbours IS NULL, delta, ifnull(delta, 0.0)) AS delta,

@@ -153,6 +153,7 @@ def run_client(
             settings=settings,
             say=say,
             skip_lost=job.skip_lost,
+            columns=_columns_of(task, job),
         )
         closing.callback(source.close)
         if source.columns is not None:
@@ -217,6 +218,10 @@ def _check_columns(task: Task, job: Job, columns: Sequence[str]) -> None:
     Encoder(task.study).check_columns(columns)
     if job.event_time is not None:
         check_column(job.event_time, columns)
+
+
+def _columns_of(task: Task, job: Job) -> list[str]:
+    return [*Encoder(task.study).columns, *([job.event_time] if job.event_time else [])]
 
 
 def _leave(store: ClientStore, _: object, error: object, __: object) -> None:

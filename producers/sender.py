@@ -14,7 +14,7 @@ from infra.connection import close_producer, kafka_options, told
 from pipeline.errors import VeilstreamError
 from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import MAX_RELEASE_BYTES
-from pipeline.messages.topics import Topics
+from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from producers.client_store import ClientStore, Outgoing
 from producers.membership import Membership
@@ -41,6 +41,8 @@ class Sender:
         self._store, self._study, self._topic = store, study, topics.releases.name
         self._settings, self._membership = settings, membership
         self._key = store.client.encode()
+        # of a topic that was given more partitions, those count that the study says
+        self._partition = partition_of(self._key, topics.releases.partitions)
         #: Numbers of releases on their way, each with its future.
         self._pending: deque[tuple[int, Any]] = deque()
         self._handed = -1
@@ -79,6 +81,7 @@ class Sender:
                 future = self._producer.send(
                     self._topic,
                     key=self._key,
+                    partition=self._partition,
                     value=self._leaving(item.payload),
                     headers=item.headers,
                     timestamp_ms=_time_of(item),

@@ -11,6 +11,7 @@ from pipeline.records.encoder import Encoder
 from pipeline.release.quality import JUMP, Trial, refusal_of, worded
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from producers.admission import looks_of
 from producers.source_test import Held, Looked, look
 from producers.sources import kind_of, open_source
 
@@ -35,19 +36,24 @@ def look_at_source(task: Task, settings: Settings, spec: str) -> Seen:
     """
     if kind_of(spec) == "input" or spec.startswith("mqtt"):
         return Seen("not looked at: what is read of it is taken from it")
-    source = open_source(spec, None, folder=Path(), settings=settings)
+    encoder = Encoder(task.study)
+    # what a client asks first, which reads more than its test does
+    looks_of(spec, follow=False, check=encoder.check_columns)
+    source = open_source(spec, None, folder=Path(), settings=settings, columns=encoder.columns)
     try:
-        if source.columns is not None:
-            Encoder(task.study).check_columns(source.columns)
-        # as many as the client's own test takes, so that both come to the same end
-        slots, until = max(SLOTS, Trial.of(task).slots), time.monotonic() + PATIENCE
-        found = look(task, source, Held(), None, slots, lambda: time.monotonic() >= until)
+        held, until = Held(), time.monotonic() + PATIENCE
+        # the very slots of the client's own test, so that both come to the same end
+        first, whole = (
+            look(task, source, held, None, slots, lambda: time.monotonic() >= until)
+            for slots in (Trial.of(task).slots, SLOTS)
+        )
     finally:
         source.close()
-    return _judged(task, found)
+    refused = refusal_of(task, first.usable, first.undeclared, first.slots)
+    return _judged(refused, first if refused else whole)
 
 
-def _judged(task: Task, found: Looked) -> Seen:
+def _judged(refused: str, found: Looked) -> Seen:
     """Return what is to be said of what was found; DataError if a client would refuse it."""
     if found.slots and not found.usable:
         raise DataError(
@@ -55,7 +61,7 @@ def _judged(task: Task, found: Looked) -> Seen:
             "data owner must correct the source, or the operator the study's [data]"
         )
     said = f"{found.usable} of its first {found.slots} records can be used"
-    if refused := refusal_of(task, found.usable, found.undeclared, found.slots):
+    if refused:
         raise DataError(
             f"{said}, and `veilstream produce` will refuse it: {refused}. Faults: "
             f"{worded(found.faults)}. The data owner must correct the source, or the operator the "

@@ -12,7 +12,7 @@ from pipeline.errors import DataError
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.samplers import DiscreteLaplace
 from pipeline.records.encoder import Encoder
-from pipeline.release.quality import Trial, declares_texts, worded
+from pipeline.release.quality import Trial, worded
 from pipeline.release.task import Task
 from producers.database import Database
 from producers.event_time import EventTimes
@@ -41,7 +41,8 @@ class Looked:
     """What the first slots of a source hold.
 
     slots, usable: How many there are, and how many of them hold a record that can be used.
-    undeclared: How many hold a class or level that the study does not declare.
+    undeclared: How many hold a class or level that the study does not declare, or a number in a
+        form that is not read.
     faults: Of all that cannot be used, by kind.
     outside: How many values of the usable ones lie outside their range, by column.
     """
@@ -145,21 +146,24 @@ def look(
 ) -> Looked:  # fmt: skip
     """Read the first slots of a source, or what there is before a window falls due.
 
+    held: What was read of them before; it takes the others.
+
     report: Told again and again how many are still awaited.
     """
     note = None if times is None else times.time_of
-    encoder, faults = Encoder(task.study), Counter[str]()
-    seconds, usable = task.study.window.seconds, 0
+    encoder, seconds = Encoder(task.study), task.study.window.seconds
     while len(held.slots) < slots and not source.ended and not stopped():
         if held.opened is not None and seconds and time.monotonic() - held.opened >= seconds:
             break
         if new := source.read(min(STEP, slots - len(held.slots)), 0.2):
             held.opened = held.opened or time.monotonic()
             held.slots += new
-            block, reasons = encoded(encoder, note, new)
-            usable += block.usable
-            faults.update(reasons)
         report(slots - len(held.slots))
+    usable, faults = 0, Counter[str]()
+    for start in range(0, len(held.slots), STEP):
+        block, reasons = encoded(encoder, note, held.slots[start : start + STEP])
+        usable += block.usable
+        faults.update(reasons)
     del faults[GOOD]
     undeclared = sum(faults[refusal] for refusal in encoder.refusals)
     return Looked(len(held.slots), usable, undeclared, faults, encoder.clipped)
@@ -192,7 +196,7 @@ def passed(
     if trial.threshold(tested) > 0:
         number = tests.number(study, stamp) if trial.scale else 1
         standing = not 0 < number <= MOST_TESTS
-        if standing or _refuses(task, trial, found):
+        if standing or _refuses(trial, found):
             if trial.scale and not standing:
                 tests.refuse(study, number, stamp)
             raise _refusal(name, found, number if trial.scale else None)
@@ -206,14 +210,14 @@ def passed(
     return held
 
 
-def _refuses(task: Task, trial: Trial, found: Looked) -> bool:
+def _refuses(trial: Trial, found: Looked) -> bool:
     """Draw the noise of both counts, and return whether the source is refused."""
     noise = (0, 0)
     if trial.scale:
         drawn = DiscreteLaplace(trial.scale).draw(2, SecureStream())
         noise = int(drawn[0]), int(drawn[1])
     few = trial.refuses(found.usable, found.slots, noise[0])
-    return few or (declares_texts(task) and trial.mistakes(found.undeclared, found.slots, noise[1]))
+    return few or trial.mistakes(found.undeclared, found.slots, noise[1])
 
 
 def _refusal(name: str, found: Looked, number: int | None) -> DataError:
@@ -236,6 +240,6 @@ def _refusal(name: str, found: Looked, number: int | None) -> DataError:
     return DataError(
         f"source {name!r}: it is refused, and nothing was spent. {found.told()}{tries}. The data "
         f"owner must correct the source{kept}, or the operator the study's [data]: classes and "
-        "levels are compared letter by letter. If the source really is like this, start once "
-        "with --accept-unusable"
+        "levels are compared letter by letter, and numbers have a decimal point and nothing else. "
+        "If the source really is like this, start once with --accept-unusable"
     )

@@ -69,7 +69,8 @@ def since(task: RenewableTask, batches: Weighed, oldest: int, missing: int = 0) 
             noise += covariance[np.ix_(own, own)].sum()
         covariance = covariance_of_chain(int(parts["numbers"].max()))
         apart = np.diag(covariance)[parts["numbers"] - 1]
-        noise += missing * 2 * np.diag(covariance_of_chain(256))[-1]
+        # more than a run of four can hide, which is what most can
+        noise += missing * 2.1 * np.diag(covariance_of_chain(256))[-1]
     sigma_g, sigma_h = channels.gradient.standard_deviation, channels.curvature.standard_deviation
     s = sigma_h * np.sqrt(d * noise) / total
     mean = (w * n) @ t / total

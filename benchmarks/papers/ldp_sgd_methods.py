@@ -105,7 +105,8 @@ def published(others: float) -> Method:
         unit = 2 / others / math.sqrt(records)
         bread = run.curvature + symmetric(rng, unit * model.curvature)
         products = run.products + symmetric(rng, unit * model.slope**2)
-        return _plugged(run, plug_in.published(bread, products, run.setting.noise**2, records))
+        middle = plug_in.published_middle(products, run.setting.noise**2)
+        return _plugged(run, plug_in.plug_in(bread, middle, records))
 
     return method
 

@@ -3,10 +3,10 @@
 Whoever runs one may see the raw data: scores and most other numbers of a result are not private.
 
 - `run`: `backtest(study, history, **options)`, from a history to its result.
-- `options`: how; `result`: what it says; `plots`: the same drawn.
-- `history`, `clock`, `clients`: records in batches, when and how late they come, whose they are.
-- `engine`: the event loop. `windows`: when windows close.
-- `scoring`, `timeline`: prequential scores, in total and by bins of time, in constant memory.
+- `options`: how, when and how late records come, whose they are. `result`: what it says; `plots`:
+  the same drawn.
+- `history`: records in batches, and when windows close. `engine`, `pacing`: the event loop.
+- `scores`: prequential scores, in total and by bins of time, in constant memory.
 - `beside`: methods that run over files alone, on the same records.
 
 A result (`BacktestResult`) holds: `scores` (a `Scores`: records, accuracy, balanced_accuracy, auc,

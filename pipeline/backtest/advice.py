@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from scipy.special import ndtri
 
-from pipeline.backtest.grid_result import MOST, Cell, GridResult, Mean
-from pipeline.backtest.scoring import WORDS
+from pipeline.backtest.grid import MOST, Cell, GridResult, Mean
+from pipeline.backtest.scores import WORDS
 
 #: Largest loss of balanced accuracy, and of the share of an error, that counts as close.
 CLOSE, CLOSE_SHARE = 0.01, 0.02

@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
-from pipeline.backtest.scoring import Judge, Scores, Tally
+from pipeline.backtest.scores import Judge, Scores, Tally
 from pipeline.errors import ConfigError, NumericError, PrivacyError
 from pipeline.methods import task_of
 from pipeline.methods.offline import offline_methods

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.backtest.clock import Delay
+from pipeline.backtest.history import Closed, Moment, Opened, Part, Windows
+from pipeline.backtest.options import Delay
 from pipeline.backtest.pacing import Pacing
-from pipeline.backtest.scoring import Judge, Tally
-from pipeline.backtest.timeline import Snapshot, Timeline
-from pipeline.backtest.windows import Closed, Moment, Opened, Part, Windows
+from pipeline.backtest.scores import Judge, Snapshot, Tally, Timeline
 from pipeline.errors import ConfigError, NumericError
 from pipeline.release.model import Model
 from pipeline.release.policy import Directive, OpenWindow, Send

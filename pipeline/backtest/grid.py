@@ -1,4 +1,11 @@
-"""Many backtests of one history: settings of a study, each with noise drawn several times.
+"""Axes of a grid: keys of a study file with the values that each is to take.
+
+What many backtests of one history came to: runs, their means over draws, settings.
+
+Standard errors are over draws of the noise on this one history; they say nothing about another
+history.
+
+Many backtests of one history: settings of a study, each with noise drawn several times.
 
 Runs are independent, and may go to other processes. One that fails is kept beside the others, with
 its reason. Beside each setting stands the same study without privacy, run once: what the noise
@@ -8,13 +15,16 @@ costs is the difference.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
+import math
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pipeline.backtest.axes import Axis, Setting, settings_of
-from pipeline.backtest.grid_result import Cell, Failed, GridResult, Run
 from pipeline.backtest.history import History, check_history
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult
@@ -22,7 +32,281 @@ from pipeline.backtest.run import run_backtest
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.methods import method_of
 from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import StudySource, read_study
+
+#: More settings than this are a slip of the keyboard.
+LARGEST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A key of the study file, as `privacy.epsilon`, and its values; None unsets it."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One cell of a grid: the keys that it sets, and the study that this gives."""
+
+    changes: Mapping[str, Any]
+    study: Study
+
+    @property
+    def label(self) -> str:
+        """The changes in words; "as it is" without any."""
+        said = [f"{key} = {text_of(value)}" for key, value in self.changes.items()]
+        return ", ".join(said) or "as it is"
+
+
+def parse_axis(text: str) -> Axis:
+    """Return the axis that a text such as `privacy.epsilon=0.5,1,2` means.
+
+    Values are written as in the study file; quotes may be left out, and `none` unsets a key.
+
+    ConfigError if it means none.
+    """
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not (key and equals and values):
+        raise ConfigError(
+            f"--grid: {text!r} is not a key with values; for example 'privacy.epsilon=0.5,1,2,4'"
+        )
+    found = tuple(_values(values))
+    if len({_same(value) for value in found}) < len(found):
+        raise ConfigError(f"--grid: {key} has the same value twice; name each once")
+    return Axis(key, found)
+
+
+def settings_of(study: Study, axes: Iterable[Axis]) -> list[Setting]:
+    """Return all combinations of the values of some axes, the last one running fastest.
+
+    ConfigError if a key is named twice, a study has no such key, or a value is not allowed.
+    """
+    axes = list(axes)
+    keys = [axis.key for axis in axes]
+    if len(set(keys)) < len(keys):
+        raise ConfigError("--grid: a key is named twice; give all its values in one --grid")
+    combinations = list(itertools.islice(itertools.product(*(a.values for a in axes)), LARGEST + 1))
+    if len(combinations) > LARGEST:
+        raise ConfigError(f"--grid: at most {LARGEST} settings; leave values out")
+    found = []
+    for values in combinations:
+        changes = dict(zip(keys, values, strict=True))
+        found.append(Setting(changes, with_keys(study, changes, name="--grid")))
+    return found
+
+
+def text_of(value: Any) -> str:
+    """Return a value as a person would write it."""
+    if isinstance(value, str) or value is None:
+        return value or "none"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {text_of(one)}" for key, one in value.items()) + " }"
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
+
+
+def _same(value: Any) -> str:
+    """Return a text that equal values share: 1 and 1.0 are the same."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return repr(float(value)) if number else json.dumps(value, sort_keys=True)
+
+
+def _values(text: str) -> list[Any]:
+    try:
+        return list(tomllib.loads(f"values = [{text}]")["values"])
+    except tomllib.TOMLDecodeError:
+        return [_value(one.strip()) for one in text.split(",")]
+
+
+def _value(text: str) -> Any:
+    if text == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+#: Scores of a run that are averaged, and other numbers of its last estimate.
+MEASURES = (
+    "accuracy", "balanced_accuracy", "auc", "log_loss", "mean_absolute_error",
+    "root_mean_square_error", "width", "intervals", "coverage", "privacy_share", "ready",
+    "releases", "seconds",
+)  # fmt: skip
+
+
+#: Balanced accuracy that is no further from a half tells no setting from one that predicts the same
+#: class for every record.
+SAME_CLASS = 0.005
+#: A setting has intervals if at least this share of its coefficients does, in every draw.
+MOST = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One backtest of a grid.
+
+    setting, label: Number of its setting, and the same in words.
+    draw: Number of its draw of the noise; None for the run without privacy.
+    """
+
+    setting: int
+    label: str
+    draw: int | None
+    result: BacktestResult
+
+    @property
+    def measures(self) -> dict[str, float | None]:
+        """The numbers that are averaged, by name; widths are those of the last estimate."""
+        result = self.result
+        found = dataclasses.asdict(result.scores)
+        diagnostics = result.estimate.diagnostics
+        widths = sorted(c.interval[1] - c.interval[0] for c in result.estimate.coefficients
+                        if c.interval is not None)  # fmt: skip
+        found |= {
+            "width": widths[len(widths) // 2] if widths else None,
+            "intervals": len(widths) / len(result.estimate.coefficients),
+            "coverage": result.pooled.coverage,
+            "privacy_share": diagnostics.privacy_share if widths else None,
+            "ready": float(result.estimate.status == "ready"),
+            "releases": float(result.estimate.releases),
+            "seconds": result.seconds,
+        }
+        return {name: found[name] for name in MEASURES}
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A backtest of a grid that came to no result; its attributes are as those of `Run`.
+
+    error: Why.
+    """
+
+    setting: int
+    label: str
+    draw: int | None
+    error: VeilstreamError
+
+    @property
+    def name(self) -> str:
+        """Which run it is, in words."""
+        return f"{self.label}, {named(self.draw)}"
+
+
+def named(draw: int | None) -> str:
+    """Return what a draw of the noise is called, counted from 1; None is the run without it."""
+    return "without privacy" if draw is None else f"draw {draw + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over draws of the noise, with its standard error; None of one draw alone."""
+
+    value: float
+    error: float | None
+    draws: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """Return the mean of at least one value."""
+        count = len(values)
+        centre = math.fsum(values) / count
+        if count == 1:
+            return cls(centre, None, 1)
+        spread = math.fsum((value - centre) ** 2 for value in values) / (count - 1)
+        return cls(centre, math.sqrt(spread / count), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A setting with what its runs came to.
+
+    runs: One for each draw that did not fail.
+    open: The run without privacy; None where the study itself keeps none, its kind has no stream
+        without noise, or that run failed.
+    """
+
+    setting: Setting
+    runs: tuple[Run, ...]
+    open: Run | None
+
+    @property
+    def means(self) -> dict[str, Mean]:
+        """Means over the draws, by measure; those that no run has are left out."""
+        found = {}
+        for name in MEASURES:
+            values = [v for run in self.runs if (v := run.measures[name]) is not None]
+            if values:
+                found[name] = Mean.of(values)
+        return found
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether every draw ended with an interval for most of the coefficients."""
+        return bool(self.runs) and all(
+            (run.measures["intervals"] or 0.0) >= MOST for run in self.runs
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GridResult:
+    """What a grid came to.
+
+    axes: The keys and their values.
+    cells: One for each setting, in the order of the axes.
+    seconds: How long all took.
+    failed: Runs that came to no result, in the same order.
+    no_open: Why settings have no run without privacy beside them, each reason once.
+    """
+
+    axes: tuple[Axis, ...]
+    cells: tuple[Cell, ...]
+    seconds: float
+    failed: tuple[Failed, ...] = ()
+    no_open: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> Cell | None:
+        """The first setting with a result; None if every run failed."""
+        return next((cell for cell in self.cells if cell.runs), None)
+
+    @property
+    def reasons(self) -> dict[str, list[Failed]]:
+        """Why runs failed, each reason once with its runs."""
+        found: dict[str, list[Failed]] = {}
+        for run in self.failed:
+            found.setdefault(str(run.error), []).append(run)
+        return found
+
+    @property
+    def main_score(self) -> str:
+        """Name of the score that says most in one number, of all settings alike.
+
+        Of classes that no setting tells apart it is the AUC: a rare class hardly ever has the
+        larger probability, and the order of the probabilities still says something.
+
+        Raises what failed the first run if none came to a result.
+        """
+        if self.shown is None:
+            raise self.failed[0].error
+        result = self.shown.runs[0].result
+        return result.ranking_score if self.predicts_one_class else result.main_score[0]
+
+    @property
+    def predicts_one_class(self) -> bool:
+        """Whether all settings score as if they predicted the same class for every record."""
+        name = "balanced_accuracy"
+        means = [mean for cell in self.cells if (mean := cell.means.get(name)) is not None]
+        without = [v for cell in self.cells if cell.open and (v := cell.open.measures[name])]
+        centres = [*(mean.value for mean in means), *without]
+        errors = [*((mean.error or 0.0) for mean in means), *(0.0 for _ in without)]
+        return bool(means) and all(
+            abs(centre - 0.5) <= max(error, SAME_CLASS)
+            for centre, error in zip(centres, errors, strict=True)
+        )
+
 
 #: Told of a run that has ended or failed, how many have by now, and of how many.
 Report = Callable[[Run | Failed, int, int], None]

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pipeline.backtest.windows import Closed, Opened
+from pipeline.backtest.history import Closed, Opened
 from pipeline.release.model import Model
 from pipeline.release.policy import Directive, OpenWindow, Wait
 from pipeline.release.task import Task

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.backtest.axes import Axis, text_of
-from pipeline.backtest.grid_result import Cell, GridResult
+from pipeline.backtest.grid import Axis, Cell, GridResult, text_of
 from pipeline.backtest.result import BacktestResult
-from pipeline.backtest.scoring import WORDS
+from pipeline.backtest.scores import WORDS
 from pipeline.settings import extra
 
 #: Colours that the colour-blind can tell apart (Okabe and Ito).

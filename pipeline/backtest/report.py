@@ -9,11 +9,10 @@ from pathlib import Path
 
 from pipeline.backtest import plots
 from pipeline.backtest.advice import advise
-from pipeline.backtest.axes import text_of
-from pipeline.backtest.grid_result import Cell, GridResult, Mean
+from pipeline.backtest.grid import Cell, GridResult, Mean, text_of
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import NOT_PRIVATE, BacktestResult
-from pipeline.backtest.scoring import WORDS
+from pipeline.backtest.scores import WORDS
 from pipeline.messages.envelope import rfc3339
 from pipeline.settings import extra
 

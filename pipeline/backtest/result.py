@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.backtest.beside import Beside
-from pipeline.backtest.scoring import Scores
+from pipeline.backtest.scores import Scores
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.settings import extra

@@ -15,8 +15,7 @@ from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult, Bin, Budget, Frozen, Pooled
-from pipeline.backtest.scoring import Tally
-from pipeline.backtest.timeline import Snapshot
+from pipeline.backtest.scores import Snapshot, Tally
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.estimators.reference_fit import counted_fit

@@ -15,11 +15,9 @@ from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, Options
 from pipeline.backtest.advice import advise
-from pipeline.backtest.axes import parse_axis
-from pipeline.backtest.grid import run_grid
-from pipeline.backtest.grid_result import Failed, GridResult, Run, named
+from pipeline.backtest.grid import Failed, GridResult, Run, named, parse_axis, run_grid
 from pipeline.backtest.report import COLUMNS, FAILED, report_of, rows_of
-from pipeline.backtest.scoring import WORDS
+from pipeline.backtest.scores import WORDS
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say, show
 from pipeline.cli.pool import Pool

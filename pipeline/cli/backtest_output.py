@@ -14,13 +14,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.api.numbers import value
+from pipeline.api.table import information_line, line, privacy_line, unit_lines
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.history import LINE
 from pipeline.backtest.report import coefficients_of
-from pipeline.backtest.scoring import WORDS, Scores
+from pipeline.backtest.scores import WORDS, Scores
 from pipeline.errors import ConfigError
-from pipeline.library.numbers import value
-from pipeline.library.table import information_line, line, privacy_line, unit_lines
 from pipeline.settings import extra
 from pipeline.words import counted
 

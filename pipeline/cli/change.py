@@ -9,9 +9,9 @@ from typing import Any
 import click
 import msgspec
 
+from pipeline.api.check import Change, changes_between, is_new
 from pipeline.cli.context import AS_JSON, FILE, live_task_of, put, say
 from pipeline.errors import ConfigError
-from pipeline.library.changing import Change, changes_between, is_new
 from pipeline.methods import method_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings

@@ -15,8 +15,7 @@ from infra.local import LocalRuntime
 from infra.topics import ensure_topics
 from pipeline.cli.context import put, say
 from pipeline.cli.demonstrations import DEMONSTRATIONS
-from pipeline.cli.processes import Processes, signals_as_exit
-from pipeline.cli.stage import Stage
+from pipeline.cli.stage import Processes, Stage, signals_as_exit
 from pipeline.cli.state import verified
 from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics

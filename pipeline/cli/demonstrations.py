@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from pipeline.api.comparing import comparison, counts, covers
+from pipeline.api.fitting import ExactFit
 from pipeline.cli.context import say
 from pipeline.cli.stage import Demonstration, Site, same_state
 from pipeline.errors import RecordError
-from pipeline.library.comparing import comparison, counts, covers
-from pipeline.library.exact import ExactFit
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.prediction.scores import Confusion
 from pipeline.records.encoder import Encoder, Row, stack

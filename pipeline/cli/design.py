@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.context import AS_JSON, FILE, put, say, show
-from pipeline.cli.patience import Work, while_computing
-from pipeline.errors import ConfigError
-from pipeline.library import planning
-from pipeline.library.numbers import two_digits
-from pipeline.library.plan_words import (
+from pipeline.api import planning
+from pipeline.api.numbers import two_digits
+from pipeline.api.planning import (
+    POWER,
+    Row,
+    StudyPlan,
     classes,
     counted_of,
     exact,
     lacking,
+    plan,
     verdict,
     with_ridge,
 )
-from pipeline.library.planning import POWER, Row, StudyPlan, plan
+from pipeline.cli.context import AS_JSON, FILE, put, say, show
+from pipeline.cli.patience import Work, while_computing
+from pipeline.errors import ConfigError
 from pipeline.losses import MEANINGS
 from pipeline.release.budget import standstill
 from pipeline.study.features import columns_of

@@ -14,11 +14,10 @@ import numpy as np
 from agents.surroundings import Finding, findings, look
 from infra.addresses import connected
 from infra.rights import ROLES, Role
+from pipeline.api.planning import exact, least_epsilon
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population, Target, target_of
-from pipeline.library.plan_words import exact
-from pipeline.library.planning import least_epsilon
 from pipeline.methods import method_of, task_of
 from pipeline.methods.base import Plan
 from pipeline.release.task import Task

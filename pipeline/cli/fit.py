@@ -8,6 +8,10 @@ from pathlib import Path
 
 import click
 
+from pipeline.api.comparing import comparison
+from pipeline.api.fitting import ExactFit, Fitting
+from pipeline.api.records import Records, Rows
+from pipeline.api.table import fit_table, intervals_table, table
 from pipeline.cli.context import (
     CLIENT_COLUMN,
     FORMAT,
@@ -21,11 +25,6 @@ from pipeline.cli.context import (
 )
 from pipeline.cli.progress import Speed
 from pipeline.errors import ConfigError
-from pipeline.library.comparing import comparison
-from pipeline.library.exact import ExactFit
-from pipeline.library.fitting import Fitting
-from pipeline.library.records import Records, Rows
-from pipeline.library.table import fit_table, intervals_table, table
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.results import FitMessage, write_fit
 from pipeline.release.task import Task

@@ -7,6 +7,7 @@ imports none of them, and a worker that restarts does not wait for what it does 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,9 +16,23 @@ from typing import Any
 import click
 
 from infra import saying
-from pipeline.cli import cores
 from pipeline.errors import VeilstreamError
 from pipeline.settings import Settings
+
+#: What they read.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: Commands whose matrices are small: threads that share one wait for each other most of the time,
+#: and on a busy machine nearly all of it.
+SMALL = ("study", "fit", "doctor")
+
+
+def for_command(name: str) -> None:
+    """Let a command of `SMALL` that is about to be loaded compute on one core.
+
+    Whoever has set a number keeps it.
+    """
+    if name in SMALL and not any(each in os.environ for each in THREADS):
+        os.environ.update(dict.fromkeys(THREADS, "1"))
 
 
 class LazyGroup(click.Group):
@@ -38,8 +53,8 @@ class LazyGroup(click.Group):
         """Import and return a command; None if there is none of this name."""
         if cmd_name not in self.table:
             return None
-        cores.for_command(cmd_name)
-        module = "local" if cmd_name in LOCAL else cmd_name
+        for_command(cmd_name)
+        module = ELSEWHERE.get(cmd_name, cmd_name)
         command: click.Command = getattr(import_module(f"pipeline.cli.{module}"), cmd_name)
         return command
 
@@ -50,7 +65,7 @@ class LazyGroup(click.Group):
 
 
 #: Commands that share a module; any other has one of its own name.
-LOCAL = ("up", "down", "status", "logs")
+ELSEWHERE = dict.fromkeys(("up", "down", "status", "logs"), "local")
 #: All commands, with what the list of them says.
 COMMANDS = {
     "up": "Start Kafka and Redis, and print their addresses when both answer.",

@@ -16,9 +16,9 @@ from infra.requests import is_loopback
 from pipeline.cli.context import FILE, STUDY, live_task_of, say
 from pipeline.cli.watch import await_topics
 from pipeline.errors import ConfigError
+from pipeline.page.content import Watched
 from pipeline.page.reading import Reading
 from pipeline.page.server import PageServer
-from pipeline.page.watched import Watched
 from pipeline.settings import Settings
 
 #: Where a page listens unless told otherwise.

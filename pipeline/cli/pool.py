@@ -17,7 +17,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from pipeline.cli.cores import THREADS
+from pipeline.cli.main import THREADS
 from pipeline.errors import VeilstreamError
 
 Found = TypeVar("Found")

@@ -15,9 +15,9 @@ import click
 import numpy as np
 
 from infra.addresses import connected
+from pipeline.api.feed import newest_estimate
 from pipeline.cli.context import FILE, FORMAT, INPUT, STUDY, say, task_of
 from pipeline.errors import ConfigError
-from pipeline.library.feed import newest_estimate
 from pipeline.methods import require_live
 from pipeline.prediction.estimators import LinearClassifier, Rule, load_model, rule_of
 from pipeline.prediction.scores import Confusion, Errors, predict_records

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from infra.waiting import AGAIN
+from pipeline.api.numbers import interval, value
+from pipeline.api.table import line, table
 from pipeline.cli.context import say
-from pipeline.library.numbers import interval, value
-from pipeline.library.table import line, table
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.study.model import Study
 from pipeline.words import counted

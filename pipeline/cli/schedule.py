@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.saying import say
+from pipeline.api.records import Records
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put
 from pipeline.errors import ConfigError
-from pipeline.library.records import Records
 from pipeline.methods import method_of
 from pipeline.methods.base import Rounds, Timetable
 from pipeline.release.task import Task

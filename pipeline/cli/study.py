@@ -11,6 +11,9 @@ import click
 
 from infra.deploy import alerts, dashboard, manifests
 from infra.rights import ROLES, Role, kafka_commands, redis_command
+from pipeline.api.check import facts_of, warnings_of
+from pipeline.api.planning import classes, proposed, verdict
+from pipeline.api.sample import NOT_PRIVATE, of_sample
 from pipeline.cli.change import change
 from pipeline.cli.context import (
     AS_JSON,
@@ -27,10 +30,6 @@ from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
 from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
-from pipeline.library.checking import facts_of, warnings_of
-from pipeline.library.lengths import NOT_PRIVATE, of_sample
-from pipeline.library.plan_words import classes, verdict
-from pipeline.library.planning import proposed
 from pipeline.methods import METHODS, load_live
 from pipeline.release.quality import worded
 from pipeline.settings import Settings

@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.text import Text
 
 from infra.addresses import connected
+from pipeline.api.feed import Feed, lacks_topics, newest_estimate, of_another_revision
+from pipeline.api.forecast import Forecast
+from pipeline.api.table import short_table, table
 from pipeline.cli.context import SAVE_MODEL, STUDY, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
-from pipeline.library.feed import Feed, lacks_topics, newest_estimate, of_another_revision
-from pipeline.library.forecast import Forecast
-from pipeline.library.table import short_table, table
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.settings import Settings

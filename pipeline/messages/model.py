@@ -216,7 +216,7 @@ class Newest:
     """
 
     def __init__(self, task: Task, ends: Callable[[], int], clock: Callable[[], float]) -> None:
-        self._slots, self._ends, self._clock = task.slots, ends, clock
+        self._slots, self._ends, self._clock = task.growth.largest, ends, clock
         #: Whether ages matter: where they do not, the topic is not asked for its length.
         self._aged = task.counts_slots
         self._releases, self._offset = 0, -1

@@ -360,6 +360,8 @@ class Decoder:
             & (before <= held)
             & _between(number, 1, SEQ_LIMIT)
             & ((number - 1) * form.slots <= before)
+            & (before <= form.growth.most_behind(number - 1))
+            & (number <= rows["seq"] - rows["chain"] + 1)
             & (starts[:, 0] == 1)
             & rising.all(axis=1)
             & (((starts > 0) & (starts <= number[:, None])) == begun).all(axis=1),

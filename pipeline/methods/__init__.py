@@ -10,7 +10,8 @@ A method is loaded when a study asks for it, and nothing outside its package kno
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,50 @@ if TYPE_CHECKING:
     from pipeline.release.task import Task
     from pipeline.study.model import Study
 
-#: Methods by `estimator.kind`, with where to find them.
-METHODS = {
+#: Where other distributions name methods of theirs: the kind, and where its object is.
+GROUP = "veilstream.methods"
+#: Methods of this project by `estimator.kind`, with where to find them.
+OURS = {
     "renewable": "pipeline.methods.renewable.method:METHOD",
     "ldp-sgd": "pipeline.methods.ldp_sgd.method:METHOD",
     "noisy-mle": "pipeline.methods.noisy_mle.method:METHOD",
     "age-aware": "pipeline.methods.age_aware.method:METHOD",
 }
+
+
+class Registry(Mapping[str, str]):
+    """Where methods are, by their kind: ours, and those that other distributions bring.
+
+    None of theirs takes the place of ours, and nobody looks for them who asks for ours.
+    """
+
+    @cached_property
+    def _others(self) -> dict[str, str]:
+        from importlib.metadata import entry_points  # noqa: PLC0415  an import takes 0.02 s
+
+        found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+        return {kind: found[kind] for kind in sorted(found.keys() - OURS.keys())}
+
+    def __getitem__(self, kind: str) -> str:
+        """Return where a method is; KeyError if there is none of this kind."""
+        return OURS[kind] if kind in OURS else self._others[kind]
+
+    def __contains__(self, kind: object) -> bool:
+        """Whether there is a method of this kind."""
+        return kind in OURS or kind in self._others
+
+    def __iter__(self) -> Iterator[str]:
+        """Give all kinds, ours first."""
+        yield from OURS
+        yield from self._others
+
+    def __len__(self) -> int:
+        """Return how many kinds there are."""
+        return len(OURS) + len(self._others)
+
+
+#: All methods that run live.
+METHODS = Registry()
 #: Methods that need pooled records, several rounds or a trusted aggregator, and so run over a file
 #: alone: where to find them.
 OFFLINE = {
@@ -52,7 +90,15 @@ def method_of(study: Study) -> Method[Any]:
 
 def load_live(kind: str) -> Method[Any]:
     """Return the method of a kind of `METHODS`."""
-    found: Method[Any] = _found(METHODS[kind])
+    try:
+        found: Method[Any] = _found(METHODS[kind])
+    except (ImportError, AttributeError) as error:
+        if kind in OURS:
+            raise
+        raise ConfigError(
+            f"estimator.kind: the installed method {kind!r} ({METHODS[kind]}) cannot be loaded: "
+            f"{error}; the operator must install a version of it that fits this one, or remove it"
+        ) from error
     return found
 
 

@@ -70,7 +70,7 @@ class Server(ABC, Generic[S]):
         """Return the estimate of some buckets with their weights, all partitions merged.
 
         partitions: The numbers of those that have begun, in the order in which they were merged.
-        missing: Releases that never came, or did not count, below numbers that did.
+        missing: Runs of releases that never came, or did not count, below numbers that did.
         """
 
     def next_point(self, parts: Sequence[tuple[float, S]]) -> tuple[Vector, tuple[float, float]]:

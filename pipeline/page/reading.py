@@ -14,13 +14,13 @@ from kafka.errors import KafkaError
 
 from infra.connection import asking, log_reader, read_all
 from infra.roll import read_roll
+from pipeline.api.feed import Feed
 from pipeline.errors import PayloadError, VeilstreamError
-from pipeline.library.feed import Feed
 from pipeline.messages import spend as spends
 from pipeline.messages.envelope import marks_of
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import Clients
-from pipeline.page.watched import Watched
+from pipeline.page.content import Watched
 from pipeline.release.form import MAGIC
 from pipeline.settings import Settings
 from pipeline.study.model import Study

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from infra import requests
 from pipeline.errors import ConfigError
-from pipeline.page.watched import Watched
+from pipeline.page.content import Watched
 
 #: What a browser may load: nothing from any other address.
 POLICY = (

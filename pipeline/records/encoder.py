@@ -126,13 +126,18 @@ class Encoder:
         self.dummy = dummy_of(study)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return (*self.features.names, self.response.name, *self.level_columns)
+
+    @property
     def level_columns(self) -> tuple[str, ...]:
         """The column with the levels of records; none where the study has none."""
         return self._levels.columns
 
     @property
     def refusals(self) -> frozenset[str]:
-        """Faults of values that the study does not declare: classes and levels, misspelt mostly."""
+        """Faults of values that are misspelt, mostly: undeclared ones, and forms of numbers."""
         return frozenset({*self.features.refusals, *self.response.refusals})
 
     @property

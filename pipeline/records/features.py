@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from pipeline.records.values import (
     Codes,
     Faults,
     Record,
+    misspelt,
     number_of,
     numbers_in,
     numbers_of,
@@ -79,8 +81,9 @@ class Features:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """What is said of a level that the study does not declare, for each category."""
-        return tuple(codes.refusal for codes in self._codes.values())
+        """What is said of undeclared levels, and of numbers that are written in other forms."""
+        numbers = (misspelt(name) for name in self.names if name not in self._codes)
+        return (*(codes.refusal for codes in self._codes.values()), *chain.from_iterable(numbers))
 
     def check_columns(self, columns: Sequence[str], *others: str) -> None:
         """Refuse a source that lacks a feature, or one of the `others`.
@@ -208,7 +211,7 @@ class Response(Protocol):
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """What is said of a value that the study does not declare; of numbers there is none."""
+        """What is said of an undeclared class, or of numbers that are written in other forms."""
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return a value encoded, as a record or a caller has it, and whether it was clipped.
@@ -242,9 +245,8 @@ class NumberResponse:
     centre, unit: A response is centre + unit times its encoded form.
     """
 
-    refusals: tuple[str, ...] = ()
-
     def __init__(self, name: str, low: float, high: float, *, whole: bool) -> None:
+        self.refusals: tuple[str, ...] = misspelt(name)
         self.name, self._low, self._high, self._whole = name, low, high, whole
         self.centre = 0.0 if whole else low / 2 + high / 2
         self.unit = 1.0 if whole else high / 2 - low / 2

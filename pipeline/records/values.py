@@ -20,9 +20,12 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from operator import itemgetter
 from typing import Any, TypeVar
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +40,34 @@ Faults = dict[int, RecordError]
 #: Types whose values Python's `float` reads as `number_of` does, or refuses with it; of texts only
 #: those without a "_" are read alike.
 _ALIKE = {float, int, bool, type(None), dict, list}
+#: Forms of numbers that mostly the large or the negative ones of a column have: to leave those
+#: records out moves every estimate. Each is a group of the expression below.
+_FORMS = tuple(
+    f"a number with {form}; allowed are digits, a decimal point, and - before negative ones"
+    for form in (
+        "thousands separators", "a decimal comma", "a minus that is not the ASCII one",
+        "a minus behind it or in brackets", "a percent sign", "a sign of currency",
+    )
+)  # fmt: skip
+_WRITTEN = re.compile(
+    r"([-+\u2212]?\d{1,3}(?:(?:,\d{3})+|(?:\.\d{3})+|(?:[ '\u2019\u00a0\u2009\u202f]\d{3})+)"
+    r"(?:[.,]\d+)?)"
+    r"|([-+\u2212]?\d*,\d+(?:[eE][-+]?\d+)?)"
+    r"|([\u2010-\u2015\u2212\ufe63\uff0d]\s*[\d.,]+(?:[eE][-+]?\d+)?)"
+    r"|([\d.,]+-|\([\d.,]+\))"
+    r"|([-+\u2212]?[\d.,]+\s*[%\u2030])"
+    r"|([-+]?[$\u00a3\u00a5\u20ac]\s*[-+]?[\d.,]+|[-+]?[\d.,]+\s*[$\u00a3\u00a5\u20ac])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A value of a source that Python has none for, such as a day of the year 10000.
+
+    kind: Its type, as the source calls it.
+    """
+
+    kind: str
 
 
 def plain(value: object) -> object:
@@ -50,7 +81,7 @@ def plain(value: object) -> object:
 def text_of(value: object, name: str) -> str:
     """Return a value as text without blanks at its ends; true and false are "1" and "0".
 
-    Raises RecordError if there is none.
+    Raises RecordError if there is none, or its type is none of a number, a text or a truth value.
     """
     if isinstance(value, str):
         return value.strip()
@@ -59,7 +90,21 @@ def text_of(value: object, name: str) -> str:
         raise RecordError(f"column {name!r}: missing")
     if isinstance(value, bool):
         return str(int(value))
-    return str(value).strip()
+    if isinstance(value, int | float | Decimal | UUID):
+        return str(value)
+    raise RecordError(
+        f"column {name!r}: a value of type {_type_of(value)}; allowed are numbers, texts and "
+        "truth values"
+    )
+
+
+def _type_of(value: object) -> str:
+    return value.kind if isinstance(value, Foreign) else type(value).__name__
+
+
+def misspelt(name: str) -> tuple[str, ...]:
+    """Return what `number_of` says of numbers that are written in no form that it reads."""
+    return tuple(f"column {name!r}: {said}" for said in _FORMS)
 
 
 def number_of(value: object, name: str) -> float:
@@ -74,7 +119,10 @@ def number_of(value: object, name: str) -> float:
     try:
         number = float(value)
     except (ValueError, OverflowError):
-        said = "missing" if isinstance(value, str) and not value.strip() else "not a number"
+        text = value if isinstance(value, str) else "?"
+        form = _WRITTEN.fullmatch(text)
+        said = _FORMS[form.lastindex - 1] if form and form.lastindex else "not a number"
+        said = said if text else "missing"
         raise RecordError(f"column {name!r}: {said}") from None
     if not math.isfinite(number):
         raise RecordError(f"column {name!r}: not a finite number")
@@ -206,9 +254,12 @@ def time_of(value: object, column: str) -> int:
     """
     found = milliseconds_of(value)
     if found is None:
+        typed = "" if value is None or isinstance(value, str | int | float) else (
+            f" but type {_type_of(value)}"
+        )  # fmt: skip
         raise RecordError(
-            f"column {column!r} holds no time: allowed are RFC 3339 with a zone and numbers of "
-            "seconds or milliseconds since 1970"
+            f"column {column!r} holds no time{typed}: allowed are RFC 3339 with a zone and numbers "
+            "of seconds or milliseconds since 1970"
         )
     if found < 0:
         raise RecordError(f"column {column!r} holds a time before 1970")

@@ -33,7 +33,8 @@ class Trial:
 
     slots: How many are looked at, where the source has so many.
     scale: Of the discrete Laplace noise on each of two counts: of slots that can be used, and of
-        those with a class or a level that the study does not declare; 0: no noise.
+        those with a class or a level that the study does not declare, or a number in a form that
+        is not read; 0: no noise.
     """
 
     slots: int
@@ -52,7 +53,7 @@ class Trial:
             return cls(min(task.slots, MOST), 0.0)
         strictest = min(epsilon for epsilon in task.budget.epsilons if epsilon is not None)
         moves = privacy.records or 1
-        if declares_texts(task) and privacy.neighbours == "replace-one":
+        if privacy.neighbours == "replace-one":
             moves *= 2
         slots = max(task.slots, math.ceil(96 * moves / strictest))
         return cls(min(slots, MOST), 4 * moves / strictest)
@@ -95,34 +96,28 @@ class Trial:
         it. A tenth of the slots is enough, or what noise hides: a source without any such value is
         refused with probability exp(-10) at most.
 
-        undeclared: How many of so many slots hold a class or level that the study does not declare.
+        undeclared: How many of so many slots hold a class or level that the study does not declare,
+            or a number in a form that is not read.
         """
         return undeclared + noise > max(tested / 10, 10 * self.scale)
-
-
-def declares_texts(task: Task) -> bool:
-    """Whether a study declares classes or levels, so that a value can be none of them."""
-    data = task.study.data
-    levels = (feature.levels for feature in data.features.values())
-    return data.response.kind == "class" or any(found is not None for found in levels)
 
 
 def refusal_of(task: Task, usable: int, undeclared: int, slots: int) -> str:
     """Return why a client would refuse a source like this at its start; empty if it would not.
 
-    usable, undeclared: How many of so many slots can be used, and hold a class or a level that the
-        study does not declare.
+    usable, undeclared, slots: Of its first slots, as many as `Trial.slots` or as it has: as for
+        `Trial.refuses` and `Trial.mistakes`.
     """
     trial = Trial.of(task)
-    # the client's own test has so many slots, and the threshold depends on it
-    tested = min(slots, trial.slots)
-    share = tested / slots if slots else 0.0
-    if trial.threshold(tested) <= 0:
+    if trial.threshold(slots) <= 0:
         return ""
-    if trial.refuses(round(usable * share), tested, 0):
+    if trial.refuses(usable, slots, 0):
         return "hardly any of its records can be used"
-    if declares_texts(task) and trial.mistakes(round(undeclared * share), tested, 0):
-        return "too many of its records hold a class or a level that the study does not declare"
+    if trial.mistakes(undeclared, slots, 0):
+        return (
+            "too many of its records hold a class or a level that the study does not declare, or a "
+            "number in a form that is not read"
+        )
     return ""
 
 

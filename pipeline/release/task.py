@@ -240,7 +240,7 @@ class Task(RecordBounds, ABC):
     @cached_property
     def growth(self) -> Growth:
         """How large its windows are."""
-        return growth_of(self.study.window, grows=self.grows)
+        return growth_of(self.study, grows=self.grows)
 
     @property
     def remembers(self) -> bool:

@@ -180,6 +180,7 @@ class Reducer:
             slots=head.slots + self._server.slots(rows) + self._server.slots(erased),
             newest=max(head.newest, newest),
             missing=head.missing + found.missing,
+            holes=head.holes + found.holes,
             refused=head.refused + found.refused,
             furthest=max(head.furthest, found.furthest),
             largest=max(head.largest, found.largest),
@@ -235,6 +236,7 @@ class Numbered:
     faults: By place in the batch.
     duplicates: How many have come before.
     missing: How many more releases are missing now than before; fewer if it is below 0.
+    holes: In how many more places releases are in no sum.
     refused: How many releases came that do not count, as their clients sent too many.
     largest: The most record slots that releases of one of the clients of the batch have.
     furthest: The highest number that has come of one of them; -1 without any.
@@ -245,6 +247,7 @@ class Numbered:
     faults: dict[int, PayloadError] = field(default_factory=dict)
     duplicates: int = 0
     missing: int = 0
+    holes: int = 0
     refused: int = 0
     largest: int = 0
     furthest: int = -1
@@ -293,13 +296,21 @@ def numbered(
         if progress is None:
             # without the beginning of the log, it stands where its first release says
             before, stood = (first - 1, begin) if state.midway else (-1, 0)
-            progress = state.clients[name] = Progress(ledger, before, slots=stood)
+            progress = Progress(ledger, before, slots=stood)
+            # what it released before that is in no sum
+            found.holes += int(state.midway and first > 0)
         follows = one_by_one and first == progress.highest + 1 and ledger == progress.ledger
-        if follows and rate is None and begin == progress.slots:
+        follows = follows and rate is None and begin == progress.slots
+        if follows:
             progress.highest, progress.slots = last, stand
             progress.counted += int(slots[order[start:end]].sum())
-            state.changed.add(name)
-        elif _each(found, progress, incoming, (order[start:end], ends, slots), rate, offsets):
+            new = True
+        else:
+            places = order[start:end], ends, slots
+            new = _each(found, progress, incoming, places, rate, offsets)
+        if new:
+            # one of which nothing counts is not known: anybody may have taken its name
+            state.clients[name] = progress
             state.changed.add(name)
         found.furthest = max(found.furthest, progress.highest)
         if not state.midway:
@@ -319,13 +330,14 @@ def _each(
 
     which: Their places; of all releases of the batch where they end, in slots, and their own.
     """
-    new, (places, ends, slots) = False, which
+    new, (places, ends, slots), before = False, which, progress.holes
+    chained = "before" in (incoming.rows.dtype.names or ())
     for place in places.tolist():
         row, highest = incoming.rows[place], progress.highest
         try:
             outcome = progress.accept(
                 row["ledger"].tobytes().hex(), seq := int(row["seq"]),
-                int(ends[place]), int(slots[place]),
+                int(ends[place]), int(slots[place]), anew=chained and not row["before"],
             )  # fmt: skip
         except PayloadError as fault:
             # its traceback holds this frame, and with it the batch, until the collector comes
@@ -346,6 +358,7 @@ def _each(
             progress.counted -= int(slots[place])
             found.faults[at] = _too_many(rate)
             found.accepted[place] = False
+    found.holes += progress.holes - before
     return new
 
 

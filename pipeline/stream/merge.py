@@ -159,8 +159,8 @@ def start_is_over(task: Task, partitions: Iterable[Summed]) -> bool:
 
 
 def _gaps(partitions: Sequence[Summed]) -> int:
-    """Return how many releases below the highest numbers of their clients are in no sum."""
-    return sum(p.head.missing + p.head.refused for p in partitions)
+    """Return in how many places releases below the highest numbers are in no sum."""
+    return sum(p.head.holes for p in partitions)
 
 
 def _forgotten(partitions: Sequence[Summed], estimate: Estimate) -> int:

@@ -143,6 +143,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     largest: The most record slots of one client that have counted, late ones too; 0 where the
         beginning of the log was left out on purpose.
     refused: Releases that have come and do not count, as their clients sent too many.
+    holes: In how many places releases of a client are in no sum that are below its highest number.
     words: Admissions, revocations and the like that the log holds, which are no releases.
     clients, erased_clients, admitted, buckets: How many of each belong to the snapshot: a store
         that lost some is found out.
@@ -160,6 +161,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     newest: int = 0
     missing: int = 0
     refused: int = 0
+    holes: int = 0
     furthest: int = -1
     largest: int = 0
     clients: int = 0
@@ -232,10 +234,24 @@ class Progress:
         """How many releases below the highest have not come."""
         return sum(last - first + 1 for first, last in self.gaps)
 
-    def accept(self, ledger: str, seq: int, ends: int = 0, slots: int = 0) -> Outcome:
+    @property
+    def holes(self) -> int:
+        """In how many places its releases are in no sum, at most.
+
+        Refused ones lie between those that count: there are no more runs of them than these, and
+        one.
+        """
+        count = self.highest + 1 - self.missing - self.refused
+        return len(self.gaps) + min(self.refused, count + 1)
+
+    def accept(
+        self, ledger: str, seq: int, ends: int = 0, slots: int = 0, *, anew: bool = False
+    ) -> Outcome:
         """Note a release as folded, unless it is a duplicate.
 
         ends, slots: Record slots of the client's releases with this one, as it says; and its own.
+        anew: Whether a chain begins with it: its client may have counted more slots as lost than
+            were.
 
         Raises PayloadError if another ledger vouches for it, so that two producers use one client
         id; if it would leave more gaps than an honest client can; or if it says that others lie
@@ -249,7 +265,7 @@ class Progress:
             )
         if seq > self.highest:
             between = ends - slots - self.slots
-            if between if seq == self.highest + 1 else between < 0:
+            if between < 0 or (between and seq == self.highest + 1 and not anew):
                 raise PayloadError(
                     "wrong-place",
                     "the release says that its client has released other record slots before it "
@@ -410,7 +426,8 @@ class Partition:
         progress = {name: Progress.decode(data) for name, data in clients.items()}
         missing = sum(entry.missing for entry in progress.values())
         furthest = max((entry.highest for entry in progress.values()), default=-1)
-        if (head.missing, head.furthest) != (missing, furthest):
+        holes = sum(entry.holes for entry in progress.values())
+        if (head.missing, head.furthest, head.holes) != (missing, furthest, holes):
             raise StateError(
                 "the counters of the stored state are not those of its clients' progress: the "
                 "store has lost a part of it; run `veilstream state rebuild`"

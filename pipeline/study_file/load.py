@@ -277,7 +277,7 @@ def check_kind(study: Study) -> None:
             f'itself, and kind = "{kind}" noises sums of them; remove it, or choose another '
             f"estimator.kind{_with(True, lambda m: (m.personal_levels,))}"
         )
-    growth_of(study.window, grows=method.grows(study))
+    growth_of(study, grows=method.grows(study))
     if study.privacy.noise_memory and not method.remembers(study):
         raise ConfigError(
             "privacy.noise_memory: the noise of a release can remember those before it where it is "

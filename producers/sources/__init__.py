@@ -21,7 +21,7 @@ Every record takes a slot, good or bad; see `base`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
@@ -115,6 +115,7 @@ def open_source(
     settings: Settings | None = None,
     say: Callable[[str], None] = lambda _: None,
     skip_lost: bool = False,
+    columns: Collection[str] | None = None,
 ) -> Source:
     """Open a source of raw records.
 
@@ -131,15 +132,16 @@ def open_source(
     settings: Which Kafka a topic is on; only clients read one.
     say: Told of what people should know of it.
     skip_lost: Whether to go on behind what was pushed, and is lost.
+    columns: Those that are needed: no source of columns with types reads others. None: all.
 
     Raises DataError if the source cannot be opened, or does not fit the position; of a topic
     BrokerError, ConfigError if Kafka cannot be asked.
     """
     if spec == "-":
         _check_form(form)
-        return _open_input(position, folder, form, stream)
+        return _open_input(position, folder, form, stream, say)
     if room := _room(spec):
-        asked = Opening(position, folder, follow, form, stream, settings, say, skip_lost)
+        asked = Opening(position, folder, follow, form, stream, settings, say, skip_lost, columns)
         return room.opened(spec, asked)
     if match := _SHUTTLE.fullmatch(spec):
         return ShuttleRows(int(match[1]), int(match[2]), position)
@@ -156,7 +158,9 @@ def open_source(
         )
     tape = Tape(Path(spec), follow)
     try:
-        return CsvFile(tape, position) if kind == ".csv" else JsonLinesFile(tape, position)
+        if kind == ".csv":
+            return CsvFile(tape, position, say=say)
+        return JsonLinesFile(tape, position)
     except BaseException:
         tape.close()
         raise
@@ -197,11 +201,14 @@ def _check_form(form: str) -> None:
         )
 
 
-def _open_input(position: bytes | None, folder: Path, form: str, stream: BinaryIO | None) -> Source:
+def _open_input(
+    position: bytes | None, folder: Path, form: str, stream: BinaryIO | None,
+    say: Callable[[str], None],
+) -> Source:  # fmt: skip
     spool = Spool(folder, form, stream or open_input())
     try:
         if form == "csv":
-            return CsvFile(spool, position, spool.columns())
+            return CsvFile(spool, position, spool.columns(), say)
         return JsonLinesFile(spool, position)
     except BaseException:
         spool.close()

@@ -7,7 +7,7 @@ name, and a number of records in it. Needs pyarrow; files of other stores need f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +55,9 @@ def known_as(spec: str) -> Known:
 
 def opened(spec: str, asked: Opening) -> ArrowFiles:
     """Open the files of a specification; raises as `ArrowFiles`."""
-    return ArrowFiles(spec, asked.position, follow=asked.follow, say=asked.say)
+    return ArrowFiles(
+        spec, asked.position, follow=asked.follow, say=asked.say, columns=asked.columns
+    )
 
 
 class ArrowFiles(Elsewhere):
@@ -65,6 +67,7 @@ class ArrowFiles(Elsewhere):
     position: Behind which slot to resume; None is the start.
     follow: Whether to wait for more files of the folder.
     say: Told if the last file that was read is there, and is another.
+    columns: Those that are read; None: all.
 
     Raises DataError if it cannot be read, or what was read from is not there as it was; ConfigError
     if a package is missing.
@@ -73,9 +76,10 @@ class ArrowFiles(Elsewhere):
     repeats = True
 
     def __init__(
-        self, spec: str, position: bytes | None, *, follow: bool, say: Callable[[str], None]
-    ) -> None:
-        self.identity, self._follow = known_as(spec).name, follow
+        self, spec: str, position: bytes | None, *, follow: bool, say: Callable[[str], None],
+        columns: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
+        self.identity, self._follow, self._read = known_as(spec).name, follow, columns
         self._place = place_of(spec)
         self._at = _At(self.identity) if position is None else self._read_position(position)
         self._looked = time.monotonic()
@@ -162,7 +166,7 @@ class ArrowFiles(Elsewhere):
     def _open(self, file: File) -> ArrowFile:
         stream = self._place.open(file.name)
         try:
-            return ArrowFile(file.name, file.size, stream)
+            return ArrowFile(file.name, file.size, stream, self._read)
         except BaseException:
             stream.close()
             raise

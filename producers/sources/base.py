@@ -6,7 +6,7 @@ name the line and what is wrong, never a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, NamedTuple, Protocol, TypeVar
@@ -61,6 +61,7 @@ class Opening:
     settings: Settings | None = None
     say: Callable[[str], None] = lambda _: None
     skip_lost: bool = False
+    columns: Collection[str] | None = None
 
 
 class Source(Protocol):

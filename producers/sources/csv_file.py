@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pipeline.errors import DataError
 from producers.sources.record_file import Cut, RecordFile
 from producers.sources.tape import RECORD_LIMIT, Tape
 
-_QUOTING = "quotes that do not close where the field ends, or a field that is too long"
+_QUOTING = "quotes that do not close where the field ends"
+_OPEN = "a quote opens a field and is never closed"
+_STRAY = "a quote opens a field, and the next ones that close it are lines below"
+_OLD_ENDS = "line ends of CR alone; they must be LF or CR LF"
+_LONG = "a field that is too long"
+#: What csv says, by its beginning, and what is said of it here.
+_FAULTS = {"field larger": _LONG, "unexpected end": _OPEN}
+#: The lines of a quoted field are taken for records if each has the commas of one, and so many all
+#: together: fewer are often there by chance.
+COMMAS = 3
+#: So many fields of that kind are told.
+TOLD = 3
+#: Stands for a CR that ends no line, which csv refuses: no byte is decoded to it.
+_CR = "\udc0d"
+#: How files begin that are no text, and what they are.
+_PACKED = {
+    b"\x1f\x8b": "gzip", b"PK\x03\x04": "ZIP or a workbook of Excel", b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PAR1": "Parquet", b"ARROW1": "Arrow",
+    codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
+}  # fmt: skip
 
 
 class CsvFile(RecordFile):
@@ -19,14 +38,16 @@ class CsvFile(RecordFile):
     tape: Where the bytes come from.
     position: Behind which slot to resume; None is the start.
     columns: The header, if it is not the first line of the tape.
+    say: Told where a quote would take records along.
     """
 
     form = "csv"
 
     def __init__(
-        self, tape: Tape, position: bytes | None, columns: list[str] | None = None
-    ) -> None:
-        self._tape = tape
+        self, tape: Tape, position: bytes | None, columns: list[str] | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._tape, self._say, self._told = tape, say, 0
         start = (tape.base, 2)
         if columns is None:
             columns, start = self._header()
@@ -44,6 +65,7 @@ class CsvFile(RecordFile):
         self._at = 3 if self._tape.line(0, 3) == codecs.BOM_UTF8 else 0
         end, final = self._tape.extent(self._at)
         first = self._tape.line(self._at, max(min(RECORD_LIMIT, end - self._at), 0))
+        check_start(first, self._tape.name)
         raw: list[bytes] = []
         fields = self._fields(first, raw, end, final)
         whole = b"".join(raw)
@@ -60,6 +82,9 @@ class CsvFile(RecordFile):
         fields = self._fields(first, raw, end, final)
         if fields is None:
             return None
+        if not isinstance(fields, str) and self._swallowed(raw[1:]):
+            fields = _STRAY
+            self._tell(len(raw))
         if isinstance(fields, str):
             # one wrong quote must not take the lines behind it along: go on at the next line
             return Cut(first, None, fields)
@@ -69,8 +94,26 @@ class CsvFile(RecordFile):
             return Cut(whole, None, "not UTF-8")
         if len(fields) != len(self._columns):
             fault = f"{len(fields)} fields where {len(self._columns)} are needed"
-            return Cut(whole, None, fault)
+            return Cut(whole, None, _OLD_ENDS if b"\r" in whole.replace(b"\r\n", b"") else fault)
         return Cut(whole, dict(zip(self._columns, fields, strict=True)), None)
+
+    def _swallowed(self, lines: list[bytes]) -> bool:
+        """Whether the lines that a quoted field goes on in look like records themselves."""
+        width = len(self._columns)
+        if (width - 1) * len(lines) < COMMAS:
+            return False
+        texts = (line.decode(errors="surrogateescape") for line in lines if line.strip())
+        return all(len(next(csv.reader([text]))) == width for text in texts)
+
+    def _tell(self, lines: int) -> None:
+        self._told += 1
+        if self._told <= TOLD:
+            self._say(
+                f"WARNING: {self._tape.name}: the quote that opens a field in line {self._line} "
+                f"closes in line {self._line + lines - 1}, and the lines between look like "
+                "records: they are read as such, and what cannot be used of them is counted. The "
+                "data owner must correct the quotes"
+            )
 
     def _fields(
         self, first: bytes, raw: list[bytes], end: int, final: bool
@@ -80,11 +123,13 @@ class CsvFile(RecordFile):
         Its lines are added to `raw`.
         """
         try:
-            return next(csv.reader(self._lines(first, raw, end, final), strict=True), [])
+            found = next(csv.reader(self._lines(first, raw, end, final), strict=True), [])
+            return found if b"\r" not in first else [each.replace(_CR, "\r") for each in found]
         except _IncompleteError:
             return None
-        except csv.Error:
-            return _QUOTING
+        except csv.Error as error:
+            said = str(error)
+            return next((_FAULTS[each] for each in _FAULTS if said.startswith(each)), _QUOTING)
 
     def _lines(self, first: bytes, raw: list[bytes], end: int, final: bool) -> Iterator[str]:
         """Yield the lines of the record, as many as the parser asks for."""
@@ -94,11 +139,15 @@ class CsvFile(RecordFile):
             raw.append(line)
             size += len(line)
             if size > RECORD_LIMIT:
-                raise csv.Error
+                raise csv.Error("field larger")
             if not (final or line.endswith(b"\n")):
                 raise _IncompleteError
             # whether it is UTF-8 is asked of the whole record, once its end is known
-            yield line.decode(errors="surrogateescape")
+            text = line.decode(errors="surrogateescape")
+            if "\r" in text:
+                ends = "\r\n" if text.endswith("\r\n") else ""
+                text = text.removesuffix(ends).replace("\r", _CR) + ends
+            yield text
             room = RECORD_LIMIT + 1 - size
             line = self._tape.line(self._at + size, min(room, end - self._at - size))
         if not final:
@@ -115,6 +164,7 @@ def read_header(line: bytes, name: str) -> list[str]:
     DataError as `check_header`, or if the header goes on in the next line.
     """
     fields: list[str] | str
+    check_start(line, name)
     text = line.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
     try:
         fields = next(csv.reader([text], strict=True), [])
@@ -123,11 +173,22 @@ def read_header(line: bytes, name: str) -> list[str]:
     return check_header(fields, line, name)
 
 
+def check_start(line: bytes, name: str) -> None:
+    """Refuse what is no text of lines, by its first line; DataError, saying what it is."""
+    if packed := next((what for start, what in _PACKED.items() if line.startswith(start)), None):
+        raise DataError(
+            f"{name}: it is {packed}, and not text in UTF-8; the data owner must unpack it, or "
+            "save it as such"
+        )
+    if b"\r" in line.strip():
+        raise DataError(f"{name}: it has {_OLD_ENDS}; the data owner must save it anew")
+
+
 def check_header(fields: list[str] | str, raw: bytes, name: str) -> list[str]:
     """Return the columns that a header names.
 
-    DataError if there are none, or two are the same. It gives numbers, not names: where the
-    header was forgotten, the first line is data.
+    DataError if there are none, or two are the same; several may have no name. It gives
+    numbers, not names: where the header was forgotten, the first line is data.
     """
     if isinstance(fields, str) or not _is_utf8(raw):
         fault = fields if isinstance(fields, str) else "not UTF-8"
@@ -141,7 +202,7 @@ def check_header(fields: list[str] | str, raw: bytes, name: str) -> list[str]:
         )
     seen: dict[str, int] = {}
     for number, field in enumerate(fields, start=1):
-        if field in seen:
+        if field and field in seen:
             raise DataError(
                 f"{name}: the header names fields {seen[field]} and {number} alike; the data owner "
                 "must give every column its own name"

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import msgspec
 
+from producers.sources.csv_file import check_start
 from producers.sources.record_file import Cut, RecordFile
 from producers.sources.tape import Tape
 
@@ -23,6 +24,8 @@ class JsonLinesFile(RecordFile):
 
     def _cut(self, first: bytes, end: int, final: bool) -> Cut:
         del end, final
+        if self._at == 0:
+            check_start(first, self._tape.name)
         # a byte order mark can only stand at the start of a file; no JSON text begins with one
         return Cut(first, *json_object(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")))
 

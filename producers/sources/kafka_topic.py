@@ -7,6 +7,7 @@ ones that of the lowest partition; a record that Kafka only shows later comes la
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -35,8 +36,9 @@ _LOOK = 0.2
 _encoded = msgspec.json.Encoder().encode
 
 
-#: Where one partition goes on, and the timestamp of the record before: -1 if there is none.
-_At = tuple[int, int]
+#: Where one partition goes on, and the timestamp and the mark of the record before: -1 and "" if
+#: there is none; older positions have no mark.
+_At = tuple[int, int, str]
 
 
 class _Position(msgspec.Struct, forbid_unknown_fields=True, tag="kafka", tag_field="kind"):
@@ -45,6 +47,12 @@ class _Position(msgspec.Struct, forbid_unknown_fields=True, tag="kafka", tag_fie
     topic: str
     records: int
     at: dict[int, _At]
+
+
+class _Stored(_Position, forbid_unknown_fields=True, tag="kafka", tag_field="kind"):
+    """The same as it was stored."""
+
+    at: dict[int, list[int | str]]  # type: ignore[assignment]
 
 
 class KafkaTopic(Elsewhere):
@@ -103,19 +111,19 @@ class KafkaTopic(Elsewhere):
         self._consumer.assign(list(self._partitions))
         first = self._consumer.beginning_offsets(list(self._partitions))
         last = self._consumer.end_offsets(list(self._partitions))
-        self._end, self._check = dict[int, int](), dict[int, int]()
+        self._end, self._check = dict[int, int](), dict[int, tuple[int, str]]()
         for partition, number in self._partitions.items():
-            offset, before = resumed.get(number, (first[partition], -1))
+            offset, before, mark = resumed.get(number, (first[partition], -1, ""))
             if offset > last[partition]:
                 raise self._made_anew()
             if offset < first[partition]:
                 self._check_lost(number, first[partition] - offset)
-                offset, before = first[partition], -1
-            self._place.at[number], self._end[number] = (offset, before), last[partition]
+                offset, before, mark = first[partition], -1, ""
+            self._place.at[number], self._end[number] = (offset, before, mark), last[partition]
             self._waiting[number] = deque()
             # the record before says whether this is still the topic that was read
             again = before >= 0 and offset > first[partition]
-            self._check[number] = before if again else -1
+            self._check[number] = before, mark
             self._consumer.seek(partition, offset - 1 if again else offset)
         self._first = self._passed()
 
@@ -173,7 +181,7 @@ class KafkaTopic(Elsewhere):
 
     def _passed(self) -> int:
         """Return the sum of the offsets where partitions go on."""
-        return sum(offset for offset, _ in self._place.at.values())
+        return sum(offset for offset, *_ in self._place.at.values())
 
     def _behind(self) -> bool:
         """Whether a partition has nothing here, and not all is fetched that it had at the start."""
@@ -197,7 +205,8 @@ class KafkaTopic(Elsewhere):
             at, end = self._place.at[number][0], self._end[number]
             # only what was asked for again lies before it
             while records and records[0].offset < at:
-                if records.pop(0).timestamp != self._check[number]:
+                before, (time_then, mark) = records.pop(0), self._check[number]
+                if before.timestamp != time_then or (mark and mark != _mark(before)):
                     raise self._made_anew()
             if not self._follow:
                 while records and records[-1].offset >= end:
@@ -215,7 +224,7 @@ class KafkaTopic(Elsewhere):
             if others and others[0] < (waiting[0].timestamp, number):
                 break
             record = waiting.popleft()
-            at[number] = record.offset + 1, record.timestamp
+            at[number] = record.offset + 1, record.timestamp, _mark(record)
             place.records += 1
             found, fault = self._parsed(record.value)
             if fault is not None:
@@ -235,9 +244,11 @@ class KafkaTopic(Elsewhere):
 
     def _read_position(self, position: bytes) -> _Position:
         topic = self._spec.topic
-        return read_position(
-            position, _Position, lambda at: at.topic == topic, f"topic {topic!r}", "this topic"
+        found = read_position(
+            position, _Stored, lambda at: at.topic == topic, f"topic {topic!r}", "this topic"
         )
+        at = {number: msgspec.convert([*each, ""][:3], _At) for number, each in found.at.items()}
+        return _Position(topic, found.records, at)
 
     def _check_lost(self, number: int, lost: int) -> None:
         if not self._spec.skip_lost:
@@ -265,3 +276,11 @@ class KafkaTopic(Elsewhere):
                 raise
             named = str(error).replace("VEILSTREAM_KAFKA", "VEILSTREAM_SOURCE_KAFKA")
             raise type(error)(named) from error
+
+
+def _mark(record: Any) -> str:
+    """Return what tells a record from another of the same time."""
+    key, value = (
+        b"-" if part is None else b"+" + bytes(part) for part in (record.key, record.value)
+    )
+    return hashlib.blake2b(b"%d %b%b" % (len(key), key, value), digest_size=8).hexdigest()

@@ -1,9 +1,10 @@
 """Records that are posted over HTTP: answered once they are on disk.
 
-`POST /` with JSON lines and a header `Idempotency-Key` that names the request: a sender that got no
-answer repeats it under its key, and it is stored once. Browsers send no such header to a foreign
-address without asking. Where no token is wanted, who asks must also call this machine by its own
-name and bring no origin: no web page can post here, even if it has its name point to loopback.
+`POST /` with JSON lines, or an array of objects, and a header `Idempotency-Key` that names the
+request: a sender that got no answer repeats it under its key, and it is stored once. Browsers send
+no such header to a foreign address without asking. Where no token is wanted, who asks must also
+call this machine by its own name and bring no origin: no web page can post here, even if it has its
+name point to loopback.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 from concurrent.futures import Future
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohttp import web
 
 from infra import requests
@@ -23,6 +25,7 @@ from pipeline.errors import ConfigError, DataError, VeilstreamError
 from pipeline.settings import Settings
 from producers.sources.base import Known, Opening, Source
 from producers.sources.inbox import Inbox, Push
+from producers.sources.jsonl_file import json_object
 from producers.sources.pushed import Pushed
 from producers.sources.tape import RECORD_LIMIT
 
@@ -122,8 +125,10 @@ class Listener:
         except web.RequestPayloadError:
             return _answer(400, "the body is not what Content-Encoding says, or breaks off; send "
                                 "the request again, whole")  # fmt: skip
-        # of a line that is too long, its reader needs no more than to see that it is
-        lines = [line[: RECORD_LIMIT + 1] for line in body.split(b"\n") if line.strip()]
+        lines = records_in(body)
+        if lines is None:
+            return _answer(400, "no line of the body is a JSON object; send one a line, or an "
+                                "array of objects, in UTF-8; nothing of it was kept")  # fmt: skip
         try:
             push = Push(lines, request.headers[NAMED], again=True)
             (new,) = await asyncio.to_thread(self._inbox.put, [push])
@@ -152,6 +157,33 @@ class Listener:
     def _wait(self, work: object) -> web.AppRunner:
         found: Future[web.AppRunner] = asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]
         return found.result()
+
+
+def records_in(body: bytes) -> list[bytes] | None:
+    """Return the records of a request: lines, or the objects of one array, or one object.
+
+    None if there are several lines, or an array, and no object. Of a record that is too long, its
+    reader needs no more than to see that it is.
+    """
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    first, wanted = body.lstrip()[:1], len(lines) > 1
+    try:
+        # one object of several lines, or an array; more than one object is no JSON as a whole
+        if first == b"[":
+            lines, wanted = [bytes(each) for each in _array(body)], True
+        elif wanted and first == b"{":
+            lines = [bytes(_whole(body))]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # an array that breaks off, unless it is a line that is none of an object
+        if first == b"[" and json_object(lines[0])[1] != "not a JSON object":
+            return None
+    if wanted and not any(json_object(line)[0] is not None for line in lines):
+        return None
+    return [line[: RECORD_LIMIT + 1] for line in lines]
+
+
+_whole = msgspec.json.Decoder(msgspec.Raw).decode
+_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def _answer(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -18,7 +18,7 @@ from pipeline.errors import DataError
 from pipeline.records.encoder import Batch
 from pipeline.records.features import there
 from pipeline.settings import extra
-from producers.sources.arrow_parts import named_once
+from producers.sources.arrow_parts import miscounted, named_once, row_groups, values_of
 
 
 def parquet_batches(
@@ -38,13 +38,15 @@ def parquet_batches(
         if missing:
             like = there(names, missing, of_file=False)
             raise DataError(f"{path.name} has no column {', '.join(map(repr, missing))}{like}")
-        done, total = 0, int(file.metadata.num_rows)
+        done, total = 0, sum(row_groups(file))
         every = [*columns, *(name for name in optional if name in names)]
         try:
             for part in file.iter_batches(size, columns=every, use_threads=False):
                 found = {name: _values(part.column(name)) for name in every}
                 done += part.num_rows
                 yield Batch(found, np.zeros(part.num_rows, dtype=bool), done / max(total, 1))
+            if done != total:
+                raise miscounted(path.name, total, done)
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{path.name}: a part of it is damaged; the data owner must write it anew"
@@ -73,16 +75,14 @@ def _values(column: Any) -> NDArray[Any]:
     if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         coded = column if pa.types.is_dictionary(kind) else column.dictionary_encode()
         # one object for each different text; the last one stands for missing
-        texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        texts = np.array([*values_of(coded.dictionary), None], dtype=object)
         found: NDArray[Any] = texts[_numbers(coded.indices, -1)]
         return found
-    if pa.types.is_boolean(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
-        return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
     whole = pa.types.is_decimal(kind) and kind.scale == 0
-    if whole or (pa.types.is_integer(kind) and column.null_count):
+    named = pa.types.is_boolean(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind)
+    if named or whole or (pa.types.is_integer(kind) and column.null_count):
         # floats would make one of several large numbers, which may name clients
-        exact = [None if value is None else int(value) for value in column.to_pylist()]
-        return np.fromiter(exact, dtype=object, count=len(exact))
+        return np.fromiter(values_of(column), dtype=object, count=len(column))
     if pa.types.is_decimal(kind):
         column = column.cast(pa.float64())
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):

@@ -42,8 +42,7 @@ class TableSpec:
     @property
     def names(self) -> Mapping[str, str]:
         """The table and the key as SQL has them."""
-        quoted = (".".join(map(_quoted, self.table.split("."))), _quoted(self.key))
-        return dict(zip(("table", "key"), quoted, strict=True))
+        return {"table": ".".join(map(quoted, self.table.split("."))), "key": quoted(self.key)}
 
 
 def table_spec(spec: str) -> TableSpec:
@@ -99,9 +98,12 @@ def opened(spec: str, asked: Opening) -> Source:
     # it needs what is known here
     from producers.sources.sql_table import SqlTable  # noqa: PLC0415
 
-    return SqlTable(table_spec(spec), asked.position, follow=asked.follow, say=asked.say)
+    return SqlTable(
+        table_spec(spec), asked.position, follow=asked.follow, say=asked.say, columns=asked.columns
+    )
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name as SQL has it."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'

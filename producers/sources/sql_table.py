@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ import msgspec
 from pipeline.errors import DataError, VeilstreamError
 from producers.sources.base import Elsewhere, Slot, read_position
 from producers.sources.sql_databases import connection_of
-from producers.sources.sql_spec import TableSpec
+from producers.sources.sql_spec import TableSpec, quoted
 
 #: Rows of one query, and rows before a position that tell whether they are what they were.
 FETCH, MARKED = 1000, 64
@@ -35,6 +35,7 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sql", ta
     records: Those that were handed out.
     behind: Rows up to that key, as far as they are known.
     last, mark: Of the row of that key, and of the last ones up to it; empty if nobody looked.
+    columns: Those that the marks are of; none: all, as the table has them.
     """
 
     name: str
@@ -43,6 +44,7 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sql", ta
     behind: Annotated[int, msgspec.Meta(ge=0)]
     last: str = ""
     mark: str = ""
+    columns: tuple[str, ...] = ()
 
 
 class SqlTable(Elsewhere):
@@ -52,6 +54,7 @@ class SqlTable(Elsewhere):
     position: Behind which slot to resume; None is the first row.
     follow: Whether to wait for more when the rows that were there at the start have been read.
     say: Told of rows that changed after they were read.
+    columns: Those that are read, beside the key; None: all.
 
     Raises DataError if it cannot be read, its key is none, or rows came, changed or went behind the
     position;
@@ -61,9 +64,10 @@ class SqlTable(Elsewhere):
     repeats = True
 
     def __init__(
-        self, spec: TableSpec, position: bytes | None, *, follow: bool, say: Callable[[str], None]
-    ) -> None:
-        self._spec, self._follow = spec, follow
+        self, spec: TableSpec, position: bytes | None, *, follow: bool, say: Callable[[str], None],
+        columns: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
+        self._spec, self._follow, self._wanted = spec, follow, columns
         self.identity = f"sql:{spec.table}"
         self._at = None if position is None else self._read_position(position)
         self._waiting: deque[tuple[Any, ...]] = deque()
@@ -84,7 +88,10 @@ class SqlTable(Elsewhere):
                 f"{self.identity} has no column {self._spec.key!r}; the data owner must name its "
                 "key as the table does"
             )
-        self._where = self.columns.index(self._spec.key)
+        # by their names: a column that somebody adds changes no row that was read
+        wanted = self.columns if self._wanted is None else {*self._wanted, self._spec.key}
+        self._names = tuple(name for name in self.columns if name in wanted)
+        self._where = self._names.index(self._spec.key)
         if self._select("1", "WHERE {key} IS NULL LIMIT 1")[1]:
             raise self._no_key("is missing in a row")
         self._first, self._end = self._select("min({key}), max({key})")[1][0]
@@ -136,8 +143,8 @@ class SqlTable(Elsewhere):
         """Return a position with a mark of the rows before it."""
         found = self._read_position(position)
         with self._asking():
-            rows = self._before(found.key)
-        marks = {"last": _mark(rows[:1]), "mark": _mark(rows)}
+            rows = self._before(found.key, self._names)
+        marks = {"last": _mark(rows[:1]), "mark": _mark(rows), "columns": self._names}
         return msgspec.json.encode(msgspec.structs.replace(found, **marks))
 
     def close(self) -> None:
@@ -152,7 +159,8 @@ class SqlTable(Elsewhere):
             return
         behind = "" if self._key is None else f"{{key}} >= {self._key} AND"
         _, rows = self._select(
-            "*", f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {FETCH + 2}"
+            _listed(self._names),
+            f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {FETCH + 2}",
         )
         last = rows.pop(0) if rows and rows[0][self._where] == self._key else None
         if self._last and (last is None or self._last != _mark([last])):
@@ -175,17 +183,18 @@ class SqlTable(Elsewhere):
         row = self._waiting.popleft()
         records, behind = (self._at.records, self._at.behind) if self._at else (0, 0)
         self._at = _At(self.identity, row[self._where], records + 1, behind + 1)
-        record = dict(zip(self.columns, row, strict=True))
+        record = dict(zip(self._names, row, strict=True))
         return Slot(record, None, msgspec.json.encode(self._at), records + 1)
 
     def _checked(self, at: _At, say: Callable[[str], None]) -> _At:
         """Look for rows that changed behind a position; return it as it stands now."""
-        rows = self._before(at.key)
+        # a study that follows may read others: what is compared are the columns of the marks
+        gone = not set(at.columns) <= set(self.columns)
+        rows = [] if gone else self._before(at.key, at.columns)
         behind = int(self._select("count(*)", f"WHERE {{key}} <= {at.key}")[1][0][0])
         changed = (
             behind < at.behind
-            or not rows
-            or rows[0][self._where] != at.key
+            or not self._select("1", f"WHERE {{key}} = {at.key}")[1]
             or bool(at.last and at.last != _mark(rows[:1]))
             # rows that may come behind the key stand among the last ones
             or bool(at.mark and not self._spec.skip_late and at.mark != _mark(rows))
@@ -198,7 +207,7 @@ class SqlTable(Elsewhere):
                     "keys, they are released a second time, as changed=skip allows"
                 )
         else:
-            self._last = _mark(rows[:1])
+            self._last = _mark(self._before(at.key, self._names)[:1])
         if behind > at.behind and not self._spec.skip_late:
             raise DataError(
                 f"{self.identity}: {behind - at.behind} rows have come behind the last key that "
@@ -209,10 +218,10 @@ class SqlTable(Elsewhere):
             raise self._changed()
         return msgspec.structs.replace(at, behind=behind)
 
-    def _before(self, key: int) -> list[tuple[Any, ...]]:
-        """Return the last rows up to a key, the last one first."""
+    def _before(self, key: int, columns: Collection[str]) -> list[tuple[Any, ...]]:
+        """Return the last rows up to a key, the last one first; no columns: all."""
         query = f"WHERE {{key}} <= {key} ORDER BY {{key}} DESC LIMIT {MARKED}"
-        return self._select("*", query)[1]
+        return self._select(_listed(columns), query)[1]
 
     def _select(self, what: str, rest: str = "") -> tuple[list[str], list[tuple[Any, ...]]]:
         # names are quoted, and all else is ours or a whole number
@@ -250,6 +259,10 @@ class SqlTable(Elsewhere):
                 "data owner must see that it is there, has a table of this name, and that this "
                 "process may read that"
             ) from error
+
+
+def _listed(columns: Collection[str]) -> str:
+    return ", ".join(map(quoted, columns)).replace("{", "{{").replace("}", "}}") or "*"
 
 
 def _mark(rows: list[tuple[Any, ...]]) -> str:

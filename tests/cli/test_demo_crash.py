@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipeline.cli.processes import Processes
-from pipeline.cli.stage import Stage
+from pipeline.cli.stage import Processes, Stage
 from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.stream.partition import Partition

@@ -15,12 +15,12 @@ from typing import TypeAlias
 
 import pytest
 
+from pipeline.api import feed
 from pipeline.cli.main import main
 from pipeline.cli.predict import Summary, write_predictions
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.estimate import FAR
 from pipeline.learning import StreamClassifier
-from pipeline.library import feed
 from pipeline.prediction.estimators import LinearClassifier
 from producers.sources import open_once
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.api.table import spread_line, title
 from pipeline.learning import StreamRegressor
-from pipeline.library.table import spread_line, title
 from pipeline.messages.estimate import read_estimate
 from pipeline.prediction.estimators import LinearRegressor
 from pipeline.stream.fold import Reducer

@@ -14,8 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pipeline.cli.cores import THREADS
-from pipeline.cli.main import COMMANDS, cli
+from pipeline.cli.main import COMMANDS, THREADS, cli
 from pipeline.study_file.edit import TEMPLATE
 
 #: Each takes a tenth of a second or more, or brings what does.
@@ -55,7 +54,6 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     assert not found & (MATHS | LEARNING | KAFKA | SCREEN | NUMBERS)
     assert {name for name in found if name.startswith("pipeline.cli.")} == {
         "pipeline.cli.main",
-        "pipeline.cli.cores",
     }
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.api.comparing import counts
 from pipeline.cli.demonstrations import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
-from pipeline.library.comparing import counts
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open as open_side
 from pipeline.records.encoder import Encoder, stack

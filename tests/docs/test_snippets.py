@@ -27,8 +27,8 @@ import pytest
 
 from infra.local import LocalRuntime
 from infra.local.ports import free_port
+from pipeline.api.check import check_study
 from pipeline.cli.main import cli
-from pipeline.library.checking import check_study
 from pipeline.study_file.edit import TEMPLATE
 from pipeline.study_file.load import study_of
 from tests.docs.given import BEFORE, GIVEN

@@ -31,8 +31,8 @@ from infra import preflight
 from infra.connection import log_reader
 from infra.local.ports import HOST, free_port
 from infra.topics import check_broker, check_partitions, ensure_topics
+from pipeline.api.feed import Feed
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
-from pipeline.library.feed import Feed
 from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of

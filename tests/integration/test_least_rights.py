@@ -30,8 +30,8 @@ from infra.rights import REDIS, ROLES, kafka_commands, kafka_rights, redis_comma
 from pipeline.cli.admission import admit_here
 from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
+from pipeline.page.content import Watched
 from pipeline.page.reading import Reading
-from pipeline.page.watched import Watched
 from pipeline.settings import Settings
 from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study

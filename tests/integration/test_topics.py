@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from kafka.errors import InvalidTimestampError
 from infra import topics
 from infra.topics import are_there, check_copies, check_partitions, ensure_topics, judged
 from pipeline.errors import ConfigError
-from pipeline.messages.topics import Topics
+from pipeline.messages.topics import Topics, partition_of
 from pipeline.study_file.load import parse_study
 from tests.stage import Stage, lent, send, study_text, write_csv
 
@@ -142,11 +143,36 @@ def test_making_topics_twice_changes_nothing(stage: Stage) -> None:
     assert ensure_topics(stage.settings, stage.topics.all()) == []
 
 
-def test_a_topic_with_other_partitions_is_refused(stage: Stage, admin: KafkaAdminClient) -> None:
+def test_a_topic_with_fewer_partitions_is_refused(stage: Stage, admin: KafkaAdminClient) -> None:
     name = stage.topics.releases.name
-    admin.create_topics({name: {"num_partitions": 5, "replication_factor": 1}})
-    with pytest.raises(ConfigError, match=r"has 5 partitions, the study says 3"):
+    admin.create_topics({name: {"num_partitions": 2, "replication_factor": 1}})
+    with pytest.raises(ConfigError, match=r"has 2 partitions, the study says 3"):
         stage.ensure_topics()
+
+
+@pytest.mark.takes("clients and workers before and after topics have grown")
+def test_partitions_that_are_added_to_a_running_study_take_nothing(
+    stage: Stage, admin: KafkaAdminClient
+) -> None:
+    clients = [f"site-{number}" for number in range(6)]
+    stage.ensure_topics()
+    for round_, grown in enumerate((0, 7)):
+        if grown:
+            stage.stop("w0")
+            for topic in stage.topics.all():
+                admin.create_partitions({topic.name: topic.partitions + grown})
+        stage.worker()
+        for seed, client in enumerate(clients):
+            path = write_csv(stage.folder / f"{client}.csv", 40 * (round_ + 1), seed)
+            done = stage.run("produce", stage.study, "--client", client, "--source", path)
+            assert done.returncode == 0, done.stderr
+            assert ("the first 3 are used" in done.stderr) == bool(grown)
+        stage.final_estimate()
+    ends = Counter(record.partition for record in stage.releases())
+    assert set(ends) == {partition_of(client.encode(), 3) for client in clients}
+    assert stage.dead_letters() == []
+    assert sum(stage.watermarks()) == ends.total() > len(clients)
+    assert stage.run("topics", stage.study).returncode == 0
 
 
 def test_a_topic_with_another_clean_up_policy_is_refused(

@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.methods import METHODS
+from pipeline.methods import Registry
 from pipeline.study_file.load import parse_study
+from tests import toy_mean
 from tests.stage import Stage
 
-KIND, ENTRY = "private-mean", "tests.toy_mean:METHOD"
-PROGRAM = (
-    "from pipeline.methods import METHODS\n"
-    f"METHODS[{KIND!r}] = {ENTRY!r}\n"
-    "from pipeline.cli.main import main\n"
-    "main()\n"
-)
+KIND = "private-mean"
+#: What an installer would write beside the module of a package of one's own.
+METADATA = "Metadata-Version: 2.1\nName: private-mean\nVersion: 1.0\n"
+ENTRY_POINTS = f"[veilstream.methods]\n{KIND} = private_mean:METHOD\n"
+PROGRAM = "import sys\nsys.path.insert(0, {folder!r})\nfrom pipeline.cli.main import main\nmain()\n"
 TEXT = f"""\
 [study]
 name = "toy-{random.Random().getrandbits(48):x}"
@@ -47,14 +46,24 @@ MEAN, RECORDS = 4.0, 1500
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, KIND, ENTRY)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the toy as a package that somebody else has installed."""
+    folder = tmp_path / "site"
+    described = folder / "private_mean-1.0.dist-info"
+    described.mkdir(parents=True)
+    (folder / "private_mean.py").write_text(Path(toy_mean.__file__).read_text())
+    (described / "METADATA").write_text(METADATA)
+    (described / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr("pipeline.methods.METHODS", registry := Registry())
+    monkeypatch.setattr("pipeline.study_file.load.METHODS", registry)
+    return folder
 
 
 @pytest.fixture
-def stage(registered: None, tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
+def stage(installed: Path, tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
     made = Stage(tmp_path, kafka, redis_url, TEXT)
-    made.program = ("-c", PROGRAM)
+    made.program = ("-c", PROGRAM.format(folder=str(installed)))
     try:
         yield made
     finally:
@@ -124,7 +133,7 @@ def test_a_toy_method_lives_the_whole_life(stage: Stage, tmp_path: Path) -> None
         ("method = { least = 200 }", "path = { eta0 = 1.0 }"),
     ],
 )
-def test_its_study_file_is_strict(registered: None, change: str, words: str) -> None:
+def test_its_study_file_is_strict(installed: Path, change: str, words: str) -> None:
     with pytest.raises(ConfigError, match=r"estimator\.(method\.least|loss|path)|data\.response"):
         parse_study(TEXT.replace(change, words))
     parse_study(TEXT)

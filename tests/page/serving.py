@@ -9,8 +9,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from pipeline.page.content import Watched
 from pipeline.page.server import PageServer
-from pipeline.page.watched import Watched
 from tests.stage import PATIENCE
 
 

@@ -15,10 +15,8 @@ from pipeline.messages.estimate import ProgressMessage
 from pipeline.messages.spend import SourceSpends, Spend, SpendsMessage
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import STRANGERS, UNKNOWN, Clients
-from pipeline.page.happenings import Happenings
-from pipeline.page.history import History, Point
+from pipeline.page.content import Happenings, History, Point, Watched
 from pipeline.page.reading import RELEASE, take
-from pipeline.page.watched import Watched
 from pipeline.privacy.events import Gaussian
 from tests.page.shown import TASK, Stream
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pipeline.page.watched import Watched
+from pipeline.page.content import Watched
 from tests.page.serving import served
 from tests.page.shown import TASK, Stream
 from tests.sites import study_text, task_of

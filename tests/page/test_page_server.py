@@ -10,8 +10,8 @@ import pytest
 
 from infra.requests import is_loopback
 from pipeline.errors import ConfigError
+from pipeline.page.content import Watched
 from pipeline.page.server import POLICY, PageServer
-from pipeline.page.watched import Watched
 from tests.page.serving import asked, served
 from tests.page.shown import TASK, Stream
 

@@ -334,3 +334,30 @@ def test_an_inbox_that_cannot_be_kept_is_told_and_answered(tmp_path: Path) -> No
     with pytest.raises(LocalStoreError, match="the operator must give"):
         source.read(1, 0.0)
     source.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "records"),
+    [
+        (b'[{"x": 1}, {"x": 2}]', [{"x": 1}, {"x": 2}]),
+        (json.dumps([{"x": 1}, {"x": 2}], indent=1).encode(), [{"x": 1}, {"x": 2}]),
+        (json.dumps({"x": 1, "y": [2]}, indent=1).encode(), [{"x": 1, "y": [2]}]),
+        (b'[{"x": 1}, 2]', [{"x": 1}, None]),
+        (b'[1]\n{"x": 2}\n', [None, {"x": 2}]),
+        (b'{"x": 1}\nbad\n', [{"x": 1}, None]),
+        (b"[]", None),
+        (b"[1, 2]", None),
+        (b'[{"x": 1},\n{"x": 2}\n', None),
+        (b'{\n"x": 1\n}\n{\n"x": 2\n}\n', None),
+        (b"x,y\n1,2\n", None),
+    ],
+)
+def test_arrays_and_objects_of_several_lines_are_read_or_refused_whole(
+    body: bytes, records: list[object] | None, tmp_path: Path
+) -> None:
+    source = listening(tmp_path)
+    status, answer = post(port_of(source), body)
+    assert [slot.record for slot in drain(source)] == (records or [])
+    assert status == (400 if records is None else 200)
+    assert "an array of objects" in answer["error"] if records is None else answer["new"]
+    source.close()

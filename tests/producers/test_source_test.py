@@ -166,7 +166,7 @@ def test_a_client_that_dies_in_its_test_is_tested_anew(
 ) -> None:
     path = write_csv(tmp_path / "good.csv", LOOKED, seed=3)
 
-    def dies(task: Task, trial: object, found: object) -> bool:
+    def dies(trial: object, found: object) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

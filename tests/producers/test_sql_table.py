@@ -15,6 +15,7 @@ import pytest
 from benchmarks.killed_sources import duck_connection
 from pipeline.errors import ConfigError, DataError
 from producers.admission import looks_of
+from producers.known_sources import goes_on
 from producers.sources import Slot, Source, kind_of, known_as, open_source
 from tests.compliance.sources import CHECKS, Case, drain
 from tests.postgres import postgres
@@ -321,3 +322,51 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
             source(f"{scheme}://{tmp_path}/a.db?table=t&key=id")
         with pytest.raises(DataError, match="no such file"):
             source(f"{scheme}://{tmp_path}/no.db?table=t&key=id")
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE t ADD COLUMN note TEXT",
+        "ALTER TABLE t RENAME COLUMN extra TO other",
+        "ALTER TABLE t DROP COLUMN extra",
+        "UPDATE t SET extra = 7",
+    ],
+)
+def test_a_change_that_leaves_the_columns_of_a_study_alone_changes_no_rows(
+    change: str, old: bool, base: Base
+) -> None:
+    spec = base.make(1, 2, 3)
+    base.run("ALTER TABLE t ADD COLUMN extra INTEGER")
+    needed = ["heat", "failed"]
+    first = open_source(spec, None, folder=Path(), columns=needed)
+    position = first.anchored(first.read(2, 1.0)[-1].position)
+    first.close()
+    if old:
+        # a study that follows, and reads other columns
+        needed = ["heat"]
+    base.run(change)
+    again = open_source(spec, position, folder=Path(), columns=needed)
+    assert [slot.record["heat"] for slot in drain(again)] == [3.5]  # type: ignore[index]
+    base.run("UPDATE t SET heat = 9 WHERE id = 2")
+    with pytest.raises(DataError, match="changed or removed"):
+        open_source(spec, position, folder=Path(), columns=needed)
+
+
+def test_a_table_whose_schema_has_grown_is_no_other_one(base: Base) -> None:
+    spec = base.make(*range(8))
+    before = looks_of(spec, follow=False)
+    base.run("ALTER TABLE t ADD COLUMN note TEXT")
+    assert goes_on(before, looks_of(spec, follow=False))
+
+
+@pytest.mark.parametrize("text", ["infinity", "20000-01-01"])
+@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMPTZ"])
+def test_a_time_beyond_the_years_of_python_costs_no_row(kind: str, text: str, base: Base) -> None:
+    spec = base.make(1, 2, 3)
+    base.run(f"ALTER TABLE t ADD COLUMN until {kind}", f"UPDATE t SET until = '{text}'")  # noqa: S608
+    looks_of(spec, follow=False)
+    assert [slot.record["heat"] for slot in drain(source(spec))] == [1.5, 2.5, 3.5]  # type: ignore[index]
+    found = open_source(spec, None, folder=Path(), columns=["heat"])
+    assert drain(found)[0].record == {"id": 1, "heat": 1.5}

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from pipeline.api.sample import of_sample
+from pipeline.api.table import table as shown
 from pipeline.cli.change import change
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
-from pipeline.library.lengths import of_sample
-from pipeline.library.table import table as shown
 from pipeline.methods import method_of, revision_of
 from pipeline.methods.age_aware import plan as facts
 from pipeline.methods.age_aware import schedule as plans

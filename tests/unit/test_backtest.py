@@ -16,8 +16,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from pipeline.backtest import Options, backtest, run_backtest
 from pipeline.backtest.engine import Engine
-from pipeline.backtest.history import Reading
-from pipeline.backtest.windows import Closed, Moment, Opened, Windows
+from pipeline.backtest.history import Closed, Moment, Opened, Reading, Windows
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.release import header_of
 from pipeline.methods import task_of

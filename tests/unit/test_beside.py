@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.backtest import backtest
 from pipeline.backtest.beside import ends_of
-from pipeline.backtest.scoring import Judge, Tally
+from pipeline.backtest.scores import Judge, Tally
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE, load, task_of
 from pipeline.records.encoder import Arrays, Encoder

@@ -368,6 +368,7 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
         "value": f"self._leaving({item}.payload)",
         "headers": f"{item}.headers",
         "timestamp_ms": f"_time_of({item})",
+        "partition": "self._partition",
     }
     assert ast.unparse(call.args[0]) == "self._topic"
     leaving = next(n for n in nodes(TREES[SENDER]) if getattr(n, "name", None) == "_leaving")

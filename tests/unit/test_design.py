@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from pipeline.api.check import check_study
+from pipeline.api.planning import LITTLE, NEARLY_ALL, lacking, plan, proposed, verdict, when
 from pipeline.cli.design import design
 from pipeline.errors import ConfigError
-from pipeline.library.checking import check_study
-from pipeline.library.plan_words import LITTLE, NEARLY_ALL, lacking, verdict, when
-from pipeline.library.planning import plan, proposed
 from pipeline.methods import METHODS, load_live, method_of, task_of
 from pipeline.methods.base import Plan
 from pipeline.methods.renewable.client import RenewableTask

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from pipeline.api.check import check_study
+from pipeline.api.sample import of_sample
 from pipeline.errors import ConfigError, DataError, RangeWarning, RecordError
 from pipeline.learning import PrivateClassifier, StreamClassifier
-from pipeline.library.checking import check_study
-from pipeline.library.lengths import of_sample
 from pipeline.methods import revision_of
 from pipeline.methods import task_of as make_task
 from pipeline.prediction.estimators import LinearClassifier

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.testing import assert_allclose
 
+from pipeline.api.table import information_line, line
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError, StateError
 from pipeline.estimators.forgetting import (
@@ -22,7 +23,6 @@ from pipeline.estimators.forgetting import (
     effective,
 )
 from pipeline.learning import StreamClassifier
-from pipeline.library.table import information_line, line
 from pipeline.linalg import pack_upper
 from pipeline.methods.renewable import open as open_side
 from pipeline.methods.renewable import solution

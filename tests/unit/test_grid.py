@@ -17,9 +17,18 @@ from rich.console import Console
 from pipeline.backtest import Options
 from pipeline.backtest import grid as grids
 from pipeline.backtest.advice import CLOSE, advise
-from pipeline.backtest.axes import Axis, parse_axis, settings_of, text_of
-from pipeline.backtest.grid import run_grid
-from pipeline.backtest.grid_result import Cell, Failed, GridResult, Mean, Run
+from pipeline.backtest.grid import (
+    Axis,
+    Cell,
+    Failed,
+    GridResult,
+    Mean,
+    Run,
+    parse_axis,
+    run_grid,
+    settings_of,
+    text_of,
+)
 from pipeline.backtest.report import report_of, rows_of
 from pipeline.cli.backtest_grid import summary, to_dict
 from pipeline.cli.pool import Pool

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import veilstream as vs
+from pipeline.api.table import intervals_table, target_line
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import kept_of
-from pipeline.library.table import intervals_table, target_line
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from pipeline.api.check import warnings_of
 from pipeline.cli.design import design
 from pipeline.errors import ConfigError
-from pipeline.library.checking import warnings_of
 from pipeline.methods import server_of, task_of
 from pipeline.release.budget import above_share, least_clients, most_releases, standstill
 from pipeline.release.model import Model, round_model

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from pipeline.api.result import Result
 from pipeline.errors import ConfigError, NumericError, PayloadError
 from pipeline.estimators.estimate import Estimate
-from pipeline.library.results import Result
 from pipeline.messages import envelope
 from pipeline.messages.estimate import (
     Provenance,

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.backtest import Options
 from pipeline.errors import ConfigError
-from pipeline.methods import METHODS, method_of, server_of, task_of
+from pipeline.methods import METHODS, OURS, method_of, server_of, task_of
 from pipeline.methods.noisy_copies import accounting as copies
 from pipeline.methods.renewable import state as private_state
 from pipeline.privacy import sensitivity
@@ -83,7 +83,7 @@ NAMES = [(kind, name) for kind, forms in STUDIES.items() for name in forms]
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, TOY, "tests.toy_mean:METHOD")
+    monkeypatch.setitem(OURS, TOY, "tests.toy_mean:METHOD")
 
 
 def case_of(kind: str, name: str) -> Case:

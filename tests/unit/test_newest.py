@@ -98,14 +98,14 @@ def test_a_jump_that_the_logs_do_not_hold_is_refused(version: int) -> None:
 
 def test_a_forged_age_is_refused_where_ages_matter() -> None:
     log = Log()
-    log.releases = 200
-    assert log.take(0, 1, 6000) == "taken"
-    assert log.take(1, 2, 6001) == "refused"
+    log.releases, largest = 200, TASK.growth.largest
+    assert log.take(0, 1, 200 * largest) == "taken"
+    assert log.take(1, 2, 200 * largest + 1) == "refused"
     assert log.take(2, 2, WATERMARK_LIMIT) == "refused"
     model = replace(some_model(TASK, 2), parts=(Part(0), Part(WATERMARK_LIMIT)))
     assert log.newest.take(3, model) == "refused"
     log.releases += 1
-    assert log.take(4, 2, 6001) == "taken"
+    assert log.take(4, 2, 200 * largest + 1) == "taken"
     plain = Log(task_of(p=2, records=30))
     assert plain.take(0, 1, WATERMARK_LIMIT) == "taken"
     assert plain.asked == 0

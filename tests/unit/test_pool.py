@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.backtest.axes import parse_axis
-from pipeline.cli.cores import THREADS
+from pipeline.backtest.grid import parse_axis
+from pipeline.cli.main import THREADS
 from pipeline.cli.pool import Pool
 from pipeline.errors import ConfigError, VeilstreamError
 

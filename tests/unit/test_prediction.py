@@ -303,7 +303,10 @@ def test_no_records_give_no_predictions(empty: Any) -> None:
         (Frame(heat=[1.0]), "no column 'load'; the study needs heat, load"),
         (Frame(heat=[[1.0, 2.0]], load=[1.0]), "column 'heat': there is more than one"),
         (Frame(heat=[1.0], load=np.array(["2020-01-01"], "M8[ns]")), "'load': its type datetime64"),
-        ([{"heat": 1, "load": np.timedelta64(5, "ns")}], "row 0: column 'load': not a number"),
+        (
+            [{"heat": 1, "load": np.timedelta64(5, "ns")}],
+            "row 0: column 'load': a value of type timedelta64",
+        ),
         (np.array([[1.0, 1j]]), "column 'heat': its type complex"),
         (np.ma.masked_array([[1.0, 2.0]], [[False, True]]), "masked values"),
     ],

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.api.check import check_study
+from pipeline.api.planning import classes, proposed
+from pipeline.api.sample import of_sample
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population
-from pipeline.library.checking import check_study
-from pipeline.library.lengths import of_sample
-from pipeline.library.plan_words import classes
-from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import Windows

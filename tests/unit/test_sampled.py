@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.api import sample as sampled
+from pipeline.api.sample import of_sample
 from pipeline.errors import DataError
-from pipeline.library import sampled
-from pipeline.library.lengths import of_sample
 from pipeline.methods import task_of
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text

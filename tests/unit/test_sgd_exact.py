@@ -11,11 +11,10 @@ from scipy.stats import norm
 
 from benchmarks.limit_law import standard_errors
 from benchmarks.sgd_designs import Row
+from pipeline.api.check import check_study
+from pipeline.api.planning import proposed, verdict
 from pipeline.errors import NumericError
 from pipeline.estimators.population import Population, target_of
-from pipeline.library.checking import check_study
-from pipeline.library.plan_words import verdict
-from pipeline.library.planning import proposed
 from pipeline.methods import method_of, task_of
 from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.plan import exact, of_residuals, records_needed, slope_error

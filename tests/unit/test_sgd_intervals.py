@@ -13,8 +13,8 @@ from rich.console import Console
 from scipy import stats
 
 from benchmarks.limit_law import covariance, moments, standard_errors
+from pipeline.api.table import intervals_table
 from pipeline.errors import ConfigError, NumericError
-from pipeline.library.table import intervals_table
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.losses.linear import Linear
 from pipeline.messages.estimate import EstimateMessage

@@ -14,8 +14,8 @@ import pytest
 from scipy.special import expit
 
 from benchmarks.sites_coverage import RESULTS, Cell, row_of, stream, table
+from pipeline.api.planning import plan
 from pipeline.estimators.population import Population
-from pipeline.library.planning import plan
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_copies import estimate as copies_estimate

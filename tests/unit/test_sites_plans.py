@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pipeline.library.plan_words import verdict
-from pipeline.library.planning import plan, proposed
+from pipeline.api.planning import plan, proposed, verdict
 from pipeline.methods import method_of, task_of
 from pipeline.methods.base import Plan
 from pipeline.methods.noisy_mle.client import SiteTask

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pipeline.library.table import short_table, table
+from pipeline.api.table import short_table, table
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
-from pipeline.page.watched import Watched
+from pipeline.page.content import Watched
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study

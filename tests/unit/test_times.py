@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import numpy as np
 import pytest
 
-from pipeline.backtest.clock import EventTime, seconds_of
+from pipeline.backtest.options import EventTime, seconds_of
 from pipeline.errors import ConfigError, RecordError
 from pipeline.records.values import milliseconds_of, time_of
 

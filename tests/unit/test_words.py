@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from infra.waiting import FIRST, Waiting
-from pipeline.library.table import line, short_table, table, unit_lines
+from pipeline.api.table import line, short_table, table, unit_lines
 from pipeline.stream.in_process import OfflineRun
 from pipeline.words import clipped_line, counted
 from tests.builders import task_of

@@ -111,7 +111,8 @@ class SgdPath:
         points: Shape (releases, d): where each release was linearised.
         watermarks: How many records had come when each one's model was published, shape
             (releases,); by default no model is late.
-        extra: What came beside the gradients, shape (releases, rule.extra); by default nothing.
+        extra: What came beside the gradients, shape (releases, rule.extra); may be left out where
+            rule.extra is 0.
         clock: The same over all partitions, for the steps of a shared path: records that come at
             one time count alike, whether their partition gets few or many.
         """

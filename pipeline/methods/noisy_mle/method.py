@@ -74,7 +74,7 @@ class NoisyMle(Method[AnyTask]):
         """As `Method.enter`: which release it is, not how the worker weighs it."""
         meaning["estimator"].pop("method", None)
         meaning["release"] = release = chosen_release(study)
-        grown = growth_of(study.window, grows=self.grows(study))
+        grown = growth_of(study, grows=self.grows(study))
         if grown.divisor:
             meaning["growth"] = [grown.divisor, grown.most]
         # without noise none are drawn, and no such study has a stream

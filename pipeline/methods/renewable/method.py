@@ -74,7 +74,7 @@ class Renewable(Method[RenewableTask]):
         if study.noised:
             meaning["secant"] = _of_curvature(study)
             meaning["privacy"]["split"] = keys.split_of(study, RecordBounds(study).loss).shares
-        grown = growth_of(study.window, grows=study.noised)
+        grown = growth_of(study, grows=study.noised)
         if grown.divisor:
             meaning["growth"] = [grown.divisor, grown.most]
         if keys.remembers(study) and study.privacy.noise_memory != 0:

@@ -64,8 +64,8 @@ def newest_sums(task: RenewableTask, parts: Weighed, missing: int) -> Iterator[S
     A release can say that its model had seen more slots than there are: it goes with the epoch of
     those that there are, so that one that lies does not stand alone for all.
 
-    missing: Releases of all clients that never came, below numbers that did: what they would have
-        cancelled is still there, and counts as noise.
+    missing: Runs of releases that never came, of all clients, below numbers that did: what they
+        would have cancelled is still there, and counts as noise.
     """
     held: list[BigIntegers | None] = [None] * len(parts)
     groups: list[dict[int, BigIntegers]] = [{} for _ in parts]

@@ -1,18 +1,24 @@
-"""What a page shows: estimates, clients, happenings and warnings, as JSON and under one lock."""
+"""What happened to a stream, as its estimates show it: recoveries, losses, another status.
+
+The estimates of a stream, thinned as they come, so that an hour of them fits a chart.
+
+What a page shows: estimates, clients, happenings and warnings, as JSON and under one lock.
+"""
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from threading import Lock
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from pipeline.library.forecast import Forecast
-from pipeline.library.table import (
+from pipeline.api.forecast import Forecast
+from pipeline.api.table import (
     information_line,
     progress_line,
     spread_line,
@@ -24,9 +30,175 @@ from pipeline.library.table import (
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.page.clients import Clients, budget_of
-from pipeline.page.happenings import Happenings
-from pipeline.page.history import History, Point
 from pipeline.study.model import Study
+from pipeline.words import counted, csv_lines
+
+#: Happenings that are kept.
+EVENTS_KEPT = 60
+#: A silence is shorter than this, or than so many of the study's rhythms.
+SILENCE_SECONDS, RHYTHMS = 2.0, 4
+#: Nor longer than what is usual: so many times what four of five of the last gaps stay within.
+TIMES, USUAL, GAPS, FEWEST = 3, 0.8, 20, 5
+Kind = Literal["status", "pause", "recovery", "rebuilt", "loss", "letters", "revision"]
+
+
+class Happening(NamedTuple):
+    """One of them; `at` in seconds since 1970, by the worker's clock."""
+
+    at: float
+    kind: Kind
+    text: str
+
+
+class Happenings:
+    """Compares each estimate with the one before it.
+
+    rhythm: Seconds after which a worker publishes, if there is anything new.
+    """
+
+    def __init__(self, rhythm: float) -> None:
+        self._silence = max(SILENCE_SECONDS, RHYTHMS * rhythm)
+        self._before: EstimateMessage | None = None
+        self._gaps: deque[float] = deque(maxlen=GAPS)
+        self.found: deque[Happening] = deque(maxlen=EVENTS_KEPT)
+
+    def take(self, message: EstimateMessage) -> None:
+        """Take the next estimate."""
+        before, self._before = self._before, message
+        at = _seconds(message)
+        if before is None:
+            self._tell(at, "status", f"{message.status}{_because(message)}")
+            return
+        if message.study_revision != before.study_revision:
+            self._tell(at, "revision", "another revision of the study: a new stream begins")
+            return
+        self._positions(before, message, at)
+        if message.status != before.status:
+            self._tell(at, "status", f"{before.status} → {message.status}{_because(message)}")
+        self._counts(before, message, at)
+
+    def _positions(self, before: EstimateMessage, message: EstimateMessage, at: float) -> None:
+        silent = at - _seconds(before)
+        new = message.releases - before.releases
+        if message.state_version < before.state_version:
+            self._tell(
+                at, "rebuilt",
+                f"the log positions went back by {before.state_version - message.state_version:,}: "
+                "the state is being made anew from the log",
+            )  # fmt: skip
+        elif message.state_version == before.state_version:
+            lasted = f" after {silent:.1f} s" if silent >= 0.1 else ""
+            self._tell(
+                at, "recovery",
+                f"a worker took over{lasted} at the same log positions: nothing was lost",
+            )  # fmt: skip
+        else:
+            if silent > max(self._silence, TIMES * self._usual()):
+                self._tell(
+                    at, "pause",
+                    f"no estimate for {silent:.1f} s, then {counted(new, 'release')} in one: "
+                    "clients were silent, or a worker came back",
+                )  # fmt: skip
+            self._gaps.append(silent)
+
+    def _usual(self) -> float:
+        """Return the gap in seconds that is usual: long where clients send in bursts."""
+        gaps = sorted(self._gaps)
+        return gaps[int(USUAL * len(gaps))] if len(gaps) >= FEWEST else 0.0
+
+    def _counts(self, before: EstimateMessage, message: EstimateMessage, at: float) -> None:
+        was, now = before.diagnostics, message.diagnostics
+        if now.missing != was.missing:
+            self._tell(at, "loss", f"{counted(now.missing, 'release')} known to be missing")
+        if now.dead_letters > was.dead_letters:
+            if self.found and self.found[-1].kind == "letters":
+                self.found.pop()
+            self._tell(at, "letters", f"{counted(now.dead_letters, 'dead letter')} in all by now")
+        if now.erased > was.erased:
+            self._tell(at, "loss", f"{counted(now.erased, 'release')} of erased clients left out")
+
+    def _tell(self, at: float, kind: Kind, text: str) -> None:
+        self.found.append(Happening(at, kind, text))
+
+
+def _seconds(message: EstimateMessage) -> float:
+    return datetime.fromisoformat(message.published_at).timestamp()
+
+
+def _because(message: EstimateMessage) -> str:
+    return f": {message.reason}" if message.reason else ""
+
+
+#: Estimates that are kept, at most: a chart has no more pixels.
+KEPT = 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One estimate as it is drawn.
+
+    at: When it was published, seconds since 1970 by the worker's clock.
+    records: Record slots behind it.
+    values, low, high: One number for each coefficient; `low` and `high` are None where there is no
+        interval.
+    """
+
+    at: float
+    status: str
+    records: int
+    values: list[float]
+    low: list[float | None]
+    high: list[float | None]
+
+    @classmethod
+    def of(cls, message: EstimateMessage) -> Point:
+        """Return what is drawn of an estimate."""
+        ends = [row.interval or (None, None) for row in message.coefficients]
+        return cls(
+            datetime.fromisoformat(message.published_at).timestamp(),
+            message.status,
+            message.records,
+            [row.value for row in message.coefficients],
+            [low for low, _ in ends],
+            [high for _, high in ends],
+        )
+
+
+@dataclass
+class History:
+    """Every `step`-th estimate, and always the newest; the step doubles when there are too many."""
+
+    kept: int = KEPT
+    step: int = 1
+    points: list[Point] = field(default_factory=list)
+    _seen: int = 0
+
+    def add(self, point: Point) -> None:
+        """Take the next one."""
+        if self.points and (self._seen - 1) % self.step:
+            self.points.pop()
+        self.points.append(point)
+        self._seen += 1
+        if len(self.points) > self.kept:
+            newest = self.points[-1]
+            self.points, self.step = self.points[::2], 2 * self.step
+            if self.points[-1] is not newest:
+                self.points.append(newest)
+
+    def csv(self, names: list[str]) -> Iterator[str]:
+        """Yield the lines of a CSV table, one for each estimate and coefficient."""
+        yield _line("published_at", "status", "records", "coefficient", "value", "lower", "upper")
+        for point in list(self.points):
+            at = datetime.fromtimestamp(point.at).astimezone().isoformat()
+            for row in zip(names, point.values, point.low, point.high, strict=True):
+                yield _line(at, point.status, point.records, *row)
+
+
+def _line(*cells: object) -> str:
+    text = io.StringIO()
+    csv_lines(text)(cells)
+    return text.getvalue()
+
 
 #: Estimates that wait for a browser, at most: it skips older ones.
 RECENT = 64

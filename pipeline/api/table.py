@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.library.numbers import interval, number_of, value
+from pipeline.api.numbers import interval, number_of, value
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.results import FitMessage
 from pipeline.methods import method_of

@@ -78,7 +78,7 @@ class Result:
         """Return coefficients, intervals, what they rest on and the guarantee as a text table."""
         from rich.console import Console  # noqa: PLC0415  an import takes a tenth of a second
 
-        from pipeline.library.table import fit_table, table  # noqa: PLC0415  likewise
+        from pipeline.api.table import fit_table, table  # noqa: PLC0415  likewise
 
         message = self.message
         drawn = (

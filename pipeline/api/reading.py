@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from infra.addresses import connected
-from pipeline.library import feed
-from pipeline.library.results import Result
+from pipeline.api import feed
+from pipeline.api.result import Result
 from pipeline.methods import require_live
 from pipeline.settings import Settings
 from pipeline.study.model import Study

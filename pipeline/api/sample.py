@@ -1,0 +1,415 @@
+"""How many records are longer than the norm that is kept of them: expected, and in a sample file.
+
+The first is public: it asks the reference population alone. The second reads raw data, for the eyes
+of whoever holds the file.
+
+The values of a sample file: which records can be used, and what is wrong with the others.
+
+What a sample file says of its classes, and of its order: from raw records, and NOT private.
+
+Estimates take records as independent of their place in the stream: the newest releases count most,
+at models that came from earlier ones. A file that is sorted by its response is no such stream.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.special import logit, ndtri
+
+from pipeline.api.planning import CLIENTS
+from pipeline.errors import DataError, RecordError
+from pipeline.methods import method_of, task_of
+from pipeline.methods.offline import offline_method
+from pipeline.records.features import Features, response_of
+from pipeline.release.quality import Trial, refusal_of, worded
+from pipeline.release.task import Task
+from pipeline.study.data_tables import Feature
+from pipeline.study.features import TRANSFORMS, transformed
+from pipeline.study.reference import norms, typical_norm_bound
+from pipeline.study_file.edit import with_keys
+from pipeline.types import Matrix, Vector
+from producers.sources.tables import read_batches
+
+NOT_PRIVATE = (
+    "what follows is counted from raw records and is NOT private: show it only to those who may "
+    "see the data. Ranges, typical values and units that are chosen by it reveal something about "
+    "these records; choose them by what is public, or by records that take no part in the study"
+)
+#: Between these shares of the values most of them lie.
+WITHIN = (0.05, 0.95)
+#: A feature whose values span less of its encoded range is in a sliver, or its middle further off.
+SLIVER, OFF = 0.1, 0.5
+#: Where a larger share of its values is cut, the range is wrong, and nothing else of it matters.
+CUT = 0.05
+#: From this gain on a typical norm bound is worth a word.
+GAIN = 1.25
+
+
+def expected(task: Task) -> dict[str, object]:
+    """Return the norm that is kept, and what share of a public population is longer."""
+    limit, found = task.kept_norm, dict[str, object]()
+    found["kept"], found["longest"] = limit, task.longest
+    for law in ("typical", "uniform"):
+        found[f"share_shortened_of_{law}_records"] = _beyond(norms(task.encoding, law), limit)
+    typical = typical_norm_bound(task.encoding)
+    if task.study.estimator.norm_bound is None and limit > GAIN * typical:
+        found["advice"] = (
+            f'the ranges allow records of norm {limit:.4g}, and norm_bound = "typical" keeps '
+            f"{typical:.4g}: {limit / typical:.2g} times less noise of gradients and "
+            f"{(limit / typical) ** 2:.2g} times less of curvatures; longer records are shortened"
+        )
+    return found
+
+
+def of_sample(
+    task: Task, path: str, form: str = "csv", *, clients: int = CLIENTS
+) -> dict[str, object]:
+    """Return the same of the records of a file, and features that use a sliver of their range.
+
+    The file needs the features alone, or the response where there are none. If it has responses,
+    a record counts as usable only where its response can be read, and how frequent classes are is
+    said, too, and what goes with the order of the records. None of it is private.
+    clients: How many are expected.
+
+    Raises DataError if the file cannot be read, lacks a column, or has no record that can be used.
+    """
+    features = Features.of(task.study)
+    if not features.names:
+        return _of_response(task, path, form)
+    sample = read_sample(task, path, form)
+    values, responses, read = sample.values, sample.responses, sample.read
+    inside = features.clip(values)
+    columns = features.encode(inside)
+    wrong = _too_small(features, values)
+    lengths = np.sqrt(1.0 + np.sum(columns * columns, axis=1))
+    return {
+        "records": read,
+        "unusable": read - len(values),
+        **({"faults": dict(sample.faults)} if sample.faults else {}),
+        **({"refused": sample.refused} if sample.refused else {}),
+        "outside_ranges": dict(sample.outside),
+        "ranges_that_cut_much": wrong,
+        "share_shortened": _beyond(lengths, task.kept_norm),
+        "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
+        "features_to_declare_otherwise": _slivers(features, inside, wrong),
+        **classes_of(task, responses, clients),
+        **order_of(task, columns, responses),
+    }
+
+
+def _of_response(task: Task, path: str, form: str) -> dict[str, object]:
+    """Return how the responses of a file fit their range, for a study that has no features."""
+    response, (low, high) = response_of(task.study), task.study.data.response.ends
+    parts, read = [np.zeros(0)], 0
+    for batch in read_batches(path, [response.name], form=form):
+        written = response.of_column(batch.columns[response.name])[1]
+        parts.append(written[np.isfinite(written) & ~batch.lost])
+        read += len(batch)
+        if read >= RECORDS:
+            break
+    values = np.concatenate(parts)
+    if not len(values):
+        raise DataError(f"{path}: none of its {read} records has a value of {response.name!r}")
+    outside = int(np.count_nonzero((values < low) | (values > high)))
+    least, most = np.quantile(values, WITHIN).tolist()
+    found = {
+        "records": read,
+        "unusable": read - len(values),
+        "outside_range": outside,
+        "nine_tenths_lie": f"from {least:g} to {most:g}",
+    }
+    if outside > CUT * len(values) or most - least < SLIVER * (high - low):
+        found["advice"] = (
+            f"the range of data.response is {low:g} to {high:g}: check that these values are in "
+            "its unit, and declare the range that the instrument can show, not that of these "
+            "values"
+        )
+    return found
+
+
+def _too_small(features: Features, values: Matrix) -> dict[str, str]:
+    """Return what to do about features of which many values lie outside their range."""
+    outside = features.outside(values)
+    return {
+        name: (
+            f"{count} of {len(values)} values are outside {feature.ends[0]:g} to "
+            f"{feature.ends[1]:g} and would be cut: declare the range that the instrument or the "
+            "form can show, from what is public and not from these values"
+        )
+        for name, feature in features.encoding.features.items()
+        if (count := outside[name]) > CUT * len(values) and feature.kind == "number"
+    }
+
+
+def _beyond(lengths: Vector, limit: float) -> float:
+    # a record on the bound is not longer than it; its norm is rounded
+    return float(np.mean(lengths > limit * (1.0 + 2.0**-40)))
+
+
+def _slivers(features: Features, inside: Matrix, wrong: Container[str]) -> dict[str, str]:
+    """Return what would spread the values of features that are in a sliver of their range.
+
+    wrong: Features whose range itself is: nothing within it would be right.
+    """
+    encoding, found = features.encoding, dict[str, str]()
+    scaled = encoding.scale(inside)
+    for index, (name, feature) in enumerate(encoding.features.items()):
+        if feature.kind != "number" or name in wrong:
+            continue
+        low, high = (float(end[index]) for end in encoding.scaled_ends)
+        least, middle, most = np.quantile(scaled[:, index], (WITHIN[0], 0.5, WITHIN[1])).tolist()
+        zero = 0.0 if encoding.unit else (low + high) / 2
+        share, off = (most - least) / (high - low), abs(middle - zero) / (high - low) * 2
+        if share < SLIVER or off > OFF:
+            found[name] = (
+                f"90 % of its values span {share:.1%} of its encoded range, {off:.2g} half ranges "
+                f"from its 0; {_better(name, feature, inside[:, index], share)}"
+            )
+    return found
+
+
+def _better(name: str, feature: Feature, values: Vector, share: float) -> str:
+    """Return the declaration that spreads values best, or that none does."""
+    best, spread = feature, share
+    size = float(np.quantile(np.abs(values), 0.5)) or 1.0
+    # round numbers: a close one would say more of these records
+    unit = 10.0 ** math.floor(math.log10(size))
+    plain = Feature(min=feature.min, max=feature.max)
+    for kind, transform in TRANSFORMS.items():
+        if feature.ends[0] < 0 and not transform.signed:
+            continue
+        one: Any = Feature(
+            min=feature.min, max=feature.max, transform=kind,  # type: ignore[arg-type]
+            unit=unit if transform.scaled else None,
+        )  # fmt: skip
+        found = _spread(one, values)
+        if found > 2 * spread:
+            best, spread = one, found
+    if best is feature and spread < SLIVER and feature.transform is None:
+        return "no transform spreads them: a narrower range would, if what is public allows it"
+    best = plain if best is feature and feature.transform is None else best
+    middle = float(np.median(values))
+    typical = float(f"{middle:.1g}")
+    typical = min(max(typical, feature.ends[0]), feature.ends[1])
+    words = [f"min = {feature.ends[0]:g}, max = {feature.ends[1]:g}", f"typical = {typical:g}"]
+    words += [f'transform = "{best.transform}"'] if best.transform else []
+    words += [f"unit = {best.unit:g}"] if best.unit else []
+    return f"such as {name} = {{ {', '.join(words)} }} spans {spread:.1%}"
+
+
+def _spread(feature: Feature, values: Vector) -> float:
+    low, high = transformed(feature, np.array(feature.ends)).tolist()
+    least, most = np.quantile(transformed(feature, values), WITHIN).tolist()
+    return float((most - least) / (high - low))
+
+
+#: So many records of a sample are read.
+RECORDS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a file holds.
+
+    values, responses: Of the usable records, shapes (n, k) and (n,); responses are encoded, and NaN
+        in a file without them.
+    read: How many records there are.
+    faults: How many values have which fault. The words name a column, never a value.
+    outside: How many values lie outside their range, by column.
+    refused: Why `veilstream produce` will refuse such a source; empty if it will not.
+    """
+
+    values: Matrix
+    responses: Vector
+    read: int
+    faults: Counter[str]
+    outside: Counter[str]
+    refused: str
+
+
+def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
+    """Read a file with the features of a study, and with its responses if it has them.
+
+    Raises DataError if the file cannot be read, lacks a feature, or has no record that can be used.
+    """
+    features, response = Features.of(task.study), response_of(task.study)
+    refusals, ends = {*features.refusals, *response.refusals}, task.study.data.response.ends
+    parts, responses = [], [np.zeros(0)]
+    # a client looks at so many of the first records, and at no others
+    most, first, usable, undeclared = Trial.of(task).slots, 0, 0, 0
+    faults, read, beyond = Counter[str](), 0, 0
+    for batch in read_batches(path, features.names, form=form, optional=[response.name]):
+        columns = [features.column(name, batch.columns[name]) for name in features.names]
+        checks: list[tuple[str, Vector, Callable[[Any], object]]] = [
+            (name, column, partial(features.value, name))
+            for name, column in zip(features.names, columns, strict=True)
+        ]
+        encoded = written = np.full(len(batch), np.nan)
+        if response.name in batch.columns:
+            encoded, written = response.of_column(batch.columns[response.name])
+            checks.append((response.name, encoded, response.of_label))
+        bad, strange = batch.lost.copy(), np.zeros(len(batch), dtype=np.bool_)
+        for name, column, ask in checks:
+            for at in np.flatnonzero(~np.isfinite(column) & ~batch.lost).tolist():
+                fault = _fault(ask, batch.columns[name][at])
+                faults[fault] += 1
+                bad[at], strange[at] = True, strange[at] or fault in refusals
+        lost = int(np.count_nonzero(batch.lost))
+        faults.update({"the line cannot be read": lost} if lost else {})
+        parts.append(np.column_stack(columns)[~bad])
+        responses.append(encoded[~bad])
+        if task.study.data.response.kind != "class":
+            with np.errstate(invalid="ignore"):
+                out = (written < ends[0]) | (written > ends[1])
+            beyond += int(np.count_nonzero(out & ~bad))
+        tested = slice(most - first)
+        first += len(bad[tested])
+        usable += int(np.count_nonzero(~bad[tested]))
+        undeclared += int(np.count_nonzero(strange[tested]))
+        read += len(batch)
+        if read >= RECORDS:
+            break
+    values = np.concatenate(parts) if parts else np.zeros((0, len(features.names)))
+    if not len(values):
+        raise DataError(
+            f"{path}: none of its {read} records could be used: {worded(faults) or 'it has none'}. "
+            "The operator must declare in [data] what its values are, or the data owner must "
+            "correct them"
+        )
+    outside = features.outside(values)
+    outside.update({response.name: beyond} if beyond else {})
+    # what runs in `fit` alone has no clients
+    live = offline_method(task.study) is None
+    refused = refusal_of(task, usable, undeclared, first) if live else ""
+    return Sample(values, np.concatenate(responses), read, faults, outside, refused)
+
+
+def _fault(ask: Callable[[Any], object], value: object) -> str:
+    try:
+        ask(value)
+    except RecordError as fault:
+        return str(fault)
+    return "a value that cannot be used"
+
+
+#: A file is cut into so many consecutive parts, if each has so many records.
+PARTS, LEAST = 10, 20
+#: Parts differ where a larger share of what sorting could put between them is, and one larger than
+#: chance makes once in so many columns.
+SHARE, CHANCE = 0.1, 1e6
+#: So many columns are named.
+NAMED = 5
+#: A guess of how frequent a class is is wrong from this ratio of odds on.
+WRONG = 1.5
+
+
+def classes_of(task: Task, responses: Vector, clients: int) -> dict[str, object]:
+    """Return how frequent the positive class is, and what that means for intervals.
+
+    clients: How many are expected.
+    responses: Encoded; NaN where a record has none. Empty for responses without classes.
+    """
+    known = responses[np.isfinite(responses)]
+    if not task.classes or not len(known):
+        return {}
+    share, response = float(np.mean(known > 0)), task.study.data.response
+    supposed = 0.5 if response.typical is None else response.typical
+    guess = "the study supposes" if response.typical is None else "the study guesses"
+    found: dict[str, object] = {
+        "share_of_positive": share,
+        "positive": (
+            f"{100 * share:.2g} % of {len(known):,} responses are positive; {guess} "
+            f"{100 * supposed:.3g} %"
+        ),
+    }
+    said = "is not given" if response.typical is None else f"is {response.typical:g}"
+    if share in {0.0, 1.0}:
+        found["classes"] = (
+            f"only one class in these {len(known):,} records: there is nothing to estimate. If "
+            "the file is sorted by its response, shuffle it first"
+        )
+    elif abs(float(logit(share) - logit(supposed))) > math.log(WRONG):
+        found["classes"] = (
+            f"data.response.typical {said}, so plans count with {supposed:g}"
+            f"{_later(task, share, clients)}. Choose a guess by what is public, and run "
+            "`veilstream study design` with it"
+        )
+    return found
+
+
+def _later(task: Task, share: float, clients: int) -> str:
+    """Say when both counts stand out with this share of the positive class."""
+    if offline_method(task.study) is not None:
+        return ""
+    study = with_keys(task.study, {"data.response.typical": share}, name="the sample")
+    outlook = method_of(study).plan(task_of(study), task.slots, clients)
+    if outlook.classes is None:
+        return ""
+    return (
+        f". With {share:.2g} no interval comes before {outlook.classes:,} records, at which both "
+        "noised class counts stand out of their noise"
+    )
+
+
+def order_of(task: Task, columns: Matrix, responses: Vector) -> dict[str, object]:
+    """Return which columns go with the place of a record in the file; empty if none does.
+
+    columns: Encoded features, shape (n, p).
+    responses: As of `classes_of`.
+    """
+    names = [response_of(task.study).name, *task.study.coefficient_names[1:]]
+    found = {
+        name: said
+        for name, column in zip(names, [responses, *columns.T], strict=True)
+        if (said := _moving(column[np.isfinite(column)]))
+    }
+    if not found:
+        return {}
+    told = dict(sorted(found.items(), key=lambda item: -item[1])[:NAMED])
+    return {
+        "goes_with_the_order": {
+            name: (
+                f"{share:.0%} of what sorting by it could put between {PARTS} consecutive parts of "
+                "the file is between them"
+            )
+            for name, share in told.items()
+        },
+        "order": (
+            "records are not in a random order. Clients release them as they come, and estimates "
+            "follow the newest: such a stream may have no intervals, or those of its last part. "
+            "If the order is of the file alone (sorted, or site after site), shuffle it before it "
+            "is released, but for its heading; if it is the order of time, records drift: "
+            "estimator.forgetting, or a feature that says what changes"
+        ),
+    }
+
+
+def _moving(column: Vector) -> float:
+    """Return the share of the variance that is between consecutive parts, 0 if it may be chance.
+
+    Of the largest share that there can be, as of a rare class most of the variance is within parts
+    whatever the order is.
+    """
+    total = float(np.var(column)) * len(column) if len(column) >= PARTS * LEAST else 0.0
+    if total == 0:
+        return 0.0
+    share, most = (_between(each) / total for each in (column, np.sort(column)))
+    # of independent records it is chi squared, by the cube root of Wilson and Hilferty
+    free = PARTS - 1
+    root = 1 - 2 / (9 * free) - float(ndtri(1 / CHANCE)) * math.sqrt(2 / (9 * free))
+    return share / most if share > max(SHARE * most, free * root**3 / len(column)) else 0.0
+
+
+def _between(column: Vector) -> float:
+    """Return the sum of squares that is between consecutive parts."""
+    middle = float(np.mean(column))
+    return sum(
+        len(part) * (float(np.mean(part)) - middle) ** 2 for part in np.array_split(column, PARTS)
+    )

@@ -1,0 +1,120 @@
+"""Modules and folders of the product import each other without a circle, and none is too long.
+
+Every import counts: those within functions and those for types alone too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("pipeline", "producers", "agents", "state", "infra")
+LONGEST = 600
+#: Modules, and folders, that reach each other by imports. Nothing may be added to these lists; who
+#: cuts a circle takes it out.
+FILES: tuple[set[str], ...] = (
+    {f"pipeline.backtest.{name}" for name in ("grid", "plots", "result", "run")},
+    {f"producers.sources.{name}" for name in ("kafka_topic", "topic_spec")},
+    {f"producers.sources.{name}" for name in ("mqtt_spec", "mqtt_topic")},
+    {f"producers.sources.{name}" for name in ("sql_databases", "sql_spec", "sql_table")},
+)
+FOLDERS: tuple[set[str], ...] = ({"pipeline.methods.noisy_copies", "pipeline.methods.noisy_mle"},)
+
+
+@cache
+def modules() -> dict[str, str]:
+    """Return the text of each module by its name; a package is named as its folder."""
+    paths = [ROOT / "veilstream.py"]
+    for package in PACKAGES:
+        paths += sorted((ROOT / package).rglob("*.py"))
+    named = ((path.relative_to(ROOT).with_suffix("").as_posix(), path) for path in paths)
+    return {
+        name.removesuffix("/__init__").replace("/", "."): path.read_text(encoding="utf-8")
+        for name, path in named
+    }
+
+
+def imported(text: str) -> Iterator[str]:
+    """Yield the names that a module imports: modules, and what may be one."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def links(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return which of the modules each one imports."""
+    found = {}
+    for name, text in texts.items():
+        names = (n if n in texts else n.rpartition(".")[0] for n in imported(text))
+        found[name] = {n for n in names if n in texts} - {name}
+    return found
+
+
+def between_folders(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return which folders the modules of each folder import from."""
+    folders = {name.rpartition(".")[0] for name in texts}
+    of = {name: name if name in folders else name.rpartition(".")[0] for name in texts}
+    found: dict[str, set[str]] = {}
+    for name, others in links(texts).items():
+        found.setdefault(of[name], set()).update({of[other] for other in others} - {of[name]})
+    return found
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """Return the sets of two or more that all reach each other, by the name that comes first."""
+
+    def reached(start: str) -> set[str]:
+        seen, todo = set[str](), [start]
+        while todo:
+            new = graph.get(todo.pop(), set()) - seen
+            seen |= new
+            todo += new
+        return seen
+
+    ahead = {name: reached(name) for name in graph}
+    found = {
+        frozenset({other for other in ahead[name] if name in ahead.get(other, ())})
+        for name in graph
+        if name in ahead[name]
+    }
+    return sorted(map(set, found), key=min)
+
+
+@pytest.mark.parametrize(("what", "known"), [("files", FILES), ("folders", FOLDERS)])
+def test_no_circle_of_imports_but_those_that_are_listed(
+    what: str, known: tuple[set[str], ...]
+) -> None:
+    found = circles(links(modules()) if what == "files" else between_folders(modules()))
+    new = [circle for circle in found if circle not in known]
+    gone = [circle for circle in known if circle not in found]
+    assert not new, f"a circle of {what} that is not listed; what imports upwards?"
+    assert not gone, f"a circle of {what} is gone, or smaller: take it from the list"
+
+
+def test_circles_are_seen_wherever_the_import_stands() -> None:
+    texts = {
+        "a": "import b",
+        "b": "def f():\n    from c.d import x",
+        "c.d": "if TYPE_CHECKING:\n    import a",
+        "c.e": "from c import d, g",
+        "f": "import a\nimport os",
+    }
+    assert circles(links(texts)) == [{"a", "b", "c.d"}]
+    assert circles(links({**texts, "a": ""})) == []
+    folders = {"c.d": "from g import h", "c.e": "", "g.h": "", "g.i": "from c.e import x"}
+    assert circles(links(folders)) == []
+    assert circles(between_folders(folders)) == [{"c", "g"}]
+
+
+def test_no_module_is_too_long() -> None:
+    """One idea takes 150 to 500 lines; see docs/decisions/0026-what-the-lines-are-for.md."""
+    long = {name: n for name, text in modules().items() if (n := text.count("\n")) > LONGEST}
+    assert not long
