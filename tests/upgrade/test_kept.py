@@ -26,7 +26,7 @@ SAYS = {
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    yield from lent(Stage(tmp_path, kafka, redis_url, load("state-12").study))
+    yield from lent(Stage(tmp_path, kafka, redis_url, load("state-13").study))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def older(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
 
 
 def test_a_study_of_this_version_goes_on(stage: Stage) -> None:
-    goes_on(stage, "state-12")
+    goes_on(stage, "state-13")
 
 
 def test_the_log_of_the_version_before_goes_on_and_its_database_is_refused(older: Stage) -> None:
