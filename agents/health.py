@@ -33,7 +33,7 @@ class Health:
 
     async def start(self, host: str, port: int) -> None:
         """Listen; an address that is taken is an error."""
-        site = web.Application()
+        site = web.Application(middlewares=[requests.by_own_name])
         site.router.add_get("/healthz", self._healthz)
         site.router.add_get("/metrics", self._metrics)
         self._runner = requests.runner(site)

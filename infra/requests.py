@@ -11,12 +11,16 @@ import hmac
 import ipaddress
 import logging
 import traceback
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 log = logging.getLogger("veilstream.requests")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+#: Said to who asks a server on loopback by another name.
+ELSEWHERE = "this is for the machine it runs on: ask for 127.0.0.1"
 
 
 class Wordless(logging.Filter):
@@ -54,15 +58,25 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def names_loopback(request: web.Request) -> bool:
+def names_loopback(host: str) -> bool:
     """Whether who asks calls this server by a name of loopback.
 
-    A browser does not where a page elsewhere has had its own name point to this machine.
+    host: The header of the request that says so. A browser has another one there where a page
+        elsewhere has had its own name point to this machine.
     """
     try:
-        return is_loopback(urlsplit("//" + request.headers.get("Host", "")).hostname or "")
+        return is_loopback(urlsplit("//" + host).hostname or "")
     except ValueError:
         return False
+
+
+@web.middleware
+async def by_own_name(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse what comes in on loopback under another name."""
+    at = request.transport.get_extra_info("sockname") if request.transport else None
+    if at and is_loopback(at[0]) and not names_loopback(request.headers.get("Host", "")):
+        return web.Response(status=403, text=ELSEWHERE)
+    return await handler(request)
 
 
 def same(given: str, token: str) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import prometheus_client as prometheus
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from infra.requests import ELSEWHERE, names_loopback
 from pipeline.errors import ConfigError
 from pipeline.release.task import Task
 from producers.account import standing
@@ -56,6 +58,15 @@ class ClientMetrics(Collector):
         )
 
 
+def _is_own(asked: dict[str, Any]) -> bool:
+    return names_loopback(asked.get("HTTP_HOST", ""))
+
+
+def _refuse(_asked: dict[str, Any], begin: Any) -> list[bytes]:
+    begin("403 Forbidden", [("Content-Type", "text/plain")])
+    return [ELSEWHERE.encode()]
+
+
 @contextmanager
 def serving(port: int, path: Path, task: Task) -> Iterator[None]:
     """Serve `/metrics` on loopback while something runs.
@@ -63,7 +74,6 @@ def serving(port: int, path: Path, task: Task) -> Iterator[None]:
     ConfigError if the port is taken.
     """
     registry = CollectorRegistry()
-    registry.register(ClientMetrics(path, task))
     # a series of its own for the time at which each other one began: nobody asks for it
     prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
@@ -72,6 +82,10 @@ def serving(port: int, path: Path, task: Task) -> Iterator[None]:
         raise ConfigError(
             f"--metrics-port: {HOST}:{port} cannot be had ({error.strerror}); name a free port"
         ) from error
+    app: Any = server.get_app()
+    server.set_app(lambda asked, begin: (app if _is_own(asked) else _refuse)(asked, begin))
+    # from here on there is something to read
+    registry.register(ClientMetrics(path, task))
     try:
         yield
     finally:

@@ -95,7 +95,7 @@ class PageServer:
     def _refused(self, request: web.Request) -> web.StreamResponse | None:
         """Return the answer to somebody who may not see the page, or brings the token just now."""
         if not self._token:
-            if requests.names_loopback(request):
+            if requests.names_loopback(request.headers.get("Host", "")):
                 return None
             return _said(403, "this page is for the machine it runs on: ask for 127.0.0.1")
         given = dict(parse_qsl(request.query_string, keep_blank_values=True)).get("token")

@@ -141,7 +141,8 @@ class Listener:
         shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self._token and not requests.same(shown, self._token):
             return _answer(401, "show the token of this client as Authorization: Bearer TOKEN")
-        foreign = "Origin" in request.headers or not requests.names_loopback(request)
+        host = request.headers.get("Host", "")
+        foreign = "Origin" in request.headers or not requests.names_loopback(host)
         if foreign and not self._token:
             return _answer(403, "post to 127.0.0.1, and not from a web page; else the operator "
                                 "must set VEILSTREAM_LISTEN_TOKEN")  # fmt: skip
