@@ -25,7 +25,7 @@ from infra.topics import check_broker, check_copies, ensure_topics
 from pipeline.errors import AlreadyRunning, LocalStoreError, VeilstreamError
 from pipeline.messages.topics import Topics
 from pipeline.methods import require_live
-from pipeline.release.task import Task
+from pipeline.release.task import Task, release_bytes
 from pipeline.settings import Settings
 
 #: Of a study whose releases are open.
@@ -69,7 +69,7 @@ def _run(
     states = [store.load(number) for number in range(task.study.stream.partitions)]
     trust = authenticator(task, settings)
     check_broker(settings)
-    topics = Topics.of(task.study).all()
+    topics = Topics.of(task.study, release_bytes(task)).all()
     ensure_topics(settings, topics)
     for warning in check_copies(settings, topics):
         _say(f"WARNING: {warning}")

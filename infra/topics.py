@@ -34,6 +34,9 @@ log = logging.getLogger("veilstream.topics")
 METADATA_SECONDS = 10.0
 #: Kafka's codes of a topic that is not there, and of one that this user may not see.
 HIDDEN = (UnknownTopicOrPartitionError.errno, TopicAuthorizationFailedError.errno)
+#: The largest batch of messages that a topic takes; what producers put into one at most, unless a
+#: message is larger; and what key, headers and batch come to beside it.
+ROOM, BATCH_BYTES, BESIDE_BYTES = "max.message.bytes", 16384, 4096
 #: Kafka's own word for "any age", in milliseconds.
 FOR_EVER_MS = 2**63 - 1
 
@@ -41,8 +44,8 @@ FOR_EVER_MS = 2**63 - 1
 def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
     """Create the topics that do not exist, and return their names.
 
-    Raises ConfigError if a topic exists with fewer partitions or another clean-up policy;
-    BrokerError if Kafka is out of reach or refuses.
+    Raises ConfigError if a topic exists with fewer partitions, another clean-up policy or too
+    little room for a message; BrokerError if Kafka is out of reach or refuses.
     """
     wanted = {topic.name: topic for topic in topics}
     with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
@@ -193,18 +196,26 @@ def check_topic(settings: Settings, admin: Any, topic: Topic) -> None:
 
     admin: As `administrator` returns it.
 
-    Raises ConfigError, also if Kafka does not permit to look; BrokerError if it is out of reach.
+    Raises ConfigError, also if it takes no message as large as there will be, and if Kafka does not
+    permit to look; BrokerError if it is out of reach.
     """
     with asking(settings, f"topic {topic.name}", "Describe"):
         partitions = _partitions(admin, topic)
     _check_count(topic.name, partitions, topic.partitions)
     with asking(settings, f"topic {topic.name}", "DescribeConfigs"):
-        policy = configuration(admin, topic.name)["cleanup.policy"]["value"]
+        found = configuration(admin, topic.name)
+    policy = found["cleanup.policy"]["value"]
     wanted = topic.config.get("cleanup.policy", "delete")
     if policy != wanted:
         raise ConfigError(
             f"topic {topic.name} has cleanup.policy {policy}, the study needs {wanted}; "
             "change it with your Kafka tools"
+        )
+    room, least = int(found[ROOM]["value"]), max(BATCH_BYTES, topic.largest) + BESIDE_BYTES
+    if room < least:
+        raise ConfigError(
+            f"topic {topic.name} has {ROOM} = {room}, the study needs {least}: the operator of "
+            "Kafka must raise it (kafka-configs.sh), before budget is spent on what Kafka refuses"
         )
 
 

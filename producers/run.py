@@ -18,7 +18,7 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import require_live
 from pipeline.privacy.guarantee import loose_delta
 from pipeline.records.encoder import Encoder
-from pipeline.release.task import Task
+from pipeline.release.task import Task, release_bytes
 from pipeline.settings import Settings
 from pipeline.words import counted
 from producers import source_test
@@ -103,7 +103,7 @@ def run_client(
     path = vault_path(settings.home, job.client)
     check_id(job.client, path, say)
     # an orderly end: the open window is simply read again
-    topics, stopping = Topics.of(task.study), Stopping()
+    topics, stopping = Topics.of(task.study, release_bytes(task)), Stopping()
     with ExitStack() as closing:
         store = closing.enter_context(ClientStore(path, job.client))
         closing.push(partial(_leave, store))

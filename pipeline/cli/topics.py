@@ -12,6 +12,7 @@ from infra.topics import check_copies, ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics
+from pipeline.release.task import release_bytes
 from pipeline.settings import Settings
 
 
@@ -33,7 +34,10 @@ def topics(study: Path, as_json: bool, replace: bool) -> None:
     """
     task = live_task_of(study, "`veilstream topics`")
     settings = connected(Settings.read())
-    wanted = [*Topics.of(task.study).all(), *ledger_topics(task.study, settings)]
+    wanted = [
+        *Topics.of(task.study, release_bytes(task)).all(),
+        *ledger_topics(task.study, settings),
+    ]
     created = ensure_topics(settings, wanted)
     for warning in check_copies(settings, wanted):
         say(f"WARNING: {warning}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.study.model import Study
@@ -23,12 +23,14 @@ class Topic:
     """One topic as it is to be created.
 
     config: Topic settings in Kafka's own names.
+    largest: Bytes that a message has at most, as far as the study says so.
     """
 
     name: str
     partitions: int
     replication: int
     config: dict[str, str]
+    largest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,11 @@ class Topics:
     authenticated: bool = False
 
     @classmethod
-    def of(cls, study: Study) -> Topics:
-        """Return the topics of `study`."""
+    def of(cls, study: Study, largest: int = 0) -> Topics:
+        """Return the topics of `study`.
+
+        largest: Bytes of its releases, for who is to look whether there is room for them.
+        """
         stream = study.stream
 
         def topic(kind: str, partitions: int, **config: str) -> Topic:
@@ -66,15 +71,12 @@ class Topics:
             else {}
         )
         compact = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.1"}
+        releases = topic(
+            "releases", stream.partitions, cleanup_policy="delete", retention_ms=kept,
+            max_message_bytes=str(MAX_RELEASE_BYTES), **bounded,
+        )  # fmt: skip
         return cls(
-            releases=topic(
-                "releases",
-                stream.partitions,
-                cleanup_policy="delete",
-                retention_ms=kept,
-                max_message_bytes=str(MAX_RELEASE_BYTES),
-                **bounded,
-            ),
+            releases=replace(releases, largest=largest),
             models=topic("models", 1, **compact),
             estimates=topic("estimates", 1, cleanup_policy="delete", retention_ms=kept),
             latest=topic("latest", 1, **compact),

@@ -379,3 +379,8 @@ def form_of(task: Task, revision: str = "") -> Form:
         noised=study.noised,
     )
     return Form(task.layout, header)
+
+
+def release_bytes(task: Task) -> int:
+    """Return how many bytes each release of a study has."""
+    return form_of(task).dtype.itemsize

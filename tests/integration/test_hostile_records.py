@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,17 @@ def test_in_topics_that_keep_them_they_are_dead_letters_without_their_bytes(stag
     [letter] = stage.dead_letters()
     assert dict(letter.headers)["veil_dlq_reason"] == b"too-large"
     assert (letter.key, letter.value) == (b"x", None)
+
+
+@pytest.mark.parametrize("codec", ["snappy", "lz4", "zstd"])
+def test_releases_are_read_from_topics_that_pack_them(stage: Stage, codec: str) -> None:
+    topics = [replace(t, config=t.config | {"compression.type": codec}) for t in stage.topics.all()]
+    ensure_topics(stage.settings, topics)
+    opened(stage, "north")
+    stage.worker()
+    goes_on(stage)
+    assert stage.dead_letters() == []
+    assert stage.run("watch", stage.study, "--count", 1).returncode == 0
 
 
 def test_an_open_study_goes_on_after_one_command_whatever_models_were_forged(

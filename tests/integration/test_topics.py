@@ -17,7 +17,7 @@ from infra.topics import are_there, check_copies, check_partitions, ensure_topic
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.study_file.load import parse_study
-from tests.stage import Stage, lent, send, study_text, write_csv
+from tests.stage import Stage, lent, send, study_text, until, write_csv
 
 DAY = str(86_400_000)
 
@@ -182,6 +182,36 @@ def test_a_topic_with_another_clean_up_policy_is_refused(
     admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1}})
     with pytest.raises(ConfigError, match=r"cleanup.policy delete, the study needs compact"):
         stage.ensure_topics()
+
+
+@pytest.mark.parametrize("kind", ["releases", "models"])
+def test_a_topic_without_room_for_a_message_is_refused_before_anything_is_spent(
+    stage: Stage, admin: KafkaAdminClient, kind: str
+) -> None:
+    stage.ensure_topics()
+    topic = getattr(stage.topics, kind)
+    least = 16384 + 4096
+    for room in (least - 1, least):
+        config = {"max.message.bytes": str(room)}
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic.name, configs=config)])
+        until(
+            lambda room=room: configuration(admin, topic.name)["max.message.bytes"] == str(room),
+            "the topic takes so much",
+        )
+        if room < least:
+            stage.produce("north", write_csv(stage.folder / "north.csv", 60))
+            assert stage.code("north") == 10
+            assert f"max.message.bytes = {room}, the study needs {least}" in stage.said("north")
+            done = stage.run("worker", stage.study)
+            assert done.returncode == 10, done.stderr
+            assert "max.message.bytes" in done.stderr
+            assert not stage.database("north").exists()
+    stage.produce("north", stage.folder / "north.csv")
+    assert stage.code("north") == 0, stage.said("north")
+    assert len(stage.releases()) == 3
+    # one release that is larger than what is sent together otherwise
+    with pytest.raises(ConfigError, match=r"max\.message\.bytes = .*, the study needs 54096"):
+        ensure_topics(stage.settings, [replace(topic, largest=50_000)])
 
 
 def configuration(admin: KafkaAdminClient, topic: str) -> dict[str, str]:

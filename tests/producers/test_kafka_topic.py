@@ -107,6 +107,22 @@ def test_a_topic_keeps_what_every_source_must(
     check(Case(lambda position: topics.open(name, position), bad=4))
 
 
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("kept", ["producer", "uncompressed", "zstd", "lz4"])
+def test_records_are_read_however_they_are_packed(topics: Topics, codec: str, kept: str) -> None:
+    """By the one who sends them, and by Kafka, which packs them anew."""
+    name = topics.make(**{"compression.type": kept})
+    producer = KafkaProducer(
+        bootstrap_servers=topics.kafka, compression_type=codec, linger_ms=200, batch_size=1 << 20
+    )
+    # more than a megabyte in one batch, once it is unpacked
+    for number in range(40):
+        producer.send(name, value=told(x=number, y="a" * 50_000))
+    producer.close()
+    source = topics.open(name)
+    assert [slot.record["x"] for slot in drain(source)] == list(range(40))
+
+
 def test_partitions_are_joined_by_time_whatever_the_broker_answers_first(topics: Topics) -> None:
     name = topics.make(partitions=3)
     fill(topics, name, 40, 3)
