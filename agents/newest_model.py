@@ -95,7 +95,7 @@ class NewestModel:
         StateError if Redis holds a model that nobody can have published.
         """
         held = self._store.newest_model()
-        if held is not None and not is_possible(held[0], time.time()):
+        if held is not None and not is_possible(self._task.study, held[0], time.time()):
             raise StateError(
                 f"Redis holds a model of study {self._task.study.name!r} with version {held[0]}, "
                 "which no worker can have reached: somebody else wrote it. The operator must "

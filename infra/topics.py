@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import (
     InvalidReplicationFactorError,
+    KafkaError,
     LeaderNotAvailableError,
     NoError,
     TopicAlreadyExistsError,
@@ -34,6 +36,8 @@ log = logging.getLogger("veilstream.topics")
 METADATA_SECONDS = 10.0
 #: Kafka's codes of a topic that is not there, and of one that this user may not see.
 HIDDEN = (UnknownTopicOrPartitionError.errno, TopicAuthorizationFailedError.errno)
+#: How far a message's time may lie in the future; how far from Kafka's a clock is clearly wrong.
+AFTER, APART_SECONDS = "message.timestamp.after.max.ms", 600.0
 #: The largest batch of messages that a topic takes; what producers put into one at most, unless a
 #: message is larger; and what key, headers and batch come to beside it.
 ROOM, BATCH_BYTES, BESIDE_BYTES = "max.message.bytes", 16384, 4096
@@ -94,10 +98,12 @@ class TimeRules:
     appended: Whether Kafka puts its own times in their place.
     keeps_ms: How old a record may be, in milliseconds, before it is refused or removed; None: any
         age.
+    ahead_ms: How far its time may lie in the future; None: any time.
     """
 
     appended: bool
     keeps_ms: int | None
+    ahead_ms: int | None = None
 
 
 def time_rules(settings: Settings, name: str) -> TimeRules:
@@ -113,9 +119,52 @@ def time_rules(settings: Settings, name: str) -> TimeRules:
         if key in found
     ]
     kept = [limit for limit in limits if 0 <= limit < FOR_EVER_MS]
+    ahead = int(found.get(AFTER, {"value": FOR_EVER_MS})["value"])
     return TimeRules(
-        found["message.timestamp.type"]["value"] == "LogAppendTime", min(kept, default=None)
+        found["message.timestamp.type"]["value"] == "LogAppendTime",
+        min(kept, default=None),
+        ahead if 0 <= ahead < FOR_EVER_MS else None,
     )
+
+
+def check_clock(settings: Settings, name: str, heard: float, say: Callable[[str], None]) -> None:
+    """Look at this machine's clock before anything is made under it.
+
+    name: Of the topic that releases go to.
+    heard: Time of the newest record that was read, in seconds since 1970: it is later by now.
+    say: Told of a clock that is clearly wrong, and whose releases are kept all the same.
+
+    Raises ConfigError if Kafka would refuse or remove them; BrokerError as `ensure_topics`.
+    """
+    own = time.time()
+    theirs = _seconds_of(settings)
+    apart = own - (theirs if theirs is not None else max(own, heard))
+    if abs(apart) < APART_SECONDS:
+        return
+    rules = time_rules(settings, name)
+    limit = rules.ahead_ms if apart > 0 else rules.keeps_ms
+    side = "ahead of" if apart > 0 else "behind"
+    said = (
+        f"the clock of this machine is {abs(apart):.0f} s {side} Kafka's: set it by a time server"
+    )
+    if limit is not None and not rules.appended and abs(apart) * 1000 > limit:
+        raise ConfigError(
+            f"{said}, and start again. Topic {name} would refuse or remove what carries this time; "
+            "nothing was spent"
+        )
+    say(f"WARNING: {said}; releases carry this time")
+
+
+def _seconds_of(settings: Settings) -> float | None:
+    """Return Kafka's own time, in seconds since 1970; None if it does not tell this user."""
+    with suppress(KafkaError), administrator(settings) as admin:
+        quorum = admin.describe_metadata_quorum()
+        for part in (part for topic in quorum["topics"] for part in topic["partitions"]):
+            for voter in part["current_voters"]:
+                # a leader has always caught up with itself just now
+                if voter["replica_id"] == part["leader_id"]:
+                    return float(voter["last_caught_up_timestamp"]) / 1000 or None
+    return None
 
 
 def keep_for(settings: Settings, topics: Iterable[Topic]) -> list[str]:

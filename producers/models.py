@@ -40,6 +40,7 @@ class ModelFeed:
     membership: Whose signatures are believed, where the study signs.
 
     newest: The newest believable one.
+    written: Time of the newest record that was read, in seconds since 1970; 0 before the first.
     ignored, refused: Messages that are no models of this study; models that are not believed.
 
     Raises BrokerError if Kafka does not answer; ConfigError if the study's record names another
@@ -54,6 +55,7 @@ class ModelFeed:
         self._partition = partition_of(client.encode(), topics.releases.partitions)
         self.newest: Model = task.first_model
         self.ignored = self.refused = 0
+        self.written = 0.0
         self._settings, self._say, self._name = settings, say, topics.models.name
         self._asker: KafkaConsumer | None = None
         self._releases = [
@@ -157,6 +159,7 @@ class ModelFeed:
 
     def _take_all(self, records: list[Any]) -> None:
         for record in records:
+            self.written = max(self.written, record.timestamp / 1000)
             last, self._last[record.topic] = (
                 self._last.get(record.topic),
                 (record.offset, record.value),

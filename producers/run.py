@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from contextlib import closing as closed
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
 from infra.study_record import check_running
-from infra.topics import ensure_topics
+from infra.topics import check_clock, ensure_topics
 from infra.waiting import Stopping
 from pipeline.errors import BudgetExceeded, LedgerBehind
 from pipeline.messages.spend import ledger_topics
@@ -117,8 +118,10 @@ def run_client(
         ensure_topics(settings, [*topics.of_clients, *ledger_topics(task.study, settings)])
         membership = _membership(task, settings, store.client, say, admit)
         # another revision than the running one is refused before it is bound to this client
-        models = ModelFeed(task, settings, topics, store.client, say, membership)
-        closing.callback(models.close)
+        models = closing.enter_context(
+            closed(ModelFeed(task, settings, topics, store.client, say, membership))
+        )
+        check_clock(settings, topics.releases.name, models.written, say)
         # before anything is registered: a start that is refused changes no limit
         known = store.peek(task.study.name)
         lost = lost_releases(task, settings, store, known, say, lambda: stopping.asked, membership)

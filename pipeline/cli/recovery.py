@@ -145,7 +145,7 @@ def _highest(task: Task, settings: Settings, store: RedisStore) -> int:
     if believed.explained:
         return believed.model.version
     now = time.time()
-    return max(version for version in versions if is_possible(version, now))
+    return max(version for version in versions if is_possible(task.study, version, now))
 
 
 def _publish(

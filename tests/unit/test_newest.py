@@ -25,6 +25,7 @@ from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import Partition
 from pipeline.stream.release import release_of
 from tests.builders import LogEntry, SeededStream, some_model, task_of
+from tests.trusted import trusted_task
 
 AGED = 'half_life = 600, of = "records"'
 TASK = task_of(p=2, records=30, forgetting=AGED)
@@ -128,10 +129,19 @@ def test_the_successor_of_a_believed_model_is_believed() -> None:
         worst = offset + 1 + releases + SPARE
         assert log.take(offset, worst) == "taken"
         assert log.take(offset + 1, worst + 1) == "taken"
-    assert is_possible(OFTEN * 1000, OLDEST + 1000)
-    assert is_possible(OFTEN * 1000 + 1, OLDEST + 1001)
-    assert not is_possible(1, OLDEST - 1.0)
-    assert not is_possible(VERSION_LIMIT + 1, 1e18)
+    assert is_possible(TASK.study, OFTEN * 1000, OLDEST + 1000)
+    assert is_possible(TASK.study, OFTEN * 1000 + 1, OLDEST + 1001)
+    assert not is_possible(TASK.study, 1, OLDEST - 1.0)
+    assert not is_possible(TASK.study, VERSION_LIMIT + 1, 1e18)
+
+
+@pytest.mark.parametrize("now", [-1.0, 0.0, OLDEST - 1.0, 1e12])
+def test_what_a_study_has_signed_is_believed_whatever_the_clock_says(now: float) -> None:
+    task = trusted_task()
+    newest = Newest(task, lambda: 9, lambda: now)
+    for offset in range(9):
+        assert newest.take(offset, some_model(task, offset + 1)) == "taken"
+    assert newest.take(10, some_model(task, VERSION_LIMIT + 1)) == "refused"
 
 
 # --- one limit everywhere

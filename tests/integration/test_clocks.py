@@ -1,0 +1,82 @@
+"""Clients whose clock is far from that of everybody else, on a real Kafka."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.admission import admit_here
+from pipeline.messages.release import read
+from pipeline.messages.topics import partition_of
+from pipeline.release.task import release_bytes
+from tests.stage import Stage, lent, study_text, write_csv
+from tests.trusted import TRUST
+
+#: 1990, some minutes ago, tomorrow, the last year of Python, and beyond.
+CLOCKS = {
+    "1990": 6.3e8,
+    "twenty minutes ago": -1200,
+    "tomorrow": 86_400,
+    "9999": 2.5340e11,
+    "12000": 3e11,
+}
+
+
+@pytest.fixture
+def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text() + TRUST))
+
+
+def shifted(stage: Stage, seconds: float) -> dict[str, str]:
+    """Return the environment of a process whose clock is so far ahead."""
+    folder = stage.folder / f"by{seconds:.0f}"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        f"import time\nreal, by = time.time, {seconds!r}\ntime.time = lambda: real() + by\n"
+    )
+    path = [str(folder), *filter(None, [stage.environment.get("PYTHONPATH")])]
+    return {**stage.environment, "PYTHONPATH": os.pathsep.join(path)}
+
+
+@pytest.mark.takes("a worker and a client with a clock of its own are processes")
+@pytest.mark.parametrize("name", CLOCKS)
+def test_a_clock_that_is_wrong_is_named_before_anything_is_spent(stage: Stage, name: str) -> None:
+    assert stage.run("study", "keys", stage.study).returncode == 0
+    near = next(
+        f"near{n}"
+        for n in range(99)
+        if partition_of(f"near{n}".encode(), 2) == partition_of(b"far", 2)
+    )
+    admit_here(stage.task.study, stage.settings, [near, "far"])
+    stage.worker()
+    stage.produce(near, write_csv(stage.folder / "near.csv", 200))
+    assert stage.code(near) == 0, stage.said(near)
+    stage.caught_up()
+    stage.final_estimate()
+    before, at = len(stage.releases()), CLOCKS[name]
+    by = at if abs(at) < 1e6 else at - time.time()
+    source = write_csv(stage.folder / "far.csv", 60)
+    stage.produce("far", source, "--other-data", env=shifted(stage, by))
+    code, said = stage.code("far"), stage.said("far")
+    assert "Traceback" not in said
+    assert "clock of this machine" in said
+    assert "revoked" not in said
+    assert "nobody can have published" not in said
+    if by == -1200:
+        # it is told, and goes on at the models of its study
+        assert code == 0, said
+        stage.caught_up()
+        assert not stage.dead_letters()
+        size = release_bytes(stage.task)
+        own = [r for r in stage.releases() if r.key == b"far" and len(r.value) == size]
+        assert len(own) == 3
+        assert all(read(stage.task, record.value).header.version for record in own)
+    else:
+        assert code == 10, said
+        assert len(stage.releases()) == before
+        if stage.database("far").exists():
+            assert stage.query("far", "SELECT next_seq FROM streams") in ([], [(0,)])
