@@ -1,8 +1,8 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-# The installer alone is not in the lock file; it only puts the locked packages into .venv quickly.
-UV := uv==0.13.8
+# The installer alone: it puts the locked packages into .venv quickly.
+UV := requirements-uv.lock
 # Compiled when they are first used: two thirds of all that is installed, and no start needs them.
 LATER := /(tests|fontTools|matplotlib|mypy|mypyc|pandas|pip|pygments|setuptools|sklearn|sphinx)/
 PACKAGES := veilstream.py pipeline producers agents state infra
@@ -13,11 +13,11 @@ export PYTHONDONTWRITEBYTECODE :=
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-.venv/ready: requirements.lock pyproject.toml
+.venv/ready: requirements.lock $(UV) pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"Python 3.11 or later is needed, this is {v[0]}.{v[1]}; set PYTHON=" if v < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing the locked packages into .venv ..."
-	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check '$(UV)' \
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(UV) \
 	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock; then :; \
 	else $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; fi
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -11,6 +11,13 @@ from pathlib import Path
 FOLLOW_SECONDS = 0.2
 
 
+def private(log: Path) -> Path:
+    """Return a log that its owner alone can read, made if it is not there."""
+    log.touch(mode=0o600)
+    log.chmod(0o600)
+    return log
+
+
 def log_size(log: Path) -> int:
     """Return where the next line will go."""
     return log.stat().st_size if log.exists() else 0

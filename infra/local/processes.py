@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from infra.local.logs import private
 from pipeline.errors import RuntimeSetupError
 
 POLL_SECONDS = 0.02
@@ -46,7 +47,7 @@ def spawn(command: list[str], log: Path) -> Identity:
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o644),
+                (os.POSIX_SPAWN_OPEN, 1, str(private(log)), append, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setsid=True,

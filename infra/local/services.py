@@ -16,7 +16,7 @@ from typing import Protocol
 
 from infra.local.classes import shared_classes
 from infra.local.jars import VERSION, kafka_jars
-from infra.local.logs import last_word, log_size
+from infra.local.logs import last_word, log_size, private
 from infra.local.ports import HOST, free_port, kafka_answers, redis_answers
 from infra.local.processes import is_alive, spawn, stop
 from infra.local.programs import ProgramPaths, find_java
@@ -156,7 +156,7 @@ class Kafka:
     def _format(self, java: list[str]) -> None:
         tool = ["kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._settings)]
         start = log_size(self.log)
-        with self.log.open("a") as log:
+        with private(self.log).open("a") as log:
             run = subprocess.run(
                 [*java, *tool], stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
             )

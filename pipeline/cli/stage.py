@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.live import Live
 
 from agents.authority import store_of
+from infra.local.logs import private
 from infra.local.ports import HOST, free_port
 from infra.waiting import Waiting
 from pipeline.api.feed import Feed
@@ -53,7 +54,7 @@ class Processes:
     def start(self, name: str, *arguments: str) -> None:
         """Start `veilstream ARGUMENTS` under a name; its output goes to a log of that name."""
         command = [sys.executable, "-m", "pipeline.cli.main", *arguments]
-        with (self._logs / f"{name}.log").open("ab") as log:
+        with private(self._logs / f"{name}.log").open("ab") as log:
             self._children[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

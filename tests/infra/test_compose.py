@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,20 @@ def test_programs_wait_for_servers_that_answer(services: dict[str, Any], name: s
     for server in ("kafka", "redis"):
         assert needs[server]["condition"] == "service_healthy"
         assert "healthcheck" in services[server]
+
+
+def test_what_builds_and_installs_is_checked_by_its_hash() -> None:
+    """pip takes what builds a package from wherever it likes where it is isolated."""
+    for file in ("Makefile", "infra/Dockerfile"):
+        for line in (ROOT / file).read_text().replace("\\\n", " ").splitlines():
+            for command in line.split("&&"):
+                if "pip install" in command:
+                    own = "--no-deps" in command and "--no-build-isolation" in command
+                    assert own or "--require-hashes" in command, (file, command)
+    for file in ("requirements.lock", "requirements-uv.lock"):
+        blocks = re.split(r"\n(?=[a-z])", (ROOT / file).read_text().strip())
+        assert all("--hash=sha256:" in block for block in blocks if "==" in block), file
+    assert "\nsetuptools==" in (ROOT / "requirements.lock").read_text()
 
 
 def test_images_are_pinned(services: dict[str, Any]) -> None:

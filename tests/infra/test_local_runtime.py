@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tarfile
@@ -79,6 +80,17 @@ def test_kafka_and_redis_keep_what_they_are_given(runtime: LocalRuntime) -> None
         redis.set("key", "value")
         assert redis.get("key") == b"value"
         assert redis.config_get("appendonly") == {"appendonly": "yes"}
+
+
+def test_logs_are_for_their_owner_alone(runtime: LocalRuntime) -> None:
+    """Those of an earlier version, too, once something is added to them."""
+    logs = {log.name: log for log in runtime.folder.rglob("*.log") if "data" not in log.parts}
+    assert {"kafka.log", "redis.log"} <= logs.keys()
+    logs["redis.log"].chmod(0o644)
+    runtime.kill("redis")
+    runtime.restart("redis")
+    for log in logs.values():
+        assert stat.S_IMODE(log.stat().st_mode) == 0o600, log
 
 
 def test_up_again_changes_nothing(runtime: LocalRuntime) -> None:
