@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -212,11 +212,11 @@ class Stage:
     _shown: float = 0.0
     _page: int | None = None
     _newest: EstimateMessage | None = None
-    _store: RedisStore = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Connect to the state."""
-        self._store = store_of(self.task, self.settings)
+    @cached_property
+    def _store(self) -> RedisStore:
+        # under the study's key, which there is once the clients are admitted
+        return store_of(self.task, self.settings)
 
     def open(self, seconds: float, ahead: float | None = None) -> None:
         """Start the worker and the clients.
