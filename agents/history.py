@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import aiokafka
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from agents.header_names import read_any_name
-from infra.connection import kafka_options, told
+from agents.link import read_any_name
+from infra.kafka import kafka_options, told
 from infra.topics import check_partitions
 from pipeline.errors import BrokerError, OffsetGap
 from pipeline.settings import Settings

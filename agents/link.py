@@ -1,4 +1,7 @@
-"""The worker's own ends at Kafka: a producer with a watch, and the position in the releases log."""
+"""As `infra.kafka`, for aiokafka, whose compiled reader takes a batch apart.
+
+The worker's own ends at Kafka: a producer with a watch, and the position in the releases log.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,71 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import aiokafka
-from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError
+from aiokafka.consumer import fetcher
+from aiokafka.errors import (
+    CorruptRecordException,
+    IllegalStateError,
+    KafkaConnectionError,
+    KafkaError,
+)
+from aiokafka.record.default_records import _DefaultRecordBatchPy
+from aiokafka.record.memory_records import MemoryRecords, _MemoryRecordsPy
 
-from agents.header_names import read_any_name
-from infra.connection import kafka_options, told
+from infra.kafka import Lenient, kafka_options, told
 from pipeline.errors import BrokerError, VeilstreamError
 from pipeline.settings import Settings
+
+
+class AnyNames:
+    """What was fetched of a partition: batches that can be read whatever names headers have."""
+
+    def __init__(self, fetched: Any) -> None:
+        self._fetched, self._begun = bytes(fetched), 0
+        self._compiled = MemoryRecords(self._fetched)
+        self.has_next = self._compiled.has_next
+        self.size_in_bytes = self._compiled.size_in_bytes
+
+    def next_batch(self) -> Any:
+        """Return the next batch; None behind the last one."""
+        begin = self._begun
+        length = self._fetched[begin + 8 : begin + 12]
+        self._begun += _MemoryRecordsPy.LOG_OVERHEAD + int.from_bytes(length, signed=True)
+        batch = self._compiled.next_batch()
+        return batch and _Batch(batch, memoryview(self._fetched)[begin : self._begun])
+
+
+class _Batch:
+    """A compiled batch, which is read in Python if it has a name that is no text."""
+
+    def __init__(self, compiled: Any, raw: memoryview) -> None:
+        self._compiled, self._raw = compiled, raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled, name)
+
+    def __next__(self) -> Any:
+        return next(self._compiled)
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            return iter(list(self._compiled))
+        except (UnicodeDecodeError, CorruptRecordException):
+            return lenient(self._raw)
+
+
+def lenient(raw: bytes | memoryview) -> Iterator[Any]:
+    """Return the records of a batch; CorruptRecordException where they cannot be read."""
+    batch = _DefaultRecordBatchPy(raw)
+    batch._maybe_uncompress()
+    # indexing it is slow, but one such record must not cost a copy of the others
+    batch._buffer = Lenient(batch._buffer)
+    return iter(batch)
+
+
+def read_any_name() -> None:
+    """Have all consumers of aiokafka read any name of a header."""
+    fetcher.MemoryRecords = AnyNames
+
 
 #: How long Kafka may be silent before the worker stops.
 PATIENCE_SECONDS = 20.0

@@ -15,12 +15,11 @@ import faust
 import mode
 from aiokafka.errors import KafkaError
 
-from agents.announcing import say_all
+from agents.announcing import authenticator, say_all, store_of
 from agents.app import create_app
-from agents.authority import authenticator, store_of
-from infra import saying
-from infra.connection import told
-from infra.local.state import hold
+from infra import process as saying
+from infra.kafka import told
+from infra.local.runtime import hold
 from infra.topics import check_broker, check_copies, ensure_topics
 from pipeline.errors import AlreadyRunning, LocalStoreError, VeilstreamError
 from pipeline.messages.topics import Topics

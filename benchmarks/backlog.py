@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from infra.local import LocalRuntime
-from infra.local.ports import free_port
+from infra.local.processes import free_port
 from pipeline.settings import Settings
 
 RESULTS = Path(__file__).parent / "results" / "backlog.json"
@@ -211,7 +211,7 @@ def client(study: str, name: str, place: str) -> None:
     """Run one client to the end of its source, and print when it began to read."""
     from pipeline.methods import task_of  # noqa: PLC0415
     from pipeline.study_file.load import read_study  # noqa: PLC0415
-    from producers.run import Job, run_client  # noqa: PLC0415
+    from producers.start import Job, run_client  # noqa: PLC0415
 
     # as the command does
     gc.set_threshold(50_000, 20, 20)
@@ -253,8 +253,8 @@ def folded(study: Path, settings: Settings) -> float:
     """Wait until all releases are folded, and return when that was, in seconds since 1970."""
     from kafka import TopicPartition  # noqa: PLC0415
 
-    from agents.authority import store_of  # noqa: PLC0415
-    from infra.connection import log_reader  # noqa: PLC0415
+    from agents.announcing import store_of  # noqa: PLC0415
+    from infra.kafka import log_reader  # noqa: PLC0415
     from pipeline.messages.topics import Topics  # noqa: PLC0415
     from pipeline.methods import task_of  # noqa: PLC0415
     from pipeline.study_file.load import read_study  # noqa: PLC0415
@@ -273,7 +273,7 @@ def folded(study: Path, settings: Settings) -> float:
 
 def judged(case: str, study: Path, settings: Settings, start: float, seconds: float) -> Found:
     """Read the topics of a case, and say what they show."""
-    from infra.connection import read_all  # noqa: PLC0415
+    from infra.kafka import read_all  # noqa: PLC0415
     from pipeline.messages.estimate import read_estimate  # noqa: PLC0415
     from pipeline.messages.model import read_model  # noqa: PLC0415
     from pipeline.messages.topics import Topics  # noqa: PLC0415

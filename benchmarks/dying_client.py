@@ -28,8 +28,8 @@ class Point(NamedTuple):
 
 
 LEDGER, INBOX, SPOOL = (
-    "producers.client_store:ClientStore", "producers.sources.inbox:Inbox",
-    "producers.sources.spool:Spool",
+    "producers.store:ClientStore", "producers.sources.push:Inbox",
+    "producers.sources.stdin:Spool",
 )  # fmt: skip
 #: Of every source: around the transaction of a release, and around that of its acknowledgement.
 POINTS = {

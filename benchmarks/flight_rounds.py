@@ -26,7 +26,7 @@ from pipeline.records.encoder import Arrays
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
-from producers.sources.flights import flights
+from producers.sources.samples import flights
 
 RESULTS = Path(__file__).parent / "results" / "flight_rounds.json"
 AIRPORTS, EACH, WEEK, DAYS = ("EWR", "JFK", "LGA"), 40, 7, 364

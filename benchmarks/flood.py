@@ -25,7 +25,7 @@ from pathlib import Path
 
 import aiokafka
 
-from agents.authority import store_of
+from agents.announcing import store_of
 from benchmarks.fold import memory, processor
 from benchmarks.load import CLIENTS, fill, study_text, task_of
 from benchmarks.trust import mutated

@@ -21,8 +21,7 @@ from pipeline.losses import Loss
 from pipeline.records.encoder import Encoder, stack
 from pipeline.study_file.load import load_study
 from pipeline.types import Integers, Matrix, Vector
-from producers.sources.flights import AIRLINES, flights
-from producers.sources.shuttle import ShuttleRows
+from producers.sources.samples import AIRLINES, ShuttleRows, flights
 
 #: Records of one draw of a population.
 RECORDS = 40_000

@@ -26,8 +26,8 @@ from infra.local import LocalRuntime
 from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
-from producers.run import Job, run_client
 from producers.sources import open_source
+from producers.start import Job, run_client
 
 RESULTS = Path(__file__).parent / "results"
 SIZE, RECORDS, TOPIC = 10, 250, "bench-source"

@@ -21,7 +21,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from benchmarks.dying_client import ALL
-from infra.local.ports import HOST, free_port
+from infra.local.processes import HOST, free_port
 from tests.broker import MOSQUITTO, PASSWORD, USER, broker
 from tests.postgres import postgres
 

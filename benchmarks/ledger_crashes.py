@@ -38,8 +38,8 @@ from pipeline.methods import task_of as make_task
 from pipeline.privacy.events import encode
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
-from producers.client_store import ClientStore, Outgoing, Tally
-from producers.ledger import Limit
+from producers.budget import Limit
+from producers.store import ClientStore, Outgoing, Tally
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE, SLOTS, CLIENT = "csv:data.csv", 5, "site"
@@ -51,7 +51,7 @@ RECORDS = 150
 #: How lives end and how often; and the largest point at which they do, drawn on a log scale.
 ENDS = {"start": (2, 6e3), "step": (6, 4e3), "call": (3, 80.0), "kill": (3, 80.0), "end": (1, 80.0)}
 DIED = 9
-VAULT = "producers.client_store:ClientStore"
+VAULT = "producers.store:ClientStore"
 
 
 @cache

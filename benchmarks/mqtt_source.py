@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from infra.local.ports import HOST
+from infra.local.processes import HOST
 from pipeline.settings import Settings
 from producers.sources import open_source
 from tests.broker import KINDS, PASSWORD, USER, broker

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.fold import processor
-from infra.connection import record_producer
+from infra.kafka import record_producer
 from infra.local import LocalRuntime
 from tests.cli.test_page_command import opened
 from tests.page.shown import Stream

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.load import study_text
-from infra.local.ports import free_port
+from infra.local.processes import free_port
 from infra.local.services import Redis
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import seal

@@ -29,7 +29,7 @@ from pipeline.release.task import Task, form_of
 from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
 from producers.client import GROUP
-from producers.client_store import ClientStore, Outgoing, Tally
+from producers.store import ClientStore, Outgoing, Tally
 
 RESULTS = Path(__file__).parent / "results"
 RECORDS = 100

@@ -23,7 +23,7 @@ from kafka.errors import (
     RecordListTooLargeError,
 )
 
-from infra.connection import (
+from infra.kafka import (
     PATIENCE_SECONDS,
     asking,
     close_producer,

@@ -22,7 +22,7 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from infra.tls import ssl_context
+from infra.addresses import ssl_context
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
 from pipeline.settings import Settings
 

@@ -2,6 +2,11 @@
 
 Clients and workers wait until every copy in sync has a message (`acks = all`); how many those must
 be, `min.insync.replicas` says.
+
+The record that says which revision of a study is the running one: read, and written.
+
+Workers write it, and `veilstream topics`. Two workers of different revisions that both start first
+may both write: the later record counts, and the state in Redis refuses one of them.
 """
 
 from __future__ import annotations
@@ -25,10 +30,12 @@ from kafka.errors import (
     for_code,
 )
 
-from infra.connection import asking, kafka_options, no_topic
+from infra.kafka import asking, kafka_options, no_topic, read_all, write_one
 from infra.preflight import check_servers
 from pipeline.errors import ConfigError
-from pipeline.messages.topics import PLAIN, Topic
+from pipeline.messages.admission import Known, write_study
+from pipeline.messages.topics import PLAIN, Topic, Topics
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 
 log = logging.getLogger("veilstream.topics")
@@ -364,3 +371,56 @@ def judged(topic: Topic, copies: int, least: int) -> dict[str, str]:
             "1): with that broker it can be lost; the operator of Kafka should set 2"
         }
     return {}
+
+
+def known_revision(task: Task, settings: Settings) -> str | None:
+    """Return the running revision of a study; None if nothing says it.
+
+    BrokerError if Kafka does not answer.
+    """
+    known = Known(task.study.name)
+    for _, value in read_all(settings, Topics.of(task.study).study.name):
+        known.take(value)
+    return known.revision
+
+
+def check_running(task: Task, settings: Settings) -> None:
+    """Refuse another revision than the running one; ConfigError, BrokerError as `announce`."""
+    held = known_revision(task, settings)
+    if held not in (None, task.revision):
+        raise other_revision(task, str(held))
+
+
+def announce(task: Task, settings: Settings, *, overrule: bool, say: Callable[[str], None]) -> None:
+    """Write the record of a study, unless it is there.
+
+    overrule: Whether this revision is right whatever the record says.
+    say: Told of a record that was overruled.
+
+    Raises ConfigError if the record names another revision; BrokerError if Kafka does not answer.
+    """
+    held = known_revision(task, settings)
+    if held == task.revision:
+        return
+    if held is not None:
+        if not overrule:
+            raise other_revision(task, held)
+        say(
+            f"WARNING: the record of study {task.study.name!r} named revision {held}; it names "
+            f"{task.revision} now. Clients of another revision stop"
+        )
+    topic, key = Topics.of(task.study).study.name, task.study.name.encode()
+    value, marks = write_study(task, time.time())
+    write_one(settings, topic, key=key, value=value, headers=marks)
+
+
+def other_revision(task: Task, held: str) -> ConfigError:
+    """Return the error for a study file that is not the running one."""
+    name = task.study.name
+    return ConfigError(
+        f"study {name!r} runs under revision {held}, and this file is revision {task.revision}: "
+        "releases of one are dead letters to the other. Nothing was spent for it. The operator "
+        f"must give this process the file of revision {held}, or the changed study a new name "
+        "(`veilstream study change` says how); if nothing of the other is wanted any more, "
+        "`veilstream topics STUDY --replace` makes this file the running one"
+    )

@@ -1,19 +1,273 @@
-"""The client's database file: one owner at a time, durable transactions, an identity for ever."""
+"""Whether a client may have its id, and where its database is.
+
+Whether a client's database is one state, and not parts of two.
+
+A copy of the files of a client that runs, or a hasty restore, has pages of several states: each is
+sound, and so may be their tree. Releases are numbered without gaps and their rows never change, so
+order and counts show all of these. Every other row is in one sum, which each transaction brings up
+to date: a page of another state is found by it.
+
+What a client's folder remembers of its ledger, beside the database: an old copy is found out.
+
+A lock file holds the ledger's id and how many releases there are, of all studies and of each. It is
+written after the database, so it never knows more than was stored; a copy that was put back in the
+database's place knows less than it.
+
+The client's database file: one owner at a time, durable transactions, an identity for ever.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
-from pipeline.errors import ConfigError, LocalStoreError
-from producers.memory import Memory, Remembered, same
-from producers.whole import Whole, check_intact
+import msgspec
+
+from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
+from pipeline.study.client_ids import LONGEST, RULE, is_plain
+
+
+def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
+    """Refuse the id of a new client that is not plain; one that has a database goes on.
+
+    Its ledger belongs to the id for ever, so that another id would release its records again.
+
+    database: Where the client's database is, or would be.
+    say: Told of an id that no new client may have.
+
+    Raises ConfigError, saying what an id is.
+    """
+    if is_plain(client):
+        return
+    if not 1 <= len(client) <= LONGEST or not database.exists():
+        raise ConfigError(f"--client: {RULE}; the operator must give this client such an id")
+    say(
+        f"WARNING: --client: {RULE}. This client is older than the rule, and its ledger belongs to "
+        "its id for ever: it goes on under it. Give new clients plain ids"
+    )
+
+
+def shown(client: str) -> str:
+    """Return an id as lines for people may hold it: nothing in it that a terminal would obey."""
+    return client if is_plain(client) else ascii(client)
+
+
+def vault_path(folder: Path, client: str) -> Path:
+    """Return where a client's database is."""
+    return folder / "clients" / f"{quote(client, safe='')}.db"
+
+
+def known_vault(folder: Path, client: str) -> Path:
+    """Return where a client's database is; ConfigError if there is none."""
+    path = vault_path(folder, client)
+    if not path.exists():
+        raise ConfigError(f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER")
+    return path
+
+
+def clients_of(folder: Path) -> list[str]:
+    """Return the ids of all clients that have a database in a folder."""
+    return sorted(unquote(path.stem) for path in (folder / "clients").glob("*.db"))
+
+
+#: Tables that hold a row for each release, and that with the sum.
+APART = ("ledger", "outbox", "spends", "identity")
+#: What a study costs where that is one row; else the first of its rows, which never change.
+SPENDS = """
+    SELECT 'spends', * FROM spends WHERE (study, seq) IN
+    (SELECT study, (SELECT min(seq) FROM spends WHERE spends.study = charged.study) FROM charged)"""
+
+
+class Whole:
+    """The rows of a database against each other; callers hold the transaction.
+
+    database: With all tables of this version.
+    """
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._db = database
+        tables = self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")
+        self._short = [SPENDS] + [
+            f"SELECT '{name}', * FROM {name}"  # noqa: S608  our own tables
+            for (name,) in tables
+            if name not in APART
+        ]
+
+    def settle(self) -> None:
+        """Write the sum of what is about to be committed."""
+        self._db.execute("UPDATE identity SET tables_sum = ?", (self._sum(),))
+
+    def is_empty(self) -> bool:
+        """Whether there is no row but the database's identity."""
+        # every row of a table that stands apart belongs to one of a short table
+        return not any(self._rows(table) for table in self._short)
+
+    def check(self) -> None:
+        """Refuse rows that do not agree with each other; LocalStoreError."""
+        ledger = self._by_study("SELECT study, count(*), max(seq) FROM ledger GROUP BY study")
+        outbox = self._by_study("SELECT study, count(*), min(seq) FROM outbox GROUP BY study")
+        spends = self._by_study(
+            "SELECT study, count(*), scope = 'record' FROM spends GROUP BY study, scope"
+        )
+        stands = self._by_study("SELECT study, next_seq, waiting FROM streams")
+        for study in {*ledger, *outbox, *spends, *stands}:
+            released, waiting = stands.get(study, [0, 0])
+            # each release is paid, or the first one for all
+            paid = [[1, 1], [released, 0]] if released else [[]]
+            if study not in stands:
+                # no study: what one has cost before its first release
+                paid = [[1, 0], [1, 1]]
+            kept = self._kept(study, *outbox.get(study, []))
+            for table, whole in (
+                ("ledger", ledger.get(study, [0, -1]) == [released, released - 1]),
+                ("outbox", kept == {waiting}),
+                ("spends", spends.get(study, []) in paid),
+            ):
+                if not whole:
+                    raise LocalStoreError(damaged(f"study {study!r}: the {table} has gaps"))
+        sums = [found for (found,) in self._rows("SELECT tables_sum FROM identity")]
+        if sums != [self._sum()] and (sums or self._sum()):
+            raise LocalStoreError(damaged("its tables are not of one state"))
+
+    def _sum(self) -> int:
+        """Return the sum of the rows of all short tables; 0 of none."""
+        rows = [row for table in self._short for row in self._rows(table)]
+        return zlib.crc32(b"".join(sorted(map(msgspec.msgpack.encode, rows))))
+
+    def _kept(self, study: str, count: int = 0, first: int = 0) -> set[int]:
+        """Return how many releases the outbox has from its first one on, by each way to count."""
+        if not count:
+            return {0}
+        [both] = self._rows(
+            "SELECT count(*), count(outbox.seq) FROM ledger LEFT JOIN outbox USING (study, seq) "
+            "WHERE study = ? AND seq >= ? AND lost = 0",
+            study, first,
+        )  # fmt: skip
+        return {count, *both}
+
+    def _by_study(self, query: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for study, *numbers in self._rows(query):
+            found.setdefault(study, []).extend(numbers)
+        return found
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._db.execute(query, values).fetchall()
+
+
+def check_intact(database: sqlite3.Connection) -> None:
+    """Refuse a damaged file; LocalStoreError.
+
+    SQLite applies a log that lies beside a file without asking whether the two belong together. Its
+    quick check leaves out the order of the numbers, without which their count says little.
+    """
+    [(found,)] = database.execute("PRAGMA integrity_check(1)").fetchall()
+    if found != "ok":
+        raise LocalStoreError(damaged(str(found).rpartition("\n")[2]))
+
+
+def damaged(what: str) -> str:
+    """Say that a file is not what this program has written."""
+    return (
+        f"the client database is damaged ({what}): put a whole copy of it back, without the -wal "
+        "and -shm files of another; a copy of a client that runs must be made with SQLite's .backup"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a lock file says.
+
+    ledger: The ledger's id; empty if none was ever made here.
+    releases: How many releases the ledger has, at least.
+    studies: How many of them each study has, at least; a file of an older version names none.
+    """
+
+    ledger: str = ""
+    releases: int = 0
+    studies: Mapping[str, int] = field(default_factory=dict)
+
+
+class Memory:
+    """The lock file of a client, held by one process at a time.
+
+    path: The file; it is made if it does not exist.
+
+    says: What is in it.
+
+    Raises AlreadyRunning if another process holds it; OSError if it cannot be made or read.
+    """
+
+    def __init__(self, path: Path, client: str) -> None:
+        self._path = path
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise AlreadyRunning(
+                f"another producer runs as client {client!r} from this folder; stop it, or wait "
+                "until it has ended"
+            ) from None
+        self.says = parsed(self._file.read())
+
+    def note(self, says: Remembered) -> None:
+        """Write what is to be remembered."""
+        self.says = says
+        # numbers of one width, and studies in one order: a later text covers an earlier one
+        text = f"{says.ledger} {says.releases:020d}\n" + "".join(
+            f"{count:020d} {quote(study, safe='')}\n" for study, count in says.studies.items()
+        )
+        os.pwrite(self._file.fileno(), text.encode(), 0)
+
+    def forget(self) -> None:
+        """Remember nothing any more."""
+        self.says = Remembered()
+        os.ftruncate(self._file.fileno(), 0)
+
+    def remove(self) -> None:
+        """Remove the file, which is in place."""
+        self._path.unlink()
+
+    def in_place(self) -> bool:
+        """Whether the path still leads to the file that this process holds."""
+        return same(self._path, os.fstat(self._file.fileno()))
+
+    def close(self) -> None:
+        """Give up the lock."""
+        self._file.close()
+
+
+def same(path: Path, held: os.stat_result) -> bool:
+    """Whether a path leads to a file that is held open."""
+    try:
+        return os.path.samestat(path.stat(), held)
+    except OSError:
+        return False
+
+
+def parsed(content: bytes) -> Remembered:
+    """Return what a lock file says, as far as it can be read."""
+    first, *rest = (content.decode(errors="replace") or "\n").splitlines()
+    ledger, count = [*first.split(), "", ""][:2]
+    studies = {}
+    for line in rest:
+        number, _, study = line.partition(" ")
+        if number.isdecimal() and study:
+            studies[unquote(study)] = int(number)
+    return Remembered(ledger, int(count) if count.isdecimal() else 0, studies)
+
 
 SCHEMA = 8
 

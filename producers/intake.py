@@ -1,4 +1,10 @@
-"""Slots of a source to rows, in a time that does not tell whether their records could be used.
+"""Histories: the time of a window is what its records say, and not when they were read.
+
+A column holds the time of each record. A release carries the latest time of the records up to the
+end of its window, rounded down to a second, so that it is never earlier than the one before it. It
+is public, as the time at which a window closes always is; the other columns have no part in it.
+
+Slots of a source to rows, in a time that does not tell whether their records could be used.
 
 Everybody sees when releases come. While a file is read at full speed, the gaps between them are the
 time that their records took.
@@ -6,12 +12,119 @@ time that their records took.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
-from pipeline.errors import RecordError
+from infra.topics import TimeRules, time_rules
+from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.messages.envelope import rfc3339
+from pipeline.messages.topics import AHEAD_MS, Topics
 from pipeline.records.encoder import Block, Encoder
-from pipeline.records.values import Record
+from pipeline.records.values import Record, time_of
+from pipeline.settings import Settings
+from pipeline.study.model import Study
 from producers.sources import Slot
+
+
+class EventTimes:
+    """The times of the windows of one client.
+
+    study, column: The study, and the column that holds the time of each record.
+    latest: Time of the newest release so far, in milliseconds since 1970; None before the first.
+    rules: What the releases topic does with times.
+    clock: Seconds since 1970.
+
+    closed: Time of the window that was closed last, in milliseconds; None before the first.
+
+    Raises ConfigError if the column is one that the study protects, or the topic keeps no times of
+    clients.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        column: str,
+        latest: int | None,
+        rules: TimeRules,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if column == study.data.response.name or column in study.data.features:
+            raise ConfigError(
+                f"--event-time: {column!r} is a column of the study: the time of a release is "
+                "public, so that it would leave without noise; name another column"
+            )
+        if rules.appended:
+            raise ConfigError(
+                "--event-time: the releases topic has message.timestamp.type = LogAppendTime and "
+                "keeps no times of clients; the operator must set it to CreateTime"
+            )
+        self.column, self._latest, self.closed = column, latest, latest
+        self._keeps, self._clock = rules.keeps_ms, clock
+
+    @property
+    def newest(self) -> float:
+        """Time of the newest record so far, in seconds since 1970; 0 before the first."""
+        return (self._latest or 0) / 1000
+
+    def note(self, record: Record) -> None:
+        """Take the time of the next record of the open window.
+
+        RecordError if it has none, or one of the future, which Kafka would refuse.
+        """
+        found = self.time_of(record)
+        self._latest = max(self._latest or 0, found - found % 1000)
+
+    def time_of(self, record: Record) -> int:
+        """Return the time of a record in milliseconds, without taking it; RecordError as `note`."""
+        found = time_of(record.get(self.column), self.column)
+        if found > self._clock() * 1000 + AHEAD_MS:
+            raise RecordError(f"column {self.column!r} holds a time of the future")
+        return found
+
+    def at_close(self) -> int:
+        """Return the time of the window that closes now, in milliseconds, a whole second.
+
+        Raises DataError if no record has had a time yet; ConfigError if Kafka would remove the
+        release at once.
+        """
+        if self._latest is None:
+            raise DataError(
+                f"no record of the first window has a time in column {self.column!r}: the data "
+                "owner must correct it (RFC 3339 with a zone, or seconds or milliseconds since "
+                "1970), or name another column with --event-time"
+            )
+        if self._keeps is not None and self._latest < self._clock() * 1000 - self._keeps:
+            raise ConfigError(
+                f"--event-time: this window is of {rfc3339(self._latest / 1000)}, and the releases "
+                f"topic removes what is older than {self._keeps / 86_400_000:g} days, at once and "
+                'perhaps before it is folded: the operator must set stream.retention = "forever" '
+                "and, as the topic is there already, give the study a new name, or set its "
+                "retention.ms = -1 with Kafka's kafka-configs.sh; nothing of this window was spent"
+            )
+        self.closed = self._latest
+        return self._latest
+
+
+def event_times_of(
+    study: Study, settings: Settings, column: str | None, latest: int | None
+) -> EventTimes | None:
+    """Return the times of the records as the releases topic keeps them; None without a column.
+
+    Raises as `EventTimes`; BrokerError if Kafka cannot be asked.
+    """
+    if column is None:
+        return None
+    return EventTimes(study, column, latest, time_rules(settings, Topics.of(study).releases.name))
+
+
+def check_column(column: str, columns: Sequence[str]) -> None:
+    """Refuse a source without the column that holds its times; DataError, naming it."""
+    if column not in columns:
+        raise DataError(
+            f"the source has no column {column!r} (--event-time); name the one that holds the "
+            "times of its records"
+        )
+
 
 #: Stands for the reason of a record that could be used.
 GOOD = ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from infra.admissions import read_roll
 from infra.keyring import former, pin, read_client
-from infra.roll import read_roll
 from pipeline.errors import ConfigError
 from pipeline.messages.admission import Entry, Retirement, Word, read_word
 from pipeline.release.form import HEADER

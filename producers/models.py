@@ -10,9 +10,9 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import asking, log_reader
+from infra.kafka import asking, log_reader
 from infra.preflight import Silence
-from infra.study_record import other_revision
+from infra.topics import other_revision
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.messages.admission import Known
 from pipeline.messages.model import Newest, read_model

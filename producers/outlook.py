@@ -10,9 +10,8 @@ from typing import Any
 from pipeline.privacy.accounting import Unit, total_epsilon
 from pipeline.privacy.events import Event
 from pipeline.release.task import Task
-from producers.charges import Rows, charges, protecting, spent
-from producers.client_id import clients_of, vault_path
-from producers.ledger import HAIR
+from producers.budget import HAIR, Rows, charges, protecting, spent
+from producers.database import clients_of, vault_path
 from producers.report import check_version, finite, reading, rows_of
 
 _STANDING = """
@@ -37,7 +36,7 @@ def costs(folder: Path, before: Sequence[str], task: Task) -> list[dict[str, Any
             known = [row for row in rows if row is not None]
             # one that has released nothing has not moved there yet
             if row := next((row for row in known if row[2]), next(iter(known), None)):
-                found.append({"client": client, **_cost(database, task, *row)})
+                found.append({"client": client, **_study_cost(database, task, *row)})
     return found
 
 
@@ -62,7 +61,7 @@ def forecast(rows: Rows, task: Task, source: str, unit: Unit) -> list[Event]:
     ]
 
 
-def _cost(
+def _study_cost(
     database: sqlite3.Connection, task: Task, study: str, source: str, releases: int, unsent: int,
     limit: float | None, delta: float, records: int, neighbours: str,
 ) -> dict[str, Any]:  # fmt: skip

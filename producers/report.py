@@ -18,12 +18,19 @@ from pipeline.privacy.events import Event, NonPrivate
 from pipeline.privacy.guarantee import loose_delta
 from pipeline.release.task import Task
 from pipeline.words import counted
-from producers.charges import Rows, as_known, charges, known, protecting, spent, spent_by
-from producers.database import check_schema
-from producers.heritage import account
-from producers.limits import worded
-from producers.memory import Remembered, parsed
-from producers.stored import absent
+from producers.budget import (
+    Rows,
+    as_known,
+    charges,
+    known,
+    protecting,
+    spent,
+    spent_by,
+    unit_in_words,
+)
+from producers.database import Remembered, check_schema, parsed
+from producers.prior_spend import account
+from producers.store import absent
 
 
 def report(path: Path) -> dict[str, dict[str, Any]]:
@@ -146,7 +153,7 @@ def _source(
     # a cost that protects anybody says against which change
     released_without_privacy = any(row["neighbours"] is None for row in [*studies, *elsewhere])
     return {
-        "protects": worded(unit),
+        "protects": unit_in_words(unit),
         "limit": None if epsilon is None else {"epsilon": epsilon, "delta": delta},
         "spent": None
         if released_without_privacy

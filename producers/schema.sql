@@ -1,5 +1,5 @@
 -- A client's database. One transaction of a release touches streams, spends, ledger and outbox.
--- tables_sum: of all rows of the others, see producers.whole.
+-- tables_sum: of all rows of the others, see producers.database.
 CREATE TABLE IF NOT EXISTS identity (
   only INTEGER PRIMARY KEY CHECK (only = 1),
   schema INTEGER NOT NULL,

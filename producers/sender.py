@@ -10,14 +10,14 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from infra.connection import close_producer, kafka_options, told
+from infra.kafka import close_producer, kafka_options, told
 from pipeline.errors import VeilstreamError
 from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
-from producers.client_store import ClientStore, Outgoing
 from producers.membership import Membership
+from producers.store import ClientStore, Outgoing
 
 #: How long Kafka may refuse a release before the client stops; the outbox keeps it.
 PATIENCE_SECONDS = 60

@@ -1,14 +1,24 @@
-"""The Redis connection from the one settings tree."""
+"""The Redis connection from the one settings tree.
+
+What Redis refuses, in words of ours: what passes, what is a setting, what is state.
+
+- 60: it is away, is loading, follows another, has no memory or no disk: starting again helps.
+- 10: a setting names the wrong server, or a user who may not: starting again does not help.
+- 40: what is stored under this study's keys is not its state.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import ssl
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import redis
+from redis import exceptions as faults
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, StaleSnapshot, StateError, StoreError, VeilstreamError
 from pipeline.settings import Settings
 
 
@@ -42,3 +52,106 @@ def redis_client(settings: Settings) -> redis.Redis:
             "unix://PATH"
         ) from error
     return client
+
+
+Answer = TypeVar("Answer")
+
+
+class WrongType(StateError):
+    """A key holds another type of value than this project keeps there."""
+
+
+class Known(NamedTuple):
+    """A fault, by its class or by a word of the answer (a script's come as words alone)."""
+
+    kind: type[Exception] | None
+    word: str | None
+    ours: type[VeilstreamError]
+    advice: str
+
+
+NOT_PERMITTED = (
+    "Redis does not permit this: the operator of Redis must allow VEILSTREAM_REDIS_USERNAME "
+    "the keys veil:*, and the commands of hashes, sets, transactions and scripts: `veilstream "
+    "study acls` prints them"
+)
+#: The first that fits counts.
+KNOWN = (
+    Known(faults.WatchError, None, StaleSnapshot,
+          "a worker of this study is running; stop it first"),
+    Known(None, "STALE ", StaleSnapshot,
+          "somebody else has moved this state on ({said}); this worker stops, and the next one "
+          "reads the state anew"),
+    Known(None, "WRONGTYPE ", WrongType,
+          "a key of this study in Redis holds another type of value"),
+    Known(faults.NoPermissionError, "NOPERM ", ConfigError, NOT_PERMITTED),
+    # of a script's commands, in the words of Redis 6 and 7
+    Known(None, "can't run this command", ConfigError, NOT_PERMITTED),
+    Known(None, "ACL failure in script", ConfigError, NOT_PERMITTED),
+    Known(None, "EXEC without MULTI", ConfigError, NOT_PERMITTED),
+    Known(faults.AuthenticationError, "NOAUTH ", ConfigError,
+          "Redis refuses the user or the password: see to VEILSTREAM_REDIS_USERNAME and "
+          "VEILSTREAM_REDIS_PASSWORD"),
+    Known(None, "DENIED ", ConfigError,
+          "Redis is in protected mode: its operator must give it a password, and "
+          "VEILSTREAM_REDIS_PASSWORD the same"),
+    Known(faults.MovedError, "MOVED ", ConfigError,
+          "VEILSTREAM_REDIS names one of several nodes: it must name a Redis that has all keys"),
+    Known(None, "DB index", ConfigError,
+          "Redis has no database of the number at the end of VEILSTREAM_REDIS"),
+    Known(None, "unknown command", ConfigError,
+          "the Redis of VEILSTREAM_REDIS lacks a command of hashes, sets, transactions or scripts"),
+    Known(faults.InvalidResponse, None, ConfigError,
+          "VEILSTREAM_REDIS names a server that does not answer as a Redis does"),
+    Known(ssl.SSLError, None, ConfigError,
+          "the TLS connection to Redis fails: VEILSTREAM_REDIS must begin with redis:// for a "
+          "server without TLS, and end with ?ssl_ca_certs=FILE for a certificate that this system "
+          "does not know"),
+    Known(faults.OutOfMemoryError, "OOM ", StoreError,
+          "Redis is at its maxmemory: its operator must give it more; nothing is lost"),
+    Known(None, "MISCONF ", StoreError,
+          "Redis cannot write to its disk: its operator must repair that; nothing is lost"),
+    Known(faults.ReadOnlyError, "READONLY ", StoreError,
+          "Redis follows another one: VEILSTREAM_REDIS must name the one that takes writes, unless "
+          "this one takes over just now"),
+    Known(faults.BusyLoadingError, "LOADING ", StoreError,
+          "Redis is still reading its data; start again in a while"),
+    Known(None, "max number of clients", StoreError,
+          "Redis has no connection left: its operator must raise maxclients"),
+)  # fmt: skip
+
+
+def ask(call: Callable[[], Answer]) -> Answer:
+    """Make a call, with Redis's faults turned into ours.
+
+    Raises StaleSnapshot if another worker was faster; WrongType if a key holds something else than
+    this project keeps there; ConfigError if a setting is wrong; StoreError if Redis is out of reach
+    or refuses.
+    """
+    try:
+        return call()
+    except redis.RedisError as error:
+        raise _told(error) from error
+
+
+def _told(error: redis.RedisError) -> VeilstreamError:
+    chain = _causes(error)
+    for kind, word, ours, advice in KNOWN:
+        if kind is not None and any(isinstance(cause, kind) for cause in chain):
+            return ours(advice)
+        if word is not None and word in str(error):
+            return ours(advice.format(said=error))
+    if isinstance(error, redis.ResponseError):
+        return StoreError(f"Redis refuses: {error}")
+    return StoreError(
+        f"Redis is out of reach ({type(error).__name__}): is `veilstream up` running, or "
+        "VEILSTREAM_REDIS right?"
+    )
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    found = []
+    while error is not None:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found

@@ -17,7 +17,7 @@ from pipeline.errors import StaleSnapshot, StateError
 from pipeline.release.task import Task
 from pipeline.stream.partition import HEAD, Damaged, Partition, Place, Summed, opened, stamped
 from state import keys, stored
-from state.faults import WrongType, ask
+from state.connection import WrongType, ask
 from state.stored import WATERMARK, number_of
 
 Answer = TypeVar("Answer")

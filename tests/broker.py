@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra.local.ports import HOST, free_port
+from infra.local.processes import HOST, free_port
 from tests.forks import FORKS
 from tests.stage import Process, until_it_answers
 

@@ -17,9 +17,10 @@ from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study_file.load import load_study
-from producers import client, run
-from producers.client_store import ClientStore, Outgoing
+from producers import client
+from producers import start as run
 from producers.sender import Sender
+from producers.store import ClientStore, Outgoing
 
 TARGET = 2
 

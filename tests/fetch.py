@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from infra.addresses import program_paths
-from infra.local.ports import free_port
+from infra.local.processes import free_port
 from infra.local.services import MEMORY, Kafka
 from pipeline.settings import Settings
 from tests import browser

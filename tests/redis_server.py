@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.local.ports import free_port
+from infra.local.processes import free_port
 from infra.local.services import Redis
 from pipeline.settings import Settings
 from tests.stage import until_it_answers

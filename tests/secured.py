@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from kafka.admin import KafkaAdminClient, ScramMechanism, UserScramCredentialUpsertion
 
-from infra.local.ports import HOST, free_port
-from infra.local.programs import ProgramPaths
+from infra.local.download import ProgramPaths
+from infra.local.processes import HOST, free_port
 from infra.local.services import MEMORY, Kafka
 from pipeline.settings import Settings
 from tests.stage import until_it_answers

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from agents.authority import state_key
+from agents.announcing import state_key
 from infra.keyring import study_path
 from infra.topics import ensure_topics
 from pipeline.messages.estimate import EstimateMessage, read_estimate
@@ -26,7 +26,7 @@ from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study
-from producers.client_id import vault_path
+from producers.database import vault_path
 from state import RedisStore
 from state.connection import redis_client
 from tests.databases import rows

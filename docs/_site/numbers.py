@@ -9,8 +9,7 @@ from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
-from agents.exposition import Exposition
-from agents.meters import Meters
+from agents.metrics import Exposition, Meters
 from infra import deploy
 from pipeline import errors as kinds
 from producers.metrics import ClientMetrics

@@ -13,8 +13,7 @@
     supervise   keep a runtime up: restart what dies
 """
 
-from infra.local.programs import ProgramPaths
-from infra.local.runtime import Addresses, LocalRuntime, ServiceStatus
-from infra.local.supervise import supervise
+from infra.local.download import ProgramPaths
+from infra.local.runtime import Addresses, LocalRuntime, ServiceStatus, supervise
 
 __all__ = ["Addresses", "LocalRuntime", "ProgramPaths", "ServiceStatus", "supervise"]

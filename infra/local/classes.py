@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra.local.state import hold
+from infra.local.runtime import hold
 
 
 def shared_classes(

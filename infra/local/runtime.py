@@ -1,22 +1,139 @@
-"""A real Kafka and a real Redis in one folder, as child processes, without Docker."""
+"""What the runtime remembers between commands: ports and processes, in ``runtime.json``.
+
+Keep a runtime up: start again what dies, and end both when told to.
+
+A real Kafka and a real Redis in one folder, as child processes, without Docker.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import math
+import os
 import signal
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from infra.local import processes
-from infra.local.logs import last_word, log_size, tail
-from infra.local.ports import free_port, require_free
-from infra.local.processes import is_alive
-from infra.local.programs import ProgramPaths
+from infra.local.download import ProgramPaths
+from infra.local.processes import (
+    Identity,
+    free_port,
+    is_alive,
+    last_word,
+    log_size,
+    require_free,
+    tail,
+)
 from infra.local.services import MEMORY, Kafka, Redis, Service
-from infra.local.state import Record, Records, hold, read_state, write_state
 from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
+
+
+class Record(msgspec.Struct):
+    """One service. Its port outlives its process, so that clients find it again.
+
+    port: Where it listens.
+    process: None when it was ended on purpose; one that died stays here until it is started again.
+    """
+
+    port: int
+    process: Identity | None = None
+
+
+Records = dict[str, Record]
+
+
+def read_state(folder: Path) -> Records:
+    """Read the records; none when there is no file yet.
+
+    Raises RuntimeSetupError: the file is not one that this project wrote.
+    """
+    path = folder / "runtime.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Records)
+    except FileNotFoundError:
+        return {}
+    except msgspec.DecodeError as error:
+        raise RuntimeSetupError(
+            f"{path} cannot be read ({error}): end the servers it was about and remove it"
+        ) from error
+
+
+def write_state(folder: Path, records: Records) -> None:
+    """Replace the file in one step."""
+    path = folder / "runtime.json"
+    aside = path.with_suffix(".new")
+    aside.write_bytes(msgspec.json.format(msgspec.json.encode(records)) + b"\n")
+    aside.replace(path)
+
+
+@contextmanager
+def hold(folder: Path, name: str, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock in the folder; the system lets go of it when the process ends, however it ends.
+
+    Raises AlreadyRunning: another process holds it, and ``wait`` is False.
+    """
+    # Never removed: a lock file that comes and goes can be held by two processes at once.
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise AlreadyRunning(f"another process holds {folder / name}") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+WATCH_SECONDS = 0.5
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+# A service that ran this long before it died starts again after the first pause.
+STEADY_SECONDS = 60.0
+
+
+def supervise(runtime: LocalRuntime, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Watch a runtime that is up until ``stop`` is set or somebody takes it down; then end both.
+
+    stop: Set by a signal handler or another thread.
+    say: Takes a line for the operator.
+
+    Raises AlreadyRunning: another process supervises this folder; it goes on, and both services
+    stay up.
+    """
+    with hold(runtime.folder, "supervisor.lock", wait=False):
+        try:
+            _watch(runtime, stop, say)
+        finally:
+            runtime.down()
+
+
+def _watch(runtime: LocalRuntime, stop: threading.Event, say: Callable[[str], None]) -> None:
+    pauses: dict[str, float] = {}
+    started: dict[str, float] = {}
+    while not stop.wait(WATCH_SECONDS):
+        if runtime.ended():
+            say("taken down by another process")
+            return
+        for name in runtime.dead():
+            steady = time.monotonic() - started.get(name, -math.inf) > STEADY_SECONDS
+            pause = FIRST_PAUSE if steady else min(2 * pauses[name], LONGEST_PAUSE)
+            say(f"{name} died; starting it again in {pause:g} s")
+            if stop.wait(pause):
+                return
+            pauses[name], started[name] = pause, time.monotonic()
+            try:
+                runtime.restart(name)
+            except RuntimeSetupError as error:
+                say(str(error))
+            else:
+                say(f"{name} runs again")
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import Protocol
 
 from infra.local.classes import shared_classes
-from infra.local.jars import VERSION, kafka_jars
-from infra.local.logs import last_word, log_size, private
-from infra.local.ports import HOST, free_port, kafka_answers, redis_answers
-from infra.local.processes import is_alive, spawn, stop
-from infra.local.programs import ProgramPaths, find_java
+from infra.local.download import VERSION, ProgramPaths, find_java, kafka_jars
+from infra.local.processes import (
+    HOST,
+    free_port,
+    is_alive,
+    kafka_answers,
+    last_word,
+    log_size,
+    private,
+    redis_answers,
+    spawn,
+    stop,
+)
 from pipeline.errors import RuntimeSetupError
 
 # docker-compose.yml gives the same settings to its containers; a test compares the two.

@@ -11,10 +11,10 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import asking, log_reader
-from infra.roll import read_roll
+from infra.admissions import read_roll
+from infra.kafka import asking, log_reader
+from infra.process import AGAIN, Waiting
 from infra.topics import are_there
-from infra.waiting import AGAIN, Waiting
 from pipeline.errors import BrokerError, ConfigError, NumericError, PayloadError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics

@@ -11,11 +11,10 @@ import click
 import msgspec
 
 from agents.history import History
-from agents.refold import history_of
+from agents.rebuild import history_of
 from infra.addresses import connected
-from infra.admissions import admit_new, announce_keys, tell
+from infra.admissions import Roll, admit_new, announce_keys, read_roll, tell
 from infra.keyring import client_path, enrolled, read_study, set_aside
-from infra.roll import Roll, read_roll
 from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys
@@ -35,7 +34,7 @@ from pipeline.settings import Settings
 from pipeline.stream.replay import Span
 from pipeline.study.model import Study
 from pipeline.words import listed
-from producers.client_id import check_id, shown, vault_path
+from producers.database import check_id, shown, vault_path
 
 
 @click.command()

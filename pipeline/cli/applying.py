@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from infra.addresses import connected
-from infra.admissions import admit_new, announce_keys
-from infra.roll import read_roll
-from infra.study_record import announce, known_revision, other_revision
-from infra.topics import ensure_topics, keep_for
+from infra.admissions import admit_new, announce_keys, read_roll
+from infra.topics import announce, ensure_topics, keep_for, known_revision, other_revision
 from pipeline.cli.context import say
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError
@@ -14,7 +12,7 @@ from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from producers.client_id import shown
+from producers.database import shown
 
 
 def applied(before: Task, after: Task, settings: Settings, *, is_new_study: bool) -> list[str]:

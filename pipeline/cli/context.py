@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from infra import saying
+from infra import process as saying
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.results import FitMessage

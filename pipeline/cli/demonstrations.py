@@ -24,7 +24,7 @@ from pipeline.release.form import identity
 from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 from producers.sources import STREAMED, heldout, open_source
-from producers.sources.flights import AIRLINES, FlightRows, flights
+from producers.sources.samples import AIRLINES, FlightRows, flights
 
 #: Among how many clients the records of the shuttle are dealt, in turn.
 CLIENTS = 8

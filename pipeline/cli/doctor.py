@@ -11,7 +11,7 @@ from typing import cast
 import click
 import numpy as np
 
-from agents.surroundings import Finding, findings, look
+from agents.preflight import Finding, findings, look
 from infra.addresses import connected
 from infra.rights import ROLES, Role
 from pipeline.api.planning import exact, least_epsilon
@@ -34,7 +34,7 @@ from pipeline.simulate.coverage import (
 from pipeline.simulate.verdict import Verdict, judge, limits
 from pipeline.study.reference import law_of
 from pipeline.study_file.load import load_study
-from producers.source_look import look_at_source
+from producers.source_check import look_at_source
 
 #: What a plan says that `study check` prints.
 ELSEWHERE = ("facts", "warnings", "remedies", "bias_remedies")

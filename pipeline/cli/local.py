@@ -11,9 +11,10 @@ from pathlib import Path
 import click
 
 from infra.addresses import program_paths
-from infra.local import LocalRuntime, supervise
-from infra.local.logs import follow as follow_log
-from infra.saying import say
+from infra.local import LocalRuntime
+from infra.local.processes import follow as follow_log
+from infra.local.runtime import supervise
+from infra.process import say
 from pipeline.settings import Settings
 
 FOLDER = click.option(

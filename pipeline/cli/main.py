@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from infra import saying
+from infra import process as saying
 from pipeline.errors import VeilstreamError
 from pipeline.settings import Settings
 

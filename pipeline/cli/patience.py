@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from infra.waiting import AGAIN, FIRST
+from infra.process import AGAIN, FIRST
 from pipeline.cli.context import say
 from pipeline.words import counted
 

@@ -14,11 +14,11 @@ from pipeline.errors import ConfigError, LocalStoreError
 from pipeline.messages.spend import read_spends, write_spends
 from pipeline.settings import Settings
 from pipeline.words import counted
-from producers.client_id import check_id, clients_of, known_vault, vault_path
-from producers.client_store import ClientStore
-from producers.heritage import check_file
+from producers.database import check_id, clients_of, known_vault, vault_path
+from producers.prior_spend import check_file
 from producers.report import account_of
 from producers.report import ledger as read_ledger
+from producers.store import ClientStore
 
 #: How a study pays, by whether each record enters one release.
 PAID = {

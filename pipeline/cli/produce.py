@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from infra.addresses import connected, is_local
-from infra.waiting import Waiting
+from infra.process import Waiting
 from pipeline.cli.admission import admit_here
 from pipeline.cli.context import AS_JSON, FORMAT, STUDY, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
@@ -21,10 +21,10 @@ from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.words import counted
 from producers.account import begun, closing, run_of, standing
+from producers.budget import Limit
 from producers.client import Progress
-from producers.client_id import shown, vault_path
-from producers.ledger import Limit
-from producers.run import Job, Report, run_client
+from producers.database import shown, vault_path
+from producers.start import Job, Report, run_client
 
 #: A line about how far a client is comes no sooner than this.
 LINE_SECONDS = 10.0

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from infra.waiting import AGAIN
+from infra.process import AGAIN
 from pipeline.api.numbers import interval, value
 from pipeline.api.table import line, table
 from pipeline.cli.context import say

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from agents.authority import authenticator, store_of
-from agents.refold import log_ends, refold
+from agents.announcing import authenticator, store_of
+from agents.rebuild import log_ends, refold
 from infra.admissions import announce_keys, retire, say_again, tell_again
-from infra.connection import read_partition
 from infra.dead_letters import Keeper
+from infra.kafka import read_partition
 from infra.keyring import read_study
 from infra.topics import ensure_topics, partitions_of
 from pipeline.cli.context import say
@@ -23,7 +23,7 @@ from pipeline.settings import Settings
 from pipeline.stream.merge import expansion_of, model_after, slots_seen, start_is_over
 from pipeline.stream.partition import Partition
 from pipeline.words import counted, listed
-from producers.client_id import shown
+from producers.database import shown
 from state import RedisStore
 
 CLOSED = (

@@ -10,12 +10,21 @@ from typing import Any
 
 import click
 
-from agents.checking import Checked, check
 from agents.history import Interrupted
-from agents.outputs import File, Output, Shown, TopicOf, is_regular
-from agents.replaying import Job, Outcome, run_replay
+from agents.replay import (
+    Checked,
+    File,
+    Job,
+    Outcome,
+    Output,
+    Shown,
+    TopicOf,
+    check,
+    is_regular,
+    run_replay,
+)
 from infra.addresses import connected
-from infra.waiting import Stopping
+from infra.process import Stopping
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, FILE, STUDY, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError

@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from infra.saying import say
+from infra.process import say
 from pipeline.api.records import Records
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put
 from pipeline.errors import ConfigError

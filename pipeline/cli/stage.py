@@ -21,10 +21,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from agents.authority import store_of
-from infra.local.logs import private
-from infra.local.ports import HOST, free_port
-from infra.waiting import Waiting
+from agents.announcing import store_of
+from infra.local.processes import HOST, free_port, private
+from infra.process import Waiting
 from pipeline.api.feed import Feed
 from pipeline.api.numbers import value
 from pipeline.api.table import line, privacy_line, table

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import click
 
-from agents.authority import store_of
+from agents.announcing import store_of
 from agents.history import Interrupted
-from agents.log_extent import check_end
-from agents.refold import log_ends, refold
-from agents.shadow import Shadow
+from agents.log_watch import check_end
+from agents.rebuild import Shadow, log_ends, refold
 from infra.addresses import connected
 from infra.dead_letters import Keeper
-from infra.study_record import check_running
-from infra.waiting import Stopping
+from infra.process import Stopping
+from infra.topics import check_running
 from pipeline.cli.context import (
     ACCEPT_LOSS,
     AS_JSON,

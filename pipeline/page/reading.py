@@ -12,8 +12,8 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import asking, log_reader, read_all
-from infra.roll import read_roll
+from infra.admissions import read_roll
+from infra.kafka import asking, log_reader, read_all
 from pipeline.api.feed import Feed
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.messages import spend as spends

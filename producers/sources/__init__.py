@@ -28,15 +28,11 @@ from typing import BinaryIO, Protocol, cast
 
 from pipeline.errors import DataError
 from pipeline.settings import Settings
-from producers.sources.arrow_places import is_arrow
+from producers.sources.arrow import is_arrow
 from producers.sources.base import Known, Opening, Slot, Source
-from producers.sources.csv_file import CsvFile
-from producers.sources.flights import FlightRows
-from producers.sources.jsonl_file import JsonLinesFile
-from producers.sources.pipe import Pipe, open_input
-from producers.sources.shuttle import STREAMED, ShuttleRows, heldout, shared
-from producers.sources.spool import Spool
-from producers.sources.tape import RECORD_LIMIT, Tape
+from producers.sources.samples import STREAMED, FlightRows, ShuttleRows, heldout, shared
+from producers.sources.stdin import Pipe, Spool, open_input
+from producers.sources.text import RECORD_LIMIT, CsvFile, JsonLinesFile, Tape
 
 __all__ = [
     "RECORD_LIMIT",

@@ -11,8 +11,8 @@ from pipeline.errors import DataError
 from pipeline.records.encoder import Batch
 from pipeline.records.features import there
 from producers.sources import open_once
+from producers.sources.arrow import parquet_batches
 from producers.sources.base import Slot
-from producers.sources.parquet_file import parquet_batches
 
 #: Records in one batch of a Parquet file, and of a file that is read record by record.
 PARQUET_RECORDS, TEXT_RECORDS = 65_536, 8_192

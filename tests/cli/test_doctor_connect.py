@@ -23,11 +23,11 @@ from kafka.admin import (
     ResourceType,
 )
 
-from agents.surroundings import Finding, findings, look
-from infra.local.ports import free_port
+from agents.preflight import Finding, findings, look
+from infra.local.processes import free_port
 from infra.topics import administrator
 from pipeline.settings import Settings
-from producers.source_look import look_at_source
+from producers.source_check import look_at_source
 from tests.secured import Secured, secured_kafka
 from tests.stage import Stage, study_text, write_csv
 
@@ -122,7 +122,7 @@ def test_redis_out_of_reach(stage: Stage) -> None:
 
 def test_a_clock_an_hour_off(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     true = time.time
-    monkeypatch.setattr("agents.surroundings.time.time", lambda: true() + 3600)
+    monkeypatch.setattr("agents.preflight.time.time", lambda: true() + 3600)
     fault = looked(stage)["clock"].fault
     assert fault is not None
     assert "clock is 3600 s ahead of that of Redis" in str(fault)

@@ -5,7 +5,7 @@ import logging
 import subprocess
 import sys
 
-from infra import saying
+from infra import process as saying
 from tests.stage import Stage, study_text, write_csv
 
 
@@ -64,7 +64,7 @@ def test_libraries_log_as_json_too(capsys, monkeypatch):
 #: What Faust does with the configuration, which closes every handler that there was.
 CONFIGURED = """
 import logging.config
-from infra import saying
+from infra import process as saying
 saying.use("json")
 logging.config.dictConfig(saying.logging_config())
 logging.getLogger("faust").warning("one")

@@ -17,7 +17,7 @@ from pipeline.stream.in_process import OfflineRun, run_rows
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import load_study, parse_study
-from producers.sources.flights import AIRLINES
+from producers.sources.samples import AIRLINES
 
 FILE = Path(str(files("pipeline.study") / "examples" / "flights.toml"))
 #: Records: sixteen clients with one window each on the way, and the next sixteen.

@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 
 from infra.local import LocalRuntime
-from infra.local.ports import HOST
+from infra.local.processes import HOST
 from tests.broker import PASSWORD, broker
 from tests.docs.snippets import ROOT, snippets_of
 from tests.postgres import postgres as running

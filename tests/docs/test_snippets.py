@@ -26,7 +26,7 @@ import click
 import pytest
 
 from infra.local import LocalRuntime
-from infra.local.ports import free_port
+from infra.local.processes import free_port
 from pipeline.api.check import check_study
 from pipeline.cli.main import cli
 from pipeline.study_file.edit import TEMPLATE

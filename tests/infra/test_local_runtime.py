@@ -23,12 +23,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 from redis import Redis
 
-from infra.local import LocalRuntime, ProgramPaths, supervise
-from infra.local.jars import RELEASE, check_jars, kafka_jars, listed_sums
-from infra.local.logs import last_word
-from infra.local.processes import Identity, is_alive, send
-from infra.local.programs import find_java
-from infra.local.state import read_state
+from infra.local import LocalRuntime, ProgramPaths
+from infra.local.download import RELEASE, check_jars, find_java, kafka_jars, listed_sums
+from infra.local.processes import Identity, is_alive, last_word, send
+from infra.local.runtime import read_state, supervise
 from pipeline.cli.local import down, logs, status
 from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
 from tests.stage import PATIENCE, read_topic

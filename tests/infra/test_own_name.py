@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from agents.health import Health
-from agents.meters import Meters
-from infra.local.ports import free_port
-from infra.requests import ELSEWHERE
-from producers.client_store import ClientStore
+from agents.metrics import Health, Meters
+from infra.local.processes import free_port
+from infra.process import ELSEWHERE
 from producers.metrics import serving
+from producers.store import ClientStore
 from tests.builders import task_of
 
 OWN = ("127.0.0.1", "localhost", "[::1]", "127.0.0.2")

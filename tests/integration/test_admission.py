@@ -14,9 +14,9 @@ import pytest
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from agents.refold import refold
+from agents.rebuild import refold
+from infra.admissions import Roll
 from infra.local import LocalRuntime
-from infra.roll import Roll
 from pipeline.messages.admission import Admission, write_signed
 from pipeline.messages.model import write_model
 from pipeline.messages.topics import partition_of
@@ -25,7 +25,7 @@ from pipeline.release.form import CHAIN
 from pipeline.release.model import VERSION_LIMIT, Model
 from pipeline.stream.release import release_of
 from pipeline.trust.crypto import Pair, signed
-from producers.counted import OLDER_KEY
+from producers.audit import OLDER_KEY
 from producers.membership import Membership
 from state.keys import model as model_key
 from tests.stage import Stage, lent, send, study_text, until, write_csv

@@ -32,7 +32,7 @@ from pipeline.records.encoder import Encoder, stack
 from pipeline.release.form import HEADER, identity
 from pipeline.release.model import start_model
 from pipeline.release.task import Task
-from producers.known_sources import NAME
+from producers.source_registry import NAME
 from tests import canaries, outputs, trial
 from tests.canaries import BEYOND, HEAT, LABEL, LOAD, TEXT, Form, counts_found, found, text
 from tests.stage import OPEN, Stage, study_text

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from infra import admissions
-from infra.study_record import announce, known_revision
-from infra.topics import administrator, configuration
+from infra.topics import administrator, announce, configuration, known_revision
 from pipeline.methods import task_of
 from pipeline.study_file.load import load_study, parse_study
-from producers.client_id import vault_path
-from producers.client_store import ClientStore, Outgoing, Tally
+from producers.database import vault_path
+from producers.store import ClientStore, Outgoing, Tally
 from tests.stage import Stage, lent, lines, study_text, write_csv
 from tests.trusted import TRUST
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from infra.roll import read_roll
-from infra.study_record import announce
+from infra.admissions import read_roll
+from infra.topics import announce
 from pipeline.api.feed import Feed
 from pipeline.errors import ConfigError
 from pipeline.methods import task_of
 from pipeline.page.content import Watched
 from pipeline.page.reading import Reading
 from pipeline.study_file.load import parse_study
-from producers.run import Job, run_client
+from producers.start import Job, run_client
 from tests.stage import PATIENCE, Stage, send, study_text, write_csv
 from tests.trusted import TRUST
 

@@ -28,8 +28,8 @@ from kafka.admin import (
 from agents.history import History
 from agents.link import Link
 from infra import preflight
-from infra.connection import log_reader
-from infra.local.ports import HOST, free_port
+from infra.kafka import log_reader
+from infra.local.processes import HOST, free_port
 from infra.topics import check_broker, check_partitions, ensure_topics
 from pipeline.api.feed import Feed
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
@@ -38,9 +38,9 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
-from producers.client_store import ClientStore, Outgoing, Tally
 from producers.models import ModelFeed
 from producers.sender import Sender
+from producers.store import ClientStore, Outgoing, Tally
 from state import RedisStore
 from state.connection import redis_client
 from tests.builders import study_text

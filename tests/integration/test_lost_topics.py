@@ -12,7 +12,7 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from agents.publishing import LOOK_SECONDS
-from agents.refold import refold
+from agents.rebuild import refold
 from infra.dead_letters import read_letters
 from pipeline.messages.topics import Topic
 from state import keys

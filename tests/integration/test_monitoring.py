@@ -4,7 +4,7 @@ import json
 import re
 
 from infra.deploy import alerts, dashboard
-from infra.local.ports import free_port
+from infra.local.processes import free_port
 from tests.page.serving import asked
 from tests.stage import Stage, send, study_text, until, write_csv
 

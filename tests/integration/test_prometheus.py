@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.deploy import alerts, dashboard
-from infra.local.ports import free_port
+from infra.local.processes import free_port
 from tests.page.serving import asked
 from tests.prometheus import Prometheus, scraping
 from tests.stage import Stage, lines, send, study_text, until, write_csv

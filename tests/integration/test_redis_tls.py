@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.local.ports import HOST
+from infra.local.processes import HOST
 from pipeline.errors import ConfigError, StoreError
 from pipeline.methods import task_of
 from pipeline.settings import Settings

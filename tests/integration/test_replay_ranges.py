@@ -20,7 +20,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from agents import history
-from agents.outputs import File
+from agents.replay import File
 from pipeline.cli.main import cli
 from pipeline.errors import (
     BrokerError,

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from agents.shadow import Shadow
-from infra.local.ports import free_port
+from agents.rebuild import Shadow
+from infra.local.processes import free_port
 from pipeline.cli.admission import admit_here
 from state import RedisStore, keys
 from tests.stage import PATIENCE, Stage, lent, study_text, until, write_csv

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from infra.study_record import announce, known_revision
+from infra.topics import announce, known_revision
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError
 from pipeline.messages.admission import StudyMessage
@@ -17,8 +17,8 @@ from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers.client import Progress
-from producers.client_id import vault_path
-from producers.run import Job, run_client
+from producers.database import vault_path
+from producers.start import Job, run_client
 from tests.stage import Stage, lent, lines, send, study_text, write_csv
 
 

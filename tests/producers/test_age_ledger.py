@@ -12,10 +12,10 @@ from pipeline.privacy.accounting import total_epsilon
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers.account import begun, closing, run_of, standing
-from producers.client_store import ClientStore, Outgoing, Tally
-from producers.ledger import Limit
+from producers.budget import Limit
 from producers.metrics import ClientMetrics
 from producers.report import account_of, ledger
+from producers.store import ClientStore, Outgoing, Tally
 from tests import ages
 from tests.stage import study_text
 from tests.toy_mean import MeanTask

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, DataError
-from producers.admission import looks_of
+from producers.source_registry import looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
 from tests.compliance.sources import CHECKS, Case, drain
 

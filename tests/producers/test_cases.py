@@ -30,13 +30,11 @@ from pipeline.records.values import misspelt, number_of, time_of
 from pipeline.release.quality import worded
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
-from producers.admission import looks_of
-from producers.client_store import ClientStore
-from producers.heads import Head
 from producers.intake import GOOD, encoded
-from producers.source_look import look_at_source
-from producers.source_test import Held, passed
+from producers.source_check import Held, look_at_source, passed
+from producers.source_registry import Head, looks_of
 from producers.sources import open_source
+from producers.store import ClientStore
 
 STUDY = """
 [study]

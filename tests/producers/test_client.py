@@ -19,7 +19,7 @@ from pipeline.release.model import VERSION_LIMIT, Model, round_model
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers.client import GROUP, PART
-from producers.client_id import vault_path
+from producers.database import vault_path
 from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, write_csv
 
 Build = Callable[..., Stage]

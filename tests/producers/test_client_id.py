@@ -11,8 +11,8 @@ from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study.client_ids import is_plain
 from pipeline.study_file.load import parse_study
-from producers.client_id import check_id, shown, vault_path
-from producers.run import Job, run_client
+from producers.database import check_id, shown, vault_path
+from producers.start import Job, run_client
 from tests.stage import study_text
 
 

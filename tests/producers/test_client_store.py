@@ -15,7 +15,7 @@ from pipeline.messages.release import header_of
 from pipeline.methods import task_of as make_task
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
-from producers.client_store import ClientStore, Outgoing, Stream, Tally
+from producers.store import ClientStore, Outgoing, Stream, Tally
 from tests.databases import rows
 from tests.stage import Stage, lent, study_text, write_csv
 

@@ -13,8 +13,8 @@ from pipeline.privacy.events import Renyi, compose, parts
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers import report
-from producers.client_store import ClientStore
-from producers.ledger import Limit
+from producers.budget import Limit
+from producers.store import ClientStore
 from tests.producers.test_ledger import SOURCE, refused, start
 from tests.sites import study_text
 

@@ -11,8 +11,8 @@ from pipeline.messages.admission import Entry
 from pipeline.methods import task_of
 from pipeline.release.form import identity
 from pipeline.study_file.load import parse_study
-from producers import counted
-from producers.counted import TOO_MUCH, Counted
+from producers import audit as counted
+from producers.audit import TOO_MUCH, Counted
 from tests.stage import study_text
 from tests.trusted import TRUST, World
 

@@ -13,9 +13,9 @@ import pytest
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
 from pipeline.methods import task_of
 from pipeline.study_file.load import parse_study
-from producers.client_store import ClientStore, Outgoing, Tally
 from producers.database import SCHEMA, Database
 from producers.report import account_of, ledger, report
+from producers.store import ClientStore, Outgoing, Tally
 from tests.databases import rows, sqlite_file
 from tests.stage import study_text
 

@@ -15,10 +15,10 @@ from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import header_of
 from producers.client import Client
-from producers.client_store import ClientStore
-from producers.event_time import EventTimes
+from producers.intake import EventTimes
 from producers.models import ModelFeed
 from producers.sources import open_source
+from producers.store import ClientStore
 from tests.builders import task_of
 from tests.databases import sqlite_file
 from tests.stage import OPEN, Stage, lines, study_text

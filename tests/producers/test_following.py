@@ -21,11 +21,11 @@ from pipeline.privacy.events import compose
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers import report
+from producers.budget import Limit
 from producers.client import Progress
-from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally
-from producers.ledger import Limit
 from producers.outlook import forecast
-from producers.run import Job, run_client
+from producers.start import Job, run_client
+from producers.store import NO_LIMIT, ClientStore, Outgoing, Tally
 from tests import ages
 from tests.stage import HEADER, PRIVATE, Stage, lines, send, study_text, write_csv
 from tests.trusted import TRUST

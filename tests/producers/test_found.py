@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from producers.reconcile import Found
+from producers.rollback import Found
 
 
 def header(ledger: str, seq: int) -> Any:

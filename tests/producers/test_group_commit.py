@@ -27,10 +27,10 @@ from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers import client as loop
+from producers.budget import Limit
 from producers.client import Client
-from producers.client_store import ClientStore
-from producers.ledger import Limit
 from producers.sources import Source, open_source
+from producers.store import ClientStore
 from tests.databases import sqlite_file
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv
 

@@ -27,11 +27,10 @@ from pipeline.privacy.accounting import event_of, mu_of_pure, total_epsilon, tot
 from pipeline.privacy.events import Gaussian, NonPrivate, Pure, compose
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
-from producers.client_id import vault_path
-from producers.client_store import ClientStore, Outgoing, Tally
-from producers.ledger import Limit
+from producers.budget import Limit
+from producers.database import Whole, vault_path
 from producers.report import account_of, ledger
-from producers.whole import Whole
+from producers.store import ClientStore, Outgoing, Tally
 from tests.databases import sqlite_file
 from tests.stage import study_text
 

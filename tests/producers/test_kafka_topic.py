@@ -16,11 +16,10 @@ from kafka.admin import NewTopic
 from infra.preflight import check_servers
 from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.settings import Settings
-from producers.passing import check_order
+from producers.rollback import check_order
 from producers.sources import kind_of, known_as, open_source
-from producers.sources.kafka_topic import KafkaTopic
-from producers.sources.tape import RECORD_LIMIT
-from producers.sources.topic_spec import topic_spec
+from producers.sources.kafka import KafkaTopic, topic_spec
+from producers.sources.text import RECORD_LIMIT
 from tests.compliance.sources import CANARY, CHECKS, Case, drain
 from tests.stage import OPEN, PATIENCE, Stage, send, study_text, until
 
@@ -132,7 +131,7 @@ def test_partitions_are_joined_by_time_whatever_the_broker_answers_first(topics:
 def test_a_partition_that_had_to_wait_for_a_short_one_is_read_to_its_end(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("producers.sources.kafka_topic._AHEAD", 500)
+    monkeypatch.setattr("producers.sources.kafka._AHEAD", 500)
     name = topics.make(partitions=2)
     producer = KafkaProducer(bootstrap_servers=topics.kafka)
     # more than one answer of Kafka hands out, and beside it a few of another partition

@@ -19,11 +19,10 @@ from pipeline.errors import ConfigError, DataError, LocalStoreError
 from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
 from pipeline.study_file.load import parse_study
-from producers.admission import Admission
-from producers.client_store import ClientStore, Outgoing, Tally
-from producers.known_sources import NAME, Entry, Looks, _refusal
+from producers.source_registry import NAME, Admission, Entry, Looks, _refusal
 from producers.sources import known_as, open_source, share_rows
-from producers.sources.shuttle import STREAMED
+from producers.sources.samples import STREAMED
+from producers.store import ClientStore, Outgoing, Tally
 from tests.databases import sqlite_file
 from tests.stage import HEADER, Stage, lent, lines, study_text, write_csv
 

@@ -15,11 +15,11 @@ from pipeline.methods import task_of
 from pipeline.release.quality import BLOCK, Trial
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
-from producers import later_test, source_test
-from producers.client_store import ClientStore
-from producers.later_test import LaterTest
-from producers.run import Job, run_client
-from producers.source_test import MOST_TESTS
+from producers import source_check as later_test
+from producers import source_check as source_test
+from producers.source_check import MOST_TESTS, LaterTest
+from producers.start import Job, run_client
+from producers.store import ClientStore
 from tests.builders import SeededStream
 from tests.stage import OPEN, Stage, lines, study_text
 

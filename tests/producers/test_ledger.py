@@ -18,8 +18,8 @@ from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers import report
-from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally
-from producers.ledger import Limit
+from producers.budget import Limit
+from producers.store import NO_LIMIT, ClientStore, Outgoing, Tally
 from tests.databases import rows, sqlite_file
 from tests.sgd import study_text as sgd_text
 from tests.stage import OPEN, study_text

@@ -28,7 +28,7 @@ from benchmarks.ledger_crashes import (
 )
 from pipeline.errors import LocalStoreError
 from pipeline.release.task import Task
-from producers.client_store import ClientStore, Outgoing, Tally
+from producers.store import ClientStore, Outgoing, Tally
 from tests.stage import until
 
 HERE = "tests.producers.test_ledger_crashes"

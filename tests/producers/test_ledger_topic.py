@@ -22,9 +22,9 @@ from pipeline.messages.spend import (
     write_spends,
 )
 from pipeline.privacy.events import Gaussian, encode
-from producers.client_store import ClientStore
-from producers.ledger_topic import LedgerTopic
+from producers.prior_spend import LedgerTopic
 from producers.report import ledger
+from producers.store import ClientStore
 from tests.producers.test_heritage import release, task_of
 from tests.stage import PRIVATE, Stage, read_topic, send, study_text, write_csv
 

@@ -13,15 +13,13 @@ from typing import Any
 
 import pytest
 
-from infra.local.ports import HOST
+from infra.local.processes import HOST
 from pipeline.errors import ConfigError, DataError, LocalStoreError
 from pipeline.settings import Settings
 from producers.sources import kind_of, known_as, open_source
 from producers.sources.base import Slot
-from producers.sources.inbox import FORGET, Inbox, Push
-from producers.sources.listening import BODY
-from producers.sources.pushed import Pushed
-from producers.sources.tape import RECORD_LIMIT
+from producers.sources.push import BODY, FORGET, Inbox, Push, Pushed
+from producers.sources.text import RECORD_LIMIT
 from tests.compliance.sources import CANARY, CHECKS, Case
 from tests.secured import Authority
 
@@ -318,7 +316,7 @@ def test_a_packets_number_is_of_the_last_message_alone(tmp_path: Path) -> None:
 
 
 def test_a_full_inbox_asks_senders_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("producers.sources.inbox.ROOM", 8)
+    monkeypatch.setattr("producers.sources.push.ROOM", 8)
     source = listening(tmp_path)
     assert post(port_of(source), b'{"x": 1}')[0] == 200
     assert post(port_of(source), b'{"x": 2}', "b")[0] == 503

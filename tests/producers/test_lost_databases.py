@@ -12,11 +12,11 @@ from pipeline.errors import BudgetExceeded, DataError, LocalStoreError
 from pipeline.methods import task_of as make_task
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
-from producers.client_store import ClientStore, Outgoing, Tally
-from producers.ledger import Limit
-from producers.memory import Remembered, parsed
+from producers.budget import Limit
+from producers.database import Remembered, parsed
 from producers.report import ledger
 from producers.sources import open_source
+from producers.store import ClientStore, Outgoing, Tally
 from tests.databases import sqlite_file
 from tests.stage import HEADER, Stage, lent, lines, study_text, write_csv
 

@@ -9,8 +9,8 @@ import pytest
 
 from pipeline.errors import BudgetExceeded, LocalStoreError
 from pipeline.release.task import Task
-from producers.client_store import ClientStore, Outgoing, Tally
-from producers.ledger import Limit
+from producers.budget import Limit
+from producers.store import ClientStore, Outgoing, Tally
 from tests.databases import sqlite_file
 from tests.producers.test_release_scope import SOURCE, task_of
 from tests.toy_mean import MeanTask

@@ -12,14 +12,13 @@ from typing import Any
 import paho.mqtt.client as mqtt
 import pytest
 
-from infra.local.ports import HOST, free_port
+from infra.local.processes import HOST, free_port
 from pipeline.errors import ConfigError, DataError
 from pipeline.settings import Settings
 from producers.sources import Slot, kind_of, known_as, open_source
-from producers.sources.mqtt_spec import mqtt_spec
-from producers.sources.mqtt_topic import Subscription
-from producers.sources.pushed import Pushed
-from producers.sources.tape import RECORD_LIMIT
+from producers.sources.mqtt import Subscription, mqtt_spec
+from producers.sources.push import Pushed
+from producers.sources.text import RECORD_LIMIT
 from tests.broker import KINDS, MOSQUITTO, PASSWORD, USER, broker
 from tests.compliance.sources import CANARY, CHECKS, Case
 from tests.producers.test_listening import Until
@@ -180,8 +179,8 @@ def test_a_poisoned_message_is_one_empty_slot(running: Broker, tmp_path: Path) -
 def test_a_full_inbox_holds_the_broker_back(
     running: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("producers.sources.inbox.ROOM", 20)
-    monkeypatch.setattr("producers.sources.mqtt_topic.GROUP", 2)
+    monkeypatch.setattr("producers.sources.push.ROOM", 20)
+    monkeypatch.setattr("producers.sources.mqtt.GROUP", 2)
     source = running.source(tmp_path)
     running.publish(*told(*range(30)))
     found = source.read(99, 1.0)

@@ -29,10 +29,9 @@ from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers import client as loop
 from producers.client import Client
-from producers.client_store import ClientStore
-from producers.passing import owe
-from producers.reconcile import Lost
+from producers.rollback import Lost, owe
 from producers.sources import open_source
+from producers.store import ClientStore
 from tests.databases import sqlite_file
 from tests.stage import OPEN, study_text, write_csv
 

@@ -20,11 +20,11 @@ from pipeline.release.model import Model, start_model
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers import report
+from producers.budget import Limit
 from producers.client import Client
-from producers.client_store import ClientStore, Outgoing, Tally
-from producers.heritage import account
-from producers.ledger import Limit
+from producers.prior_spend import account
 from producers.sources import open_source
+from producers.store import ClientStore, Outgoing, Tally
 from tests.databases import rows, sqlite_file
 from tests.stage import study_text, write_csv
 from tests.toy_mean import MeanTask

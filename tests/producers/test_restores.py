@@ -14,10 +14,10 @@ from kafka.admin import KafkaAdminClient
 
 from pipeline.errors import VeilstreamError
 from pipeline.messages.release import header_of, read
-from producers import reconcile
-from producers.client_store import ClientStore, Stream
+from producers import rollback as reconcile
 from producers.report import report
-from producers.run import Job, run_client
+from producers.start import Job, run_client
+from producers.store import ClientStore, Stream
 from tests.databases import sqlite_file
 from tests.stage import OPEN, PRIVATE, Stage, lines, send, study_text, until
 from tests.wire import edited

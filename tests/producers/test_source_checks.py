@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from producers.sources import open_source
-from producers.sources.base import Slot
-from producers.sources.counted import CountedRows
+from producers.sources.base import CountedRows, Slot
 from tests.compliance.sources import CANARY, CHECKS, Case
 
 CSV = f'x,y\n1,2\n"{CANARY}",2,3\n3,"a\nb"\n{CANARY}\n5,\xe9\n6,7\n"{CANARY}" ,1\n8,9'

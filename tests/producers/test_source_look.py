@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.surroundings import look
+from agents.preflight import look
 from pipeline.errors import DataError
 from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
-from producers.source_look import look_at_source
+from producers.source_check import look_at_source
 from tests.stage import HEADER, lines, study_text, write_csv
 
 TASK = task_of(parse_study(study_text()))

@@ -13,12 +13,12 @@ from pipeline.errors import DataError
 from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
-from producers import source_test
+from producers import source_check as source_test
 from producers.client import Progress
-from producers.client_store import ClientStore
-from producers.run import Job, run_client
-from producers.source_test import MOST_TESTS, Held, passed, stamp_of
+from producers.source_check import MOST_TESTS, Held, passed, stamp_of
 from producers.sources import Source, open_source
+from producers.start import Job, run_client
+from producers.store import ClientStore
 from tests.builders import SeededStream
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
 

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import DataError, StateError, VeilstreamError
 from producers.sources import RECORD_LIMIT, STREAMED, heldout, open_source
-from producers.sources.jsonl_file import json_object
-from producers.sources.spool import FORGET, READ_AHEAD
+from producers.sources.stdin import FORGET, READ_AHEAD
+from producers.sources.text import json_object
 from tests.stage import until
 
 CANARY = "c4n4ry"

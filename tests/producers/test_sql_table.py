@@ -14,8 +14,7 @@ import pytest
 
 from benchmarks.killed_sources import duck_connection
 from pipeline.errors import ConfigError, DataError
-from producers.admission import looks_of
-from producers.known_sources import goes_on
+from producers.source_registry import goes_on, looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
 from tests.compliance.sources import CHECKS, Case, drain
 from tests.postgres import postgres
@@ -100,7 +99,7 @@ def test_rows_come_by_their_key_whatever_their_order(base: Base) -> None:
 
 
 def test_more_rows_than_one_query_reads(lite: Base, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("producers.sources.sql_table.FETCH", 4)
+    monkeypatch.setattr("producers.sources.sql.FETCH", 4)
     assert keys(drain(source(lite.make(*range(13))))) == list(range(13))
 
 

@@ -18,7 +18,8 @@ from unittest import mock
 
 import numpy as np
 
-from infra import keyring, roll
+from infra import admissions as roll
+from infra import keyring
 from pipeline.errors import PayloadError
 from pipeline.messages.admission import (
     KEYS,

@@ -8,8 +8,8 @@ from typing import Any
 from unittest import mock
 
 from agents.folding import Folding
-from producers.client_store import ClientStore
 from producers.sender import Sender
+from producers.store import ClientStore
 from tests.simulation.standins import Redis
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import log_reader
+from infra.kafka import log_reader
 from infra.topics import ensure_topics
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings

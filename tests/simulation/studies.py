@@ -11,7 +11,7 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
-from producers.client_store import ClientStore
+from producers.store import ClientStore
 from tests.simulation.believed import faults_among_liars
 from tests.simulation.byzantine import Byzantine
 from tests.simulation.checks import faults_of, outcome

@@ -28,15 +28,16 @@ from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from producers import client as loop
-from producers import models, reconcile, sender
+from producers import models, sender
+from producers import rollback as reconcile
 from producers.client import Client
-from producers.client_store import ClientStore
 from producers.database import Database
 from producers.membership import Membership
 from producers.models import ModelFeed
-from producers.reconcile import lost_releases
+from producers.rollback import lost_releases
 from producers.sender import Sender
 from producers.sources import open_source
+from producers.store import ClientStore
 from state import RedisStore
 from tests.simulation.clock import Calendar, Clock
 from tests.simulation.standins import Kafka, Reader

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from infra.admissions import Roll
 from infra.keyring import StudyPairs
-from infra.roll import Roll
 from pipeline.messages import authentic
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
 from pipeline.stream.fold import Reducer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.transport import MOST_WAITING, BatchConsumer
+from agents.app import MOST_WAITING, BatchConsumer
 
 
 def reads(waiting: int, *, flow_active: bool = True) -> int:

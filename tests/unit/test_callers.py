@@ -35,7 +35,7 @@ class Trees(UserDict[str, ast.Module]):
 
 TREES = Trees()
 RELEASING, PRIVATISE = "pipeline/stream/release.py", "pipeline/release/privatise.py"
-RELEASE, MAKING = "pipeline/messages/release.py", "producers/making.py"
+RELEASE, MAKING = "pipeline/messages/release.py", "producers/client.py"
 FORM = "pipeline/release/form.py"
 #: What sums a window up, by method, with its door: where `Task.query` ends.
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/client.py"
@@ -50,14 +50,14 @@ TASKS = {
 COPIES = "pipeline/methods/noisy_copies/client.py"
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.
 CHECKS = "pipeline/simulate/method_checks.py"
-VAULT, SENDER = "producers/client_store.py", "producers/sender.py"
-LEDGER_TOPIC = "producers/ledger_topic.py"
+VAULT, SENDER = "producers/store.py", "producers/sender.py"
+LEDGER_TOPIC = "producers/prior_spend.py"
 #: Sends words of the operator, which holds the study's key and sees no record.
 ADMISSIONS = "infra/admissions.py"
 #: Sends releases again that are in the topic of dead letters, as they came.
 AGAIN_AS_IT_CAME = "infra/dead_letters.py"
 #: Closes producers, and makes those of single records for the two that may ask it.
-CLOSING = "infra/connection.py"
+CLOSING = "infra/kafka.py"
 
 #: Function to the files that may import it, or reach for it in its module.
 USERS = {
@@ -86,7 +86,7 @@ USERS = {
     "_SEAL": set(),
     "KafkaProducer": {SENDER, CLOSING},
     "record_producer": {ADMISSIONS, AGAIN_AS_IT_CAME},
-    "write_one": {"infra/study_record.py", LEDGER_TOPIC},
+    "write_one": {"infra/topics.py", LEDGER_TOPIC},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
     "announce": {"agents/announcing.py", "pipeline/cli/topics.py", "pipeline/cli/applying.py"},
@@ -146,29 +146,29 @@ OUTWARD = {"socket", "ssl", "http", "urllib.request", "requests", "aiohttp", "ai
            "warnings", "traceback", "tempfile", "click", "rich"}  # fmt: skip
 #: Sources to which others connect, or that answer: what they say back is looked at below.
 ANSWERING = {
-    "producers/sources/listening.py": {"aiohttp", "aiohttp.web", "socket", "ssl"},
+    "producers/sources/push.py": {"aiohttp", "aiohttp.web", "socket", "ssl"},
     # a reader of bytes that have come, which opens no connection
-    "producers/sources/kafka_records.py": {
+    "producers/sources/kafka.py": {
         "aiokafka.errors",
         "aiokafka.errors.KafkaError",
         "aiokafka.record.default_records",
         "aiokafka.record.default_records.DefaultRecordBatch",
     },
-    "producers/sources/mqtt_topic.py": {"ssl"},
+    "producers/sources/mqtt.py": {"ssl"},
 }
 #: What client modules load by a name instead of an import, which would be seen otherwise.
 LOADED = {
     ("producers/sources/__init__.py", "f\"producers.sources.{name or 'arrow_files'}\""),
-    ("producers/sources/arrow_parts.py", "'pyarrow'"),
-    ("producers/sources/arrow_parts.py", "'pyarrow.parquet'"),
-    ("producers/sources/parquet_file.py", "'pyarrow.parquet'"),
-    ("producers/sources/arrow_places.py", "'fsspec.core'"),
-    ("producers/sources/sql_databases.py", "'adbc_driver_postgresql.dbapi'"),
-    ("producers/sources/sql_databases.py", "'duckdb'"),
-    ("producers/sources/sql_databases.py", "'pyarrow'"),
-    ("producers/sources/mqtt_topic.py", "'paho.mqtt.client'"),
-    ("producers/sources/mqtt_topic.py", "'paho.mqtt.packettypes'"),
-    ("producers/sources/mqtt_topic.py", "'paho.mqtt.properties'"),
+    ("producers/sources/arrow.py", "'pyarrow'"),
+    ("producers/sources/arrow.py", "'pyarrow.parquet'"),
+    ("producers/sources/arrow.py", "'pyarrow.parquet'"),
+    ("producers/sources/arrow.py", "'fsspec.core'"),
+    ("producers/sources/sql.py", "'adbc_driver_postgresql.dbapi'"),
+    ("producers/sources/sql.py", "'duckdb'"),
+    ("producers/sources/sql.py", "'pyarrow'"),
+    ("producers/sources/mqtt.py", "'paho.mqtt.client'"),
+    ("producers/sources/mqtt.py", "'paho.mqtt.packettypes'"),
+    ("producers/sources/mqtt.py", "'paho.mqtt.properties'"),
 }
 #: A worker's copy of a path, which was walked on noised gradients.
 COPIES = {"pipeline/methods/ldp_sgd/path.py": {"copy"}}
@@ -412,9 +412,8 @@ def test_what_sees_raw_data_has_no_other_way_out() -> None:
     kafka = {
         SENDER,
         "producers/models.py",
-        "producers/reconcile.py",
-        "producers/sources/kafka_records.py",
-        "producers/sources/kafka_topic.py",
+        "producers/rollback.py",
+        "producers/sources/kafka.py",
     }
     seen = [path for path in TREES if is_client_side(path)]
     assert len(seen) > 30
@@ -428,7 +427,7 @@ def test_what_sees_raw_data_has_no_other_way_out() -> None:
 
 
 def test_who_posts_records_is_told_fixed_words_and_two_counts() -> None:
-    tree = TREES["producers/sources/listening.py"]
+    tree = TREES["producers/sources/push.py"]
     answers = {ast.unparse(call.args[0]) for call in calls(tree, "json_response")}
     assert answers == {"{'error': reason}", "{'records': len(lines), 'new': new}"}
     told = calls(tree, "_answer")
@@ -438,7 +437,7 @@ def test_who_posts_records_is_told_fixed_words_and_two_counts() -> None:
 
 
 def test_a_subscription_acknowledges_and_publishes_nothing() -> None:
-    for path in ("producers/sources/mqtt_topic.py", "producers/sources/mqtt_spec.py"):
+    for path in ("producers/sources/mqtt.py", "producers/sources/mqtt.py"):
         assert not {"publish", "will_set", "enable_logger"} & attributes(TREES[path]), path
 
 

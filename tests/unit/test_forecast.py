@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from agents.pace import LOOK_BACK_SECONDS, Pace
+from agents.publishing import LOOK_BACK_SECONDS, Pace
 from pipeline.api.forecast import LOOK_BACK, STOPPED_SECONDS, Forecast
 from pipeline.api.table import line, state_of, table
 from pipeline.messages.estimate import EstimateMessage, ProgressMessage

@@ -10,9 +10,9 @@ from kafka.record import memory_records
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
-from agents import header_names as compiled
-from infra.header_names import read_any_name
-from producers.sources.kafka_records import _parsed
+from agents import link as compiled
+from infra.kafka import read_any_name
+from producers.sources.kafka import _parsed
 
 
 class Name(str):

@@ -8,8 +8,8 @@ import aiokafka
 import pytest
 
 from agents.link import _started
-from agents.log_extent import check_end, check_log
-from infra.local.ports import free_port
+from agents.log_watch import check_end, check_log
+from infra.local.processes import free_port
 from pipeline.errors import OffsetGap, StateError
 
 

@@ -16,7 +16,7 @@ from pipeline.release.task import Task
 from pipeline.stream.fold import OFFLINE, Reducer
 from pipeline.stream.partition import Partition, differences
 from pipeline.study_file.load import parse_study
-from producers.counted import TOO_MANY, Counted
+from producers.audit import TOO_MANY, Counted
 from tests.builders import LogEntry, folded, relogged, sample_log, study_text
 
 RELEASES, OF = 3, 12

@@ -39,7 +39,7 @@ from pipeline.release import privatise, query
 from pipeline.release.model import start_model
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
-from producers import client_store
+from producers import store as client_store
 from tests import sgd
 from tests.stage import OPEN, lines, study_text
 

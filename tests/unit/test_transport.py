@@ -15,8 +15,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.util import commit_structure_validate
 from faust.types.tuples import TP
 
-from agents import transport
-from agents.transport import BatchConsumer, BatchThread, PlainRecords
+from agents import app as transport
+from agents.app import BatchConsumer, BatchThread, PlainRecords
 
 
 class Places:

@@ -7,7 +7,7 @@ import time
 import pytest
 from rich.console import Console
 
-from infra.waiting import FIRST, Waiting
+from infra.process import FIRST, Waiting
 from pipeline.api.table import line, short_table, table, unit_lines
 from pipeline.stream.in_process import OfflineRun
 from pipeline.words import clipped_line, counted

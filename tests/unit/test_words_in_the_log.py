@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.roll import Roll
+from infra.admissions import Roll
 from pipeline.cli import admission
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
 from tests.trusted import World

@@ -1,0 +1,268 @@
+"""The metrics of a worker in Prometheus's text format; none names a client.
+
+They come from noised releases, log positions and estimates, which are public.
+
+`/healthz` and `/metrics` of a worker, on loopback unless told otherwise.
+
+What a worker counts and times as it goes; all else on /metrics is read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, cast
+
+import prometheus_client as prometheus
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST as TEXT_FORMAT
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from agents.folding import Folding
+from agents.progress import Progress
+from agents.publishing import Publishing
+from agents.rebuild import Verifying
+from infra import process as requests
+from pipeline.messages.envelope import DeadLetter
+from pipeline.messages.estimate import EstimateMessage
+
+STATUSES = ("empty", "starting", "warming", "ready")
+Samples = Iterable[tuple[str, float]]
+
+
+class Exposition(Collector):
+    """Reads a worker whenever somebody asks."""
+
+    def __init__(
+        self,
+        folding: Folding,
+        publishing: Publishing,
+        progress: Progress,
+        verifying: Verifying | None,
+    ) -> None:
+        self._folding, self._publishing, self._progress = folding, publishing, progress
+        self._verifying, self._registry = verifying, folding.meters.registry
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """Return all metrics."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family, also those without a value yet: dashboards find their names."""
+        heads = {str(n): p.head for n, p in sorted(self._folding.partitions.items())}
+        of = "partition"
+        yield _gauge(
+            "state_watermark_offset", "Offset up to which the log is folded and stored.", of,
+            ((n, head.next_offset) for n, head in heads.items()),
+        )  # fmt: skip
+        yield _gauge(
+            "lag_records", "Records in the log that are not yet folded, checked every 5 s.", of,
+            ((str(n), left) for n, left in sorted(self._progress.left.items())),
+        )  # fmt: skip
+        yield _counter(
+            "releases_folded", "Records of the log that have entered the sums, since its start.",
+            of, ((n, head.folded) for n, head in heads.items()),
+        )  # fmt: skip
+        yield _counter(
+            "releases_applied", "Releases added to sums since this worker started.",
+            value=self._folding.releases,
+        )  # fmt: skip
+        for name, field, said in (
+            ("duplicates_dropped", "duplicates", "Repeated releases, since the start of the log."),
+            ("dead_letters", "dead_letters", "Records set aside, since the start of the log."),
+            ("releases_forgotten", "forgotten", "Releases too old to count, since its start."),
+        ):
+            yield _counter(name, said, value=sum(getattr(h, field) for h in heads.values()))
+        missing = sum(head.missing for head in heads.values())
+        yield _gauge("releases_missing", "Releases that are known to be missing.", value=missing)
+        clients = sum(head.clients for head in heads.values())
+        yield _gauge("clients", "Clients that have released, of these partitions.", value=clients)
+        yield from self._of_the_estimate(self._publishing.message)
+        yield from self._of_the_verification()
+
+    def _of_the_estimate(self, message: EstimateMessage | None) -> Iterator[Metric]:
+        """Yield what the worker that publishes has to say."""
+        rows = [] if message is None else message.coefficients
+        way = None if message is None else message.progress
+        age = None
+        if message is not None:
+            age = max(0.0, time.time() - datetime.fromisoformat(message.published_at).timestamp())
+        yield _gauge("estimate_age_seconds", "Time since the last successful estimate.", value=age)
+        yield _gauge(
+            "estimate_status", "1 for the status of the last estimate, 0 for the others.",
+            "status",
+            [] if message is None else ((s, float(s == message.status)) for s in STATUSES),
+        )  # fmt: skip
+        yield _gauge(
+            "estimate_value", "Each coefficient of the last estimate.", "coefficient",
+            ((row.name, row.value) for row in rows),
+        )  # fmt: skip
+        yield _gauge(
+            "interval_width", "Length of each interval of the last estimate.", "coefficient",
+            ((row.name, row.interval[1] - row.interval[0]) for row in rows if row.interval),
+        )  # fmt: skip
+        yield _gauge(
+            "interval_progress", "Share of the way to an interval for every coefficient.",
+            value=None if way is None else way.share,
+        )  # fmt: skip
+        yield _gauge(
+            "interval_missing_records", "About how many record slots are missing for that.",
+            value=None if way is None else way.missing_records,
+        )  # fmt: skip
+        yield _gauge(
+            "interval_seconds", "About how long until then, at the present rate.",
+            value=None if way is None else way.seconds,
+        )  # fmt: skip
+        yield _gauge(
+            "records_per_second", "Record slots that came each second, over the last minutes.",
+            value=None if way is None else way.records_per_second,
+        )  # fmt: skip
+
+    def _of_the_verification(self) -> Iterator[Metric]:
+        beside = self._verifying
+        at = None if beside is None else beside.verified_at
+        ranges = {} if beside is None else beside.ranges
+        yield _gauge(
+            "verified_age_seconds", "Time since a second fold of the log was equal bit by bit.",
+            value=None if at is None else max(0.0, time.time() - at),
+        )  # fmt: skip
+        yield _gauge(
+            "verified_offset", "How far that fold was equal.", "partition",
+            ((str(n), end) for n, (_, end) in sorted(ranges.items())),
+        )  # fmt: skip
+
+
+def _gauge(
+    name: str, said: str, label: str = "", samples: Samples = (), *, value: float | None = None
+) -> Metric:
+    family = GaugeMetricFamily(f"veilstream_{name}", said, labels=[label] if label else [])
+    return _filled(family, samples, value)
+
+
+def _counter(
+    name: str, said: str, label: str = "", samples: Samples = (), *, value: float | None = None
+) -> Metric:
+    family = CounterMetricFamily(f"veilstream_{name}", said, labels=[label] if label else [])
+    return _filled(family, samples, value)
+
+
+def _filled(family: Any, samples: Samples, value: float | None) -> Metric:
+    for of, number in samples:
+        family.add_metric([of], number)
+    if value is not None:
+        family.add_metric([], value)
+    return cast("Metric", family)
+
+
+class Health:
+    """The worker's small web server."""
+
+    def __init__(
+        self,
+        folding: Folding,
+        publishing: Publishing,
+        progress: Progress,
+        verifying: Verifying | None = None,
+    ) -> None:
+        self._folding, self._publishing, self._progress = folding, publishing, progress
+        self._verifying = verifying
+        self._exposition = Exposition(folding, publishing, progress, verifying)
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; an address that is taken is an error."""
+        site = web.Application(middlewares=[requests.by_own_name])
+        site.router.add_get("/healthz", self._healthz)
+        site.router.add_get("/metrics", self._metrics)
+        self._runner = requests.runner(site)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        """Answer 200 while the worker gets on, and 503 with a status and reasons while not."""
+        facts = self.facts()
+        return web.json_response(facts, status=200 if facts["status"] == "ok" else 503)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `/healthz` answers.
+
+        "starting" before partitions are assigned; "stalled" when something is left to fold, or an
+        estimate is due, and nothing has come of it for `agents.progress.STALLED_SECONDS`.
+        """
+        reasons: list[str] = []
+        status = "starting"
+        if self._folding.partitions:
+            reasons = self._progress.faults() + self._publishing.faults()
+            status = "stalled" if reasons else "ok"
+        facts = {"status": status, "publishes": self._publishing.owner, "reasons": reasons}
+        if self._verifying is not None:
+            facts["verified"] = self._verifying.facts(time.time())
+        return facts
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._exposition.text(), headers={"Content-Type": TEXT_FORMAT})
+
+
+# the time at which each series began is a series of its own otherwise, and nobody asks for it
+prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+#: Seconds: of a commit to Redis, and from a release to the estimate that holds it.
+COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+DELAYS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+
+
+class Meters:
+    """Meters of one worker, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.commits = Histogram(
+            "veilstream_commit_seconds",
+            "Time that Redis took to store a folded batch.",
+            buckets=COMMITS,
+            registry=self.registry,
+        )
+        self.delays = Histogram(
+            "veilstream_release_to_estimate_seconds",
+            "From the newest release in an estimate, by its client's clock, to its publication.",
+            buckets=DELAYS,
+            registry=self.registry,
+        )
+        self._letters = Counter(
+            "veilstream_dead_letters_by_reason",
+            "Records that this worker has set aside since it started, by reason.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._checks = Counter(
+            "veilstream_verifications",
+            "Comparisons with a second fold of the log since the worker started, by outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        for outcome in ("same", "different"):
+            # one that begins with 1 has not increased
+            self._checks.labels(outcome)
+
+    def published(self, event_time: str | None) -> None:
+        """Time an estimate that is out, whose newest release is of a time in RFC 3339."""
+        if event_time is not None:
+            came = datetime.fromisoformat(event_time).timestamp()
+            self.delays.observe(max(0.0, time.time() - came))
+
+    def letters(self, found: Iterable[DeadLetter]) -> None:
+        """Count dead letters."""
+        for letter in found:
+            self._letters.labels(letter.fault.reason).inc()
+
+    def verified(self, same: bool) -> None:
+        """Count a comparison."""
+        self._checks.labels("same" if same else "different").inc()

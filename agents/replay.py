@@ -1,0 +1,592 @@
+"""Published estimates beside a replay to the same log positions, number by number.
+
+Where the estimates of a replay go: lines, files that are whole or not there, a topic.
+
+A replay of the releases topic: what is read, and where it goes.
+
+It reads the topic, and the ids of erased clients from Redis. It writes to its output alone: nothing
+of the live study is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from agents.announcing import authenticator, begin_admitted, store_of
+from agents.history import History, Interrupted
+from agents.link import Link
+from agents.rebuild import history_of
+from infra.topics import ensure_topics
+from pipeline.errors import ConfigError, LocalStoreError, NumericError, OffsetGap, PayloadError
+from pipeline.messages.authentic import Authenticator
+from pipeline.messages.envelope import json_headers, rfc3339
+from pipeline.messages.estimate import EstimateMessage, read_estimate, write_estimate
+from pipeline.messages.topics import Topic, Topics, is_of_a_study
+from pipeline.methods import server_of
+from pipeline.release.task import Task
+from pipeline.settings import Settings, extra
+from pipeline.stream.fold import LogRecord, Reducer
+from pipeline.stream.merge import combine
+from pipeline.stream.partition import Partition
+from pipeline.stream.replay import (
+    Bound,
+    Difference,
+    Extent,
+    Replay,
+    Rhythm,
+    Span,
+    difference,
+    resolve,
+)
+from pipeline.study.model import Study
+
+#: Told of how many of how many published estimates have been looked at.
+Report = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a check has found.
+
+    compared, different: How many estimates were compared, and how many of them differ.
+    apart: How many were not compared, by reason.
+    first, message: The first difference, and the published estimate that has it.
+    differing: Offsets, in the topic of estimates, of those that differ.
+    impossible: Likewise, of those that stand for positions that the log does not have: somebody
+        else wrote them, or the log was made anew.
+    """
+
+    compared: int = 0
+    different: int = 0
+    apart: Counter[str] = field(default_factory=Counter)
+    first: Difference | None = None
+    message: EstimateMessage | None = None
+    differing: list[int] = field(default_factory=list)
+    impossible: list[int] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether every estimate that could be compared is that of the log."""
+        return not self.differing and not self.impossible
+
+
+class Follower:
+    """The states of all partitions, moved on from one set of log positions to the next.
+
+    starts: Where each partition begins: 0, or its first record that is left.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        settings: Settings,
+        history: History,
+        starts: Mapping[int, int],
+        erased: frozenset[str],
+    ) -> None:
+        trust = authenticator(task, settings)
+        self.trust, self._history = trust, history
+        self._reducer = Reducer(task, trust=trust)
+        self._ends = {n: extent.after for n, extent in history.extents().items()}
+        self.states = {
+            n: Partition.empty(task, erased, number=n).starting_at(starts[n]) for n in starts
+        }
+        begin_admitted(task, settings, trust, self.states)
+        self._held: dict[int, list[LogRecord]] = {n: [] for n in starts}
+        history.seek({n: Span(starts[n], self._ends[n]) for n in starts})
+
+    def possible(self, live: EstimateMessage) -> bool:
+        """Whether the log reaches as far as an estimate says it stands for."""
+        named = [known.partition for known in live.watermark]
+        return sorted(named) == sorted(self.states) and all(
+            0 <= known.next_offset <= self._ends[known.partition] for known in live.watermark
+        )
+
+    def behind(self, positions: Mapping[int, int]) -> bool:
+        """Whether a partition is further than these positions."""
+        return any(self.states[n].head.next_offset > at for n, at in positions.items())
+
+    def move(self, positions: Mapping[int, int]) -> None:
+        """Fold each partition up to its position, which is `possible`."""
+        for number, at in positions.items():
+            state = self.states[number]
+            while state.head.next_offset < at:
+                held = self._held[number] or self._history.more(number)
+                cut = bisect_left(held, at, key=_offset)
+                self._reducer.fold(state, held[:cut], allow_gaps=True)
+                self._held[number] = held[cut:]
+                if not held or cut == 0:
+                    # what the estimate had is no longer in the log: its positions will differ
+                    break
+
+
+def check(
+    task: Task,
+    settings: Settings,
+    *,
+    accept_loss: bool,
+    stopped: Callable[[], bool],
+    report: Report,
+) -> Checked:
+    """Compare every published estimate of a study with a fold of the log to its positions.
+
+    Positions of estimates grow. Where they went back, as after a rebuild, the log is folded again
+    for those estimates. Raises OffsetGap if retention took the start of the log, and that is not
+    accepted; BrokerError, StoreError if Kafka or Redis fails.
+    """
+    erased = store_of(task, settings).erased()
+    topics, found = Topics.of(task.study), Checked()
+    with (
+        history_of(task, settings, stopped) as releases,
+        History(settings, topics.estimates.name, 1, stopped) as published,
+    ):
+        starts = _starts(releases, accept_loss=accept_loss)
+        extent = published.extents()[0]
+        only: set[int] | None = None
+        first = extent.first
+        while only is None or only:
+            published.seek({0: Span(first, extent.after)})
+            follower, again = Follower(task, settings, releases, starts, erased), []
+            for record in published.records(0):
+                if only is not None and record.offset not in only:
+                    continue
+                report(record.offset - extent.first + 1, extent.after - extent.first)
+                live = _usable(task, follower.trust, record, found)
+                if live is None:
+                    continue
+                if not follower.possible(live):
+                    found.impossible.append(record.offset)
+                    continue
+                positions = {known.partition: known.next_offset for known in live.watermark}
+                if any(at < starts[n] for n, at in positions.items()):
+                    found.apart["from before the part that retention has left"] += 1
+                    continue
+                if follower.behind(positions):
+                    again.append(record.offset)
+                    continue
+                follower.move(positions)
+                if _differs(task, live, follower.states, releases.topic, found, erased):
+                    found.differing.append(record.offset)
+            only = set(again)
+            first = again[0] if again else first
+    return found
+
+
+def _starts(history: History, *, accept_loss: bool) -> dict[int, int]:
+    starts = {number: extent.first for number, extent in history.extents().items()}
+    gone = [f"0 to {at - 1} of partition {n}" for n, at in starts.items() if at]
+    if gone and not accept_loss:
+        raise OffsetGap(
+            f"{history.topic}: retention has removed offsets {', '.join(gone)}, so estimates "
+            "that need them cannot be checked; --accept-loss checks those of a state that was "
+            "rebuilt without them"
+        )
+    return starts
+
+
+def _usable(
+    task: Task, trust: Authenticator | None, record: LogRecord, found: Checked
+) -> EstimateMessage | None:
+    """Return a published estimate that this study can be compared with, or count why not."""
+    try:
+        if trust is not None:
+            trust.check(record.value or b"")
+        live = read_estimate(record.value or b"")
+    except PayloadError:
+        found.apart["not signed by this study"] += 1
+        return None
+    except msgspec.DecodeError:
+        found.apart["no estimate"] += 1
+        return None
+    own = task.study.estimator.level, server_of(task).interval
+    if live.study_revision != task.revision:
+        found.apart["of another revision"] += 1
+    elif (live.level, live.interval_method) != own:
+        found.apart["with another level or interval"] += 1
+    else:
+        return live
+    return None
+
+
+def _differs(
+    task: Task,
+    live: EstimateMessage,
+    states: Mapping[int, Partition],
+    topic: str,
+    found: Checked,
+    erased: frozenset[str],
+) -> bool:
+    _, replayed = combine(task, states, topic=topic, model_version=None, published_at=0.0)
+    if erased and live.diagnostics.erased < replayed.diagnostics.erased:
+        found.apart["from before a client was taken out"] += 1
+        return False
+    found.compared += 1
+    different = difference(live, replayed)
+    if different is None:
+        return False
+    found.different += 1
+    if found.first is None:
+        found.first, found.message = different, live
+    return True
+
+
+def _offset(record: LogRecord) -> int:
+    return record.offset
+
+
+#: What an unfinished file is called, behind the name that it will have.
+PARTIAL = ".partial"
+
+
+class Output(ABC):
+    """What takes estimates."""
+
+    @abstractmethod
+    def write(self, message: EstimateMessage) -> None:
+        """Take one."""
+
+    def finish(self) -> None:  # noqa: B027  most are whole at any time
+        """Make a whole of it: nothing comes any more."""
+
+    def close(self) -> None:  # noqa: B027  most have nothing open
+        """Close what is open; what is unfinished stays so."""
+
+
+class Shown(Output):
+    """Estimates that somebody else shows."""
+
+    def __init__(self, show: Callable[[EstimateMessage], None]) -> None:
+        self._show = show
+
+    def write(self, message: EstimateMessage) -> None:
+        """As `Output.write`."""
+        with file_faults("standard output"):
+            self._show(message)
+
+
+class File(Output):
+    """JSON lines, or Parquet made of them at the end.
+
+    The lines go to a file beside it, which gets its name when it is whole. A file that is no
+    regular one, such as a pipe, is written as it comes.
+
+    path: Its name; one that ends in .parquet becomes Parquet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.parquet = path, path.suffix.lower() == ".parquet"
+        self._lines = path.with_name(path.name + PARTIAL) if is_regular(path) else path
+        with file_faults(str(path)):
+            self._file: BinaryIO = self._lines.open("wb")
+
+    def write(self, message: EstimateMessage) -> None:
+        """As `Output.write`."""
+        with file_faults(str(self._path)):
+            self._file.write(write_estimate(message) + b"\n")
+
+    def finish(self) -> None:
+        """As `Output.finish`."""
+        with file_faults(str(self._path)):
+            self._file.flush()
+            if self._lines == self._path:
+                return
+            os.fsync(self._file.fileno())
+            self._file.close()
+            if self.parquet:
+                made = self._path.with_name(self._path.name + ".made")
+                to_parquet(self._lines, made)
+                made.replace(self._path)
+                self._lines.unlink()
+            else:
+                self._lines.replace(self._path)
+
+    def close(self) -> None:
+        """As `Output.close`."""
+        # a disk that is full is so for what is still in the buffer, too
+        try:
+            self._file.close()
+        except OSError:
+            return
+
+
+class TopicOf(Output):
+    """A topic of its own, made if it is not there.
+
+    Raises ConfigError if the name is that of a study's own topic, or Kafka allows none such;
+    BrokerError if Kafka fails.
+    """
+
+    def __init__(self, name: str, study: Study, settings: Settings, revision: str) -> None:
+        if is_of_a_study(name):
+            raise ConfigError(
+                f"--topic: {name} belongs to a study; replayed estimates need a topic that "
+                "belongs to none"
+            )
+        self._name, self._study, self._revision = name, study, revision
+        kept = Topics.of(study).estimates.config
+        ensure_topics(settings, [Topic(name, 1, study.stream.replication, kept)])
+        self._loop, self._link = asyncio.new_event_loop(), Link(settings)
+        try:
+            self._loop.run_until_complete(self._link.start())
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, message: EstimateMessage) -> None:
+        """As `Output.write`; it returns when Kafka has it, so that the order stays."""
+        study = self._study.name
+        identity = f"replay/{self._revision}/{message.state_version}"
+        marks = json_headers("estimate/1", study, identity, message.published_at, by="/replay")
+        payload = write_estimate(message)
+        self._loop.run_until_complete(
+            self._link.send(self._name, study.encode(), payload, [(k, v) for k, v in marks])
+        )
+
+    def close(self) -> None:
+        """As `Output.close`."""
+        self._loop.run_until_complete(self._link.stop())
+        self._loop.close()
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a path is a regular file, or will be one."""
+    return path.is_file() or not path.exists()
+
+
+@contextmanager
+def file_faults(name: str) -> Iterator[None]:
+    """Turn faults of a file that is written into ours; a reader that has gone is none.
+
+    LocalStoreError, naming the file and what is wrong.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LocalStoreError(
+            f"{name} cannot be written ({error.strerror}): check the disk and the folder, then "
+            "run the command again"
+        ) from error
+
+
+#: Estimates of one row group.
+GROUP = 500
+
+
+def to_parquet(lines: Path, made: Path) -> None:
+    """Write the estimates of a file of JSON lines as Parquet, some at a time.
+
+    OSError if a file cannot be read or written.
+    """
+    pa, parquet = extra("pyarrow", "--out"), extra("pyarrow.parquet", "--out")
+    time, number = pa.timestamp("us", tz="UTC"), pa.float64()
+    schema = pa.schema(
+        [
+            ("at", time), ("event_time", time), ("state_version", pa.int64()),
+            ("status", pa.string()), ("records", pa.int64()), ("releases", pa.int64()),
+            ("clients", pa.int64()), ("effective_records", number), ("level", number),
+            ("coefficient", pa.string()), ("value", number), ("standard_error", number),
+            ("lower", number), ("upper", number), ("sampling_se", number), ("privacy_se", number),
+        ]
+    )  # fmt: skip
+    with lines.open("rb") as file, parquet.ParquetWriter(made, schema) as writer:
+        while group := list(itertools.islice(file, GROUP)):
+            rows = [row for line in group for row in _rows(read_estimate(line))]
+            writer.write_table(pa.Table.from_pylist(rows, schema))
+
+
+def _rows(message: EstimateMessage) -> Iterator[dict[str, Any]]:
+    shared = {
+        "at": _time(message.published_at),
+        "event_time": None if message.event_time is None else _time(message.event_time),
+        "state_version": message.state_version,
+        "status": message.status,
+        "records": message.records,
+        "releases": message.releases,
+        "clients": message.clients,
+        "effective_records": message.diagnostics.effective_records,
+        "level": message.level,
+    }
+    for row in message.coefficients:
+        lower, upper = row.interval or (None, None)
+        yield {
+            **shared,
+            "coefficient": row.name,
+            "value": row.value,
+            "standard_error": row.standard_error,
+            "lower": lower,
+            "upper": upper,
+            "sampling_se": row.sampling_se,
+            "privacy_se": row.privacy_se,
+        }
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a replay is to do.
+
+    start, stop: Where it begins and ends.
+    speed: Times the pace of the log; 0: as fast as it goes.
+    accept_loss, accept_others: Go on without what retention took; pass over releases of other
+        revisions.
+    """
+
+    start: Bound
+    stop: Bound
+    rhythm: Rhythm
+    speed: float
+    accept_loss: bool
+    accept_others: bool
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay has done.
+
+    replay: Its state at the end.
+    estimates: How many were written.
+    seconds: How long it took.
+    last: The last estimate.
+    interrupted: Whether it was asked to stop before its end.
+    """
+
+    replay: Replay
+    estimates: int = 0
+    seconds: float = 0.0
+    last: EstimateMessage | None = None
+    interrupted: bool = False
+
+
+class Pace:
+    """Waits so that records come `speed` times as fast as they once did."""
+
+    def __init__(self, speed: float, stopped: Callable[[], bool]) -> None:
+        self._speed, self._stopped = speed, stopped
+        self._first: tuple[int, float] | None = None
+
+    def __call__(self, milliseconds: int) -> None:
+        """Return when a record of this time is due; Interrupted if that was asked for."""
+        if self._first is None:
+            self._first = milliseconds, time.monotonic()
+        begun, at = self._first
+        due = at + (milliseconds - begun) / 1000 / self._speed
+        while (left := due - time.monotonic()) > 0:
+            if self._stopped():
+                raise Interrupted
+            time.sleep(min(left, 0.2))
+
+
+def run_replay(
+    task: Task,
+    live: Task,
+    settings: Settings,
+    job: Job,
+    output_of: Callable[[], Output],
+    *,
+    stopped: Callable[[], bool],
+    report: Report,
+) -> Outcome:
+    """Replay a study's releases.
+
+    task, live: The study as the replay has it, and as its file has it.
+    output_of: Opens the output, once it is clear that there is something to replay.
+
+    Raises VeilstreamError: whatever keeps it from its end.
+    """
+    erased = store_of(live, settings).erased()
+    with history_of(live, settings, stopped) as history:
+        spans = _spans(history, job)
+        trust = authenticator(live, settings)
+        replay = Replay(
+            task, history.topic, live.revision, spans, job.rhythm, job.accept_others, erased, trust
+        )
+        begin_admitted(live, settings, trust, replay.partitions)
+        history.seek(spans)
+        outcome, output = Outcome(replay), output_of()
+        try:
+            _run(history, output, job, outcome, stopped, report)
+        finally:
+            output.close()
+    return outcome
+
+
+def _run(
+    history: History,
+    output: Output,
+    job: Job,
+    outcome: Outcome,
+    stopped: Callable[[], bool],
+    report: Report,
+) -> None:
+    replay, begun = outcome.replay, time.monotonic()
+
+    def batch(number: int) -> list[LogRecord]:
+        report(replay.records, replay.total)
+        return history.more(number)
+
+    pace = Pace(job.speed, stopped)
+
+    def wait(milliseconds: int) -> None:
+        report(replay.records, replay.total)
+        pace(milliseconds)
+
+    streams = {n: chain.from_iterable(iter(partial(batch, n), [])) for n in replay.spans}
+    try:
+        for message in replay.run(streams, wait if job.speed else None):
+            output.write(message)
+            outcome.estimates, outcome.last = outcome.estimates + 1, message
+            outcome.interrupted = stopped()
+            if outcome.interrupted:
+                break
+    except Interrupted:
+        outcome.interrupted = True
+    if not outcome.interrupted:
+        output.finish()
+    outcome.seconds = time.monotonic() - begun
+
+
+def _spans(history: History, job: Job) -> dict[int, Span]:
+    """Return what is to be read.
+
+    Raises OffsetGap if retention took some of it, and that is not accepted; NumericError if there
+    is nothing.
+    """
+    extents = history.extents()
+    spans, lost = resolve(job.start, job.stop, extents, history.at)
+    if lost and not job.accept_loss:
+        raise OffsetGap(
+            f"{history.topic}: retention has removed part of the range: {'; '.join(lost)}. "
+            "--accept-loss replays what is left"
+        )
+    if all(span.start >= span.stop for span in spans.values()):
+        raise NumericError(f"there is no release in this range: {_held(extents)}")
+    return spans
+
+
+def _held(extents: Mapping[int, Extent]) -> str:
+    parts = []
+    for number, extent in sorted(extents.items()):
+        since = "" if extent.oldest is None else f", from {rfc3339(extent.oldest / 1000)} on"
+        parts.append(f"partition {number} holds offsets {extent.first} to {extent.after}{since}")
+    return "; ".join(parts)

@@ -1,0 +1,390 @@
+"""The test of a source before anything is spent on it.
+
+The test of what a source goes on with: a stream that turns to rubbish is stopped.
+
+The first records of a source beside a study, for local eyes; nothing is spent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.errors import DataError
+from pipeline.privacy.randomness import SecureStream
+from pipeline.privacy.samplers import DiscreteLaplace
+from pipeline.records.encoder import Encoder
+from pipeline.release.quality import JUMP, Trial, refusal_of, worded
+from pipeline.release.task import Task
+from pipeline.settings import Settings
+from producers.database import Database
+from producers.intake import GOOD, EventTimes, encoded
+from producers.source_registry import looks_of
+from producers.sources import Slot, Source, kind_of, open_source
+
+
+@dataclass(slots=True)
+class Held:
+    """The first slots of a source, read before anything is released of it.
+
+    opened: When the first of them came, in monotonic seconds; None if none has.
+    """
+
+    slots: list[Slot] = field(default_factory=list)
+    opened: float | None = None
+
+    def take(self, limit: int) -> list[Slot]:
+        """Hand out up to `limit` of them, once."""
+        found, self.slots = self.slots[:limit], self.slots[limit:]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What the first slots of a source hold.
+
+    slots, usable: How many there are, and how many of them hold a record that can be used.
+    undeclared: How many hold a class or level that the study does not declare, or a number in a
+        form that is not read.
+    faults: Of all that cannot be used, by kind.
+    outside: How many values of the usable ones lie outside their range, by column.
+    """
+
+    slots: int
+    usable: int
+    undeclared: int
+    faults: Counter[str]
+    outside: Counter[str]
+
+    def told(self, when: str = "") -> str:
+        """Return what people are told, with the kinds of faults and never a value."""
+        return (
+            f"{self.usable} of the first {self.slots} record slots can be used{when}. Faults: "
+            f"{worded(self.faults) or 'none'}"
+        )
+
+
+#: Noised tests of one study at one client: together they cost its epsilon once.
+MOST_TESTS = 4
+#: Stands in the place of a file's stamp where a stream was stopped later.
+STOPPED = "stopped"
+STEP = 1000
+
+
+class Trials:
+    """What a client's database remembers of the tests of its studies' sources."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def passed(self, study: str) -> bool:
+        """Whether the study need not be tested: it was, or it has released."""
+        row = self._db.row("SELECT tested, next_seq FROM streams WHERE study = ?", study)
+        return row is not None and (row[0] > 0 or row[1] > 0)
+
+    def counts(self, study: str) -> tuple[int, int]:
+        """Return how many slots of a study have been released, and how many were unusable."""
+        row = self._db.row(
+            "SELECT records + rejected, rejected FROM streams WHERE study = ?", study
+        )
+        return (0, 0) if row is None else (int(row[0]), int(row[1]))
+
+    def number(self, study: str, stamp: str) -> int:
+        """Return which test the next one is, from 1 on; more than `MOST_TESTS` if none is left.
+
+        It is 0 if the last one has refused the very same file: then the refusal stands.
+        """
+        row = self._db.row("SELECT tries, stamp FROM source_tests WHERE study = ?", study)
+        tries, before = (0, "") if row is None else row
+        return 0 if stamp and stamp == before else int(tries) + 1
+
+    def refuse(self, study: str, number: int, stamp: str) -> None:
+        """Remember a refusal before anybody hears of it.
+
+        A client that dies before has told nobody what the noise said, so that its next start
+        draws anew: there is no refusal of a file that nobody has refused.
+        """
+        with self._db.transaction():
+            self._db.write(
+                "INSERT OR REPLACE INTO source_tests VALUES (?, ?, ?)", study, number, stamp
+            )
+
+    def untested(self, study: str) -> int:
+        """Return how many of the next slots were in the test of the first ones."""
+        row = self._db.row("SELECT tested - records - rejected FROM streams WHERE study = ?", study)
+        return 0 if row is None else max(0, int(row[0]))
+
+    def stops(self, study: str) -> int:
+        """Return how often in succession a stream was stopped, without any test between."""
+        asked = "SELECT tries FROM source_tests WHERE study = ? AND stamp = ?"
+        row = self._db.row(asked, study, STOPPED)
+        return 0 if row is None else int(row[0])
+
+    def note_stop(self, study: str, times: int) -> None:
+        """Remember how often in succession a stream was stopped."""
+        with self._db.transaction():
+            self._db.write(
+                "INSERT OR REPLACE INTO source_tests VALUES (?, ?, ?)", study, times, STOPPED
+            )
+
+    def note(self, study: str, slots: int) -> None:
+        """Remember that a study's source has passed, by so many slots."""
+        with self._db.transaction():
+            self._db.write("UPDATE streams SET tested = ? WHERE study = ?", max(1, slots), study)
+
+
+def stamp_of(source: str, revision: str, event_time: str | None = None) -> str:
+    """Return what tells whether a file was written since, or is read otherwise; "" of no file."""
+    try:
+        found = Path(source).stat()
+    except (OSError, ValueError):
+        return ""
+    stamp = f"{revision}:{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+    return stamp if event_time is None else f"{stamp}:{event_time}"
+
+
+def look(
+    task: Task, source: Source, held: Held, times: EventTimes | None, slots: int,
+    stopped: Callable[[], bool], report: Callable[[int], None] = lambda _: None,
+) -> Looked:  # fmt: skip
+    """Read the first slots of a source, or what there is before a window falls due.
+
+    held: What was read of them before; it takes the others.
+
+    report: Told again and again how many are still awaited.
+    """
+    note = None if times is None else times.time_of
+    encoder, seconds = Encoder(task.study), task.study.window.seconds
+    while len(held.slots) < slots and not source.ended and not stopped():
+        if held.opened is not None and seconds and time.monotonic() - held.opened >= seconds:
+            break
+        if new := source.read(min(STEP, slots - len(held.slots)), 0.2):
+            held.opened = held.opened or time.monotonic()
+            held.slots += new
+        report(slots - len(held.slots))
+    usable, faults = 0, Counter[str]()
+    for start in range(0, len(held.slots), STEP):
+        block, reasons = encoded(encoder, note, held.slots[start : start + STEP])
+        usable += block.usable
+        faults.update(reasons)
+    del faults[GOOD]
+    undeclared = sum(faults[refusal] for refusal in encoder.refusals)
+    return Looked(len(held.slots), usable, undeclared, faults, encoder.clipped)
+
+
+def passed(
+    task: Task, source: Source, tests: Trials, *, name: str, stamp: str, accept: bool,
+    times: EventTimes | None, stopped: Callable[[], bool], say: Callable[[str], None],
+    report: Callable[[int], None],
+) -> Held | None:  # fmt: skip
+    """Test a source at the first start of a study; return what was read of it.
+
+    name, stamp: Of the source: for people, and as `stamp_of` gives it.
+    accept: Whether the source is to be taken as it is.
+
+    Returns: None if it was to stop before.
+
+    Raises DataError if it is refused; nothing was spent.
+    """
+    held, study, trial = Held(), task.study.name, Trial.of(task)
+    if tests.passed(study):
+        return held
+    if accept:
+        tests.note(study, 1)
+        return held
+    found = look(task, source, held, times, trial.slots, stopped, report)
+    if stopped():
+        return None
+    tested = found.slots
+    if trial.threshold(tested) > 0:
+        number = tests.number(study, stamp) if trial.scale else 1
+        standing = not 0 < number <= MOST_TESTS
+        if standing or _refuses(trial, found):
+            if trial.scale and not standing:
+                tests.refuse(study, number, stamp)
+            raise _refusal(name, found, number if trial.scale else None)
+    elif 4 * found.usable < tested:
+        say(
+            f"WARNING: {found.told()}. They are too few for a test: the source is accepted as it "
+            "is, and budget for slots that cannot be used is spent on noise alone"
+        )
+    if tested:
+        tests.note(study, tested)
+    return held
+
+
+def _refuses(trial: Trial, found: Looked) -> bool:
+    """Draw the noise of both counts, and return whether the source is refused."""
+    noise = (0, 0)
+    if trial.scale:
+        drawn = DiscreteLaplace(trial.scale).draw(2, SecureStream())
+        noise = int(drawn[0]), int(drawn[1])
+    few = trial.refuses(found.usable, found.slots, noise[0])
+    return few or trial.mistakes(found.undeclared, found.slots, noise[1])
+
+
+def _refusal(name: str, found: Looked, number: int | None) -> DataError:
+    """Return the error; `number` as `Trials.number` gives it, None where tests have no noise."""
+    if number is not None and number > MOST_TESTS:
+        return DataError(
+            f"source {name!r}: it was refused {MOST_TESTS} times and is not tested again, "
+            "because each test reveals a little about its records; nothing was spent. "
+            f"{found.told(' now')}. Once the data owner is content with that, start once with "
+            "--accept-unusable"
+        )
+    tries = ""
+    if number == 0:
+        tries = ". The file has not been written since it was refused"
+    elif number is not None:
+        tries = f". This was test {number} of {MOST_TESTS}"
+    kept = ""
+    if name.startswith(("stdin:", "http", "mqtt:")):
+        kept = " (what was read or sent is kept in the client's .input folder: remove it)"
+    return DataError(
+        f"source {name!r}: it is refused, and nothing was spent. {found.told()}{tries}. The data "
+        f"owner must correct the source{kept}, or the operator the study's [data]: classes and "
+        "levels are compared letter by letter, and numbers have a decimal point and nothing else. "
+        "If the source really is like this, start once with --accept-unusable"
+    )
+
+
+#: What helps, whichever window it was.
+MEND = (
+    "The data owner must correct the source, or the operator the study's [data]: classes and "
+    "levels are compared letter by letter. To go on through these records, start once with "
+    "--accept-unusable"
+)
+
+
+class LaterTest:
+    """Takes each window before it is released, and refuses to go on where hardly any slot is used.
+
+    Each slot is in one test that passes, and none was in the test of the source's first slots.
+
+    tests: What the client's database remembers.
+    name: Of the source, for people.
+    accept: Whether this run takes whatever comes.
+
+    Raises DataError if the stream was stopped too often in succession to be tested again.
+    """
+
+    def __init__(self, task: Task, tests: Trials, *, name: str, accept: bool) -> None:
+        self._trial, self._tests, self._study = Trial.later(task), tests, task.study.name
+        self._name, self._off = name, accept
+        self._law = DiscreteLaplace(self._trial.scale) if self._trial.scale else None
+        self._untested, self._stops = tests.untested(self._study), tests.stops(self._study)
+        self._slots, self._usable, self._faults = 0, 0, Counter[str]()
+        if accept and self._stops:
+            self._stopped(0)
+        if self._stops >= MOST_TESTS:
+            raise DataError(
+                f"source {name!r}: its stream was stopped {MOST_TESTS} times in succession and "
+                "is not tested again, because each test reveals a little about its records. "
+                f"{MEND}"
+            )
+
+    def take(self, slots: int, usable: int, faults: Counter[str]) -> None:
+        """Take the next window; DataError if it must not be released."""
+        if self._off:
+            return
+        if self._untested > 0:
+            self._untested -= slots
+            return
+        self._slots, self._usable = self._slots + slots, self._usable + usable
+        self._faults += faults
+        if self._slots < self._trial.slots:
+            return
+        if self._trial.stops(self._usable, self._slots, self._noise()):
+            if self._trial.scale:
+                self._stopped(self._stops + 1)
+            raise DataError(
+                f"source {self._name!r}: {self._usable} of the last {self._slots} record slots can "
+                "be used, too few to go on with: the client has stopped before this window was "
+                f"spent. Faults: {worded(self._faults)}. {MEND}"
+            )
+        if self._stops:
+            self._stopped(0)
+        self._slots, self._usable, self._faults = 0, 0, Counter()
+
+    def _stopped(self, times: int) -> None:
+        self._tests.note_stop(self._study, times)
+        self._stops = times
+
+    def _noise(self) -> int:
+        return 0 if self._law is None else int(self._law.draw(1, SecureStream())[0])
+
+
+#: Record slots that are looked at, if a client's own test takes no more; seconds they may take.
+SLOTS, PATIENCE = 200, 5.0
+
+
+class Seen(NamedTuple):
+    """What is to be said of a source, and whether somebody should act although it can be used."""
+
+    said: str
+    warning: bool = False
+
+
+def look_at_source(task: Task, settings: Settings, spec: str) -> Seen:
+    """Return how many of the first records of a source a study can use, and what ails the others.
+
+    spec: As `producers.sources.open_source` takes it.
+
+    Raises DataError if it cannot be opened, or if a client would refuse it at its start;
+    BrokerError, ConfigError as its kind of source does.
+    """
+    if kind_of(spec) == "input" or spec.startswith("mqtt"):
+        return Seen("not looked at: what is read of it is taken from it")
+    encoder = Encoder(task.study)
+    # what a client asks first, which reads more than its test does
+    looks_of(spec, follow=False, check=encoder.check_columns)
+    source = open_source(spec, None, folder=Path(), settings=settings, columns=encoder.columns)
+    try:
+        held, until = Held(), time.monotonic() + PATIENCE
+        # the very slots of the client's own test, so that both come to the same end
+        first, whole = (
+            look(task, source, held, None, slots, lambda: time.monotonic() >= until)
+            for slots in (Trial.of(task).slots, SLOTS)
+        )
+    finally:
+        source.close()
+    refused = refusal_of(task, first.usable, first.undeclared, first.slots)
+    return _judged(refused, first if refused else whole)
+
+
+def _judged(refused: str, found: Looked) -> Seen:
+    """Return what is to be said of what was found; DataError if a client would refuse it."""
+    if found.slots and not found.usable:
+        raise DataError(
+            f"none of its first {found.slots} records can be used: {worded(found.faults)}; the "
+            "data owner must correct the source, or the operator the study's [data]"
+        )
+    said = f"{found.usable} of its first {found.slots} records can be used"
+    if refused:
+        raise DataError(
+            f"{said}, and `veilstream produce` will refuse it: {refused}. Faults: "
+            f"{worded(found.faults)}. The data owner must correct the source, or the operator the "
+            "study's [data]"
+        )
+    if found.faults:
+        said += f"; of the others: {worded(found.faults)}"
+    cut = {name: count / found.usable for name, count in found.outside.items()}
+    wide = {name: share for name, share in cut.items() if share >= JUMP}
+    if wide:
+        named = ", ".join(f"{name} {share:.0%}" for name, share in wide.items())
+        said += (
+            f". So many values are outside their range: {named}. A client cuts them to the range "
+            "and spends their budget all the same. The operator must check `min` and `max` in the "
+            "study's [data], or the data owner the unit of the source"
+        )
+    many = found.slots - found.usable >= JUMP * found.slots
+    if many:
+        said += (
+            ". Records that cannot be used are spent like others, on noise alone: the data owner "
+            "must correct the source"
+        )
+    return Seen(said, bool(wide) or (many and found.slots > 0))

@@ -1,0 +1,472 @@
+"""Marks of the first records of a source, by which equal records are known under any name.
+
+A mark is a hash of the first n records that can be read, n = 4, 8, 16, ... 1024: files grow at
+their end, so two of them are compared at the largest n that both have. Values are hashed, not
+bytes, so that neither the form of the file nor its quotes, line ends or order of columns make other
+data.
+
+A header makes no mark. Fewer than four records are no sign of anything: one binary column agrees in
+three records by chance once in eight. So a source that is shorter has one mark, of all that it
+holds, which only another one of the same length can equal.
+
+Whose records are known in a clients' folder: one budget for them, under whatever name.
+
+Every ledger belongs to one client and knows its sources by name. This file belongs to the folder:
+it knows who has released which records, by content (`heads`), by file, and packaged rows by
+arithmetic. A source enters it just before its first release, in the transaction that finds nobody
+else there; so of two producers that start at once, the second to release is refused. Of two that
+are both in it (from before there was this file), the first goes on.
+
+It holds paths and hashes, no records. Whoever can read it can test a guess about first records: it
+lies beside the clients' databases, with their permissions.
+
+Whether one run of a client may release its source: asked at its start and before it releases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import ConfigError, DataError, LocalStoreError
+from producers.report import reading
+from producers.sources import Slot, Source, kind_of, known_as, open_source, packaged, share_rows
+
+#: Fewest records that tell one source from another, and the most that are looked at.
+FEWEST = 4
+MOST = 1024
+
+#: Marks by the number of records that they are of.
+Marks = Mapping[int, str]
+
+
+class Head:
+    """The first records of a source, as they come; none of them is kept."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._count = 0
+        self._marks: dict[int, str] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether more records would change nothing."""
+        return self._count >= MOST
+
+    @property
+    def marks(self) -> Marks:
+        """The marks of what has come; none if no record has."""
+        if 0 < self._count < FEWEST:
+            return {self._count: self._digest.hexdigest()}
+        return dict(self._marks)
+
+    def take(self, record: Mapping[str, object] | None) -> None:
+        """Take the next record; one that cannot be read marks nothing."""
+        if record is None or self.full:
+            return
+        values = sorted((name, _plain(value)) for name, value in record.items())
+        self._digest.update(json.dumps(values, default=str).encode() + b"\n")
+        self._count += 1
+        if self._count >= FEWEST and self._count & (self._count - 1) == 0:
+            self._marks[self._count] = self._digest.hexdigest()
+
+
+def head_of(source: Source) -> Head:
+    """Read the head of a source that was opened at its start, as far as it is there already."""
+    head = Head()
+    while not head.full and (slots := source.read(MOST, 0.0)):
+        for slot in slots:
+            head.take(slot.record)
+    return head
+
+
+def compare(one: Marks, other: Marks) -> int | None:
+    """Return how many first records two sources share: 0 for none; None if nobody can tell.
+
+    A source may have more than that in common; and 0 may mean fewer than the marks are of.
+    """
+    if not (both := one.keys() & other.keys()):
+        return None
+    most = max(both)
+    return most if one[most] == other[most] else 0
+
+
+def _plain(value: object) -> str:
+    """Return a value in one form, whether it came as text or as a number."""
+    try:
+        return repr(float(value)) if isinstance(value, str | int | float) else json.dumps(value)
+    except (TypeError, ValueError, OverflowError):
+        return str(value)
+
+
+#: No client's database has this name: theirs end in .db.
+NAME = ".sources.sqlite"
+#: How long another producer may hold the file, in seconds; it takes milliseconds.
+PATIENCE = 60.0
+
+TABLES = (
+    """CREATE TABLE known (
+      id INTEGER PRIMARY KEY, client TEXT NOT NULL, source TEXT NOT NULL, kind TEXT NOT NULL,
+      place TEXT NOT NULL, device INTEGER, inode INTEGER, marks TEXT NOT NULL
+    )""",
+    """CREATE TABLE other_data (
+      client TEXT, source TEXT, other_client TEXT, other_source TEXT,
+      PRIMARY KEY (client, source, other_client, other_source)
+    )""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What a source can be known by.
+
+    kind: "file", "table", "packaged", "topic" or "input".
+    location: The path of the file, the specification of what is none, or "".
+    device, inode: Of a file, as the system numbers them.
+    marks: Of its first records, see `heads`.
+    """
+
+    kind: str
+    location: str
+    device: int | None
+    inode: int | None
+    marks: Marks
+
+    def same_file(self, other: Looks) -> bool:
+        """Whether both are one file by its path or number, which may have been given anew."""
+        if self.kind not in ("file", "table") or other.kind != self.kind:
+            return False
+        mine, its = (self.device, self.inode), (other.device, other.inode)
+        return self.location == other.location or (None not in mine and mine == its)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row: who has released what."""
+
+    number: int
+    client: str
+    source: str
+    looks: Looks
+
+
+#: Returns what was released before there was this file, as client, source and looks.
+Earlier = Callable[[], list[tuple[str, str, Looks]]]
+
+
+class KnownSources:
+    """The file of one clients' folder; every use of it is one short transaction.
+
+    folder: Where the clients' databases are.
+    earlier: Asked once, when the file is made.
+
+    Raises LocalStoreError: by every method, if the file cannot be used.
+    """
+
+    def __init__(self, folder: Path, earlier: Earlier) -> None:
+        self._path = folder / NAME
+        self._earlier = earlier
+
+    def check(
+        self, client: str, source: str, looks: Looks, *, releases: bool, other_data: bool
+    ) -> bool:
+        """Refuse records that are known under another client or name.
+
+        Returns whether the client has released other records under this name, and not these.
+
+        releases: Whether they are being released: then they are known from now on.
+        other_data: Whether the data owner says that they are others than those which begin alike.
+            That is remembered.
+
+        Raises ConfigError, naming who has them.
+        """
+        with self._transaction() as database:
+            entries = [_entry(row) for row in database.execute("SELECT * FROM known ORDER BY id")]
+            mine = [e for e in entries if (e.client, e.source) == (client, source)]
+            own = next((e for e in mine if goes_on(e.looks, looks)), None)
+            for entry in entries:
+                if entry in mine or (own is not None and entry.number > own.number):
+                    continue
+                how, certain = _shared(looks, entry.looks)
+                pair = (client, source, entry.client, entry.source)
+                if not how or (not certain and _others(database, pair)):
+                    continue
+                if certain or not other_data:
+                    raise _refusal(client, entry, source, how, certain=certain)
+                database.execute("INSERT INTO other_data VALUES (?, ?, ?, ?)", pair)
+            if releases and own is None:
+                _insert(database, client, source, looks)
+            elif releases and own is not None:
+                _extend(database, own, looks)
+            return bool(mine) and own is None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            # before there is anything in it that others could read
+            self._path.touch(mode=0o600)
+            database = sqlite3.connect(self._path, timeout=PATIENCE, isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(error) from error
+        try:
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute("BEGIN IMMEDIATE")
+            # closing without a commit takes everything back
+            if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
+                for table in TABLES:
+                    database.execute(table)
+                for client, source, looks in self._earlier():
+                    _insert(database, client, source, looks)
+            yield database
+            database.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _unusable(error) from error
+        finally:
+            database.close()
+
+
+def goes_on(known: Looks, now: Looks) -> bool:
+    """Whether a source is what it was, perhaps longer."""
+    if known.kind != now.kind:
+        return False
+    if now.kind in ("packaged", "topic"):
+        return known.location == now.location
+    if now.kind == "table" and known.location == now.location:
+        # its columns may be others by now; whether its rows are, its position tells
+        return True
+    shared = compare(known.marks, now.marks)
+    return bool(shared) or (shared is None and (now.kind == "input" or known.same_file(now)))
+
+
+def _shared(one: Looks, other: Looks) -> tuple[str, bool]:
+    """Return what two sources have in common, if anything, and whether no flag can deny it."""
+    if "packaged" in (one.kind, other.kind):
+        both = one.kind == other.kind and share_rows(one.location, other.location)
+        return ("they share rows", True) if both else ("", False)
+    if "topic" in (one.kind, other.kind):
+        # topics of one name can be on two clusters
+        both = one.kind == other.kind and one.location == other.location
+        return "the same topic" if both else "", False
+    shared, file = compare(one.marks, other.marks), one.same_file(other)
+    if shared:
+        return ("the same file", True) if file else (f"the same first {shared} records", False)
+    if file and one.kind == "table":
+        # its rows may have been written anew
+        return "the same table", False
+    # without a record there is nothing that could be released twice
+    if shared is None and file and one.marks:
+        return "the same file, as far as its name or number tells", False
+    return "", False
+
+
+def _refusal(client: str, entry: Entry, source: str, how: str, *, certain: bool) -> ConfigError:
+    named = "" if entry.source == source else f" --source-name {entry.source!r}"
+    if entry.client == client:
+        who, way = "this client", named.lstrip()
+    else:
+        who, way = f"client {entry.client!r}", f"--client {entry.client!r}{named}"
+    flag = "" if certain else (
+        "; if they are other records, which only begin alike, say so once with --other-data"
+    )  # fmt: skip
+    if source.startswith(("http", "mqtt:", "stdin:")) and not entry.source.startswith(source[:4]):
+        way = (
+            f"the source that {who} had; if nothing of this one has been released, stop and remove "
+            "this study's folder in the client's .input folder, where its records are kept"
+        )
+    return ConfigError(
+        f"--source: {who} has released these records as source {entry.source!r} ({how}), and "
+        f"a record has one budget: go on with {way}{flag}"
+    )
+
+
+def _entry(row: tuple[object, ...]) -> Entry:
+    number, client, source, kind, location, device, inode, marks = row
+    found = {int(count): mark for count, mark in json.loads(str(marks)).items()}
+    looks = Looks(str(kind), str(location), device, inode, found)  # type: ignore[arg-type]
+    return Entry(int(str(number)), str(client), str(source), looks)
+
+
+def _insert(database: sqlite3.Connection, client: str, source: str, looks: Looks) -> None:
+    database.execute(
+        "INSERT INTO known (client, source, kind, place, device, inode, marks) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (client, source, looks.kind, looks.location, looks.device, looks.inode,
+         json.dumps(looks.marks)),
+    )  # fmt: skip
+
+
+def _extend(database: sqlite3.Connection, entry: Entry, looks: Looks) -> None:
+    """Take over marks of more records; a file that was cut short keeps those that it had."""
+    both = (entry.looks.marks, looks.marks)
+    # too short to share a mark with what it was: the longer of the two is what was released
+    longer = max(both, key=lambda marks: max(marks, default=0))
+    marks = {**both[0], **both[1]} if compare(*both) else longer
+    database.execute(
+        "UPDATE known SET place = ?, device = ?, inode = ?, marks = ? WHERE id = ?",
+        (looks.location, looks.device, looks.inode, json.dumps(marks), entry.number),
+    )
+
+
+def _others(database: sqlite3.Connection, pair: tuple[str, str, str, str]) -> bool:
+    """Whether the data owner has said that two sources hold other records."""
+    query = (
+        "SELECT 1 FROM other_data WHERE (client, source, other_client, other_source) "
+        "IN (VALUES (?, ?, ?, ?), (?, ?, ?, ?))"
+    )
+    return database.execute(query, (*pair, *pair[2:], *pair[:2])).fetchone() is not None
+
+
+def _unusable(error: BaseException) -> LocalStoreError:
+    return LocalStoreError(
+        f"the register of sources, {NAME} beside the clients' databases, cannot be used ({error}); "
+        "nothing was spent: free some disk space or put the file back. If it is gone, it is made "
+        "anew from the databases"
+    )
+
+
+#: Told of a source's columns, where it has the same in all of its records.
+Check = Callable[[Sequence[str]], None]
+#: What has been seen of a source whose head cannot grow any more.
+WHOLE = "whole"
+
+
+class Admission:
+    """The source of one run, as the folder's register knows it.
+
+    folder: Where the clients' databases are.
+    client, name: Client id, and the source's name in its ledger.
+    spec: As `producers.sources.open_source` takes it.
+    other_data: See `KnownSources.check`.
+    """
+
+    def __init__(
+        self, folder: Path, client: str, name: str, spec: str, *, follow: bool, other_data: bool
+    ) -> None:
+        self._folder, self._client, self._name = folder, client, name
+        self._spec, self._follow, self._other_data = spec, follow, other_data
+        self._known = KnownSources(folder, lambda: earlier(folder))
+        self._input: Head | None = None
+        self._seen: object = None
+
+    def enter(
+        self, *, check: Check = lambda _: None, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Refuse a source that another client or name has released; see `KnownSources.check`.
+
+        Nothing is noted: what is refused later, for its budget say, has not been released.
+
+        check: Refuses columns that the study cannot use, before anything is said of other sources.
+        say: Told where the name was one of other records until now.
+
+        Raises ConfigError, naming who has it; DataError if it cannot be opened, or as `check`;
+        LocalStoreError if the register cannot be used.
+        """
+        # nothing of what comes once has been read yet
+        if kind_of(self._spec) == "input":
+            return
+        if self._check(looks_of(self._spec, self._follow, check), releases=False):
+            say(
+                f"{self._name}: this client has released other records under this name, and one "
+                "budget holds for all of them. If these records are none of those, the data owner "
+                "may give them a name and a budget of their own: --source-name NAME"
+            )
+
+    def begins(self, position: bytes | None) -> None:
+        """Say where this run reads on: the head of what comes once is only seen from its start."""
+        if kind_of(self._spec) == "input" and position is None:
+            self._input = Head()
+
+    def take(self, slots: Sequence[Slot]) -> None:
+        """See the next slots of the source."""
+        if self._input is not None:
+            for slot in slots:
+                self._input.take(slot.record)
+
+    def before_release(self) -> None:
+        """Enter the register, or refuse as `enter`; until there are enough records to be known by.
+
+        A file that was empty at the start has a head by now.
+        """
+        if kind_of(self._spec) == "input":
+            marks: Marks = {} if self._input is None else self._input.marks
+            if marks and marks != self._seen:
+                self._check(Looks("input", "", None, None, marks), releases=True)
+                self._seen = marks
+            return
+        if self._seen == WHOLE:
+            return
+        path = Path(self._spec)
+        # of what is no file, nobody knows whether it has grown but who reads it
+        size = path.stat().st_size if path.is_file() else None
+        if self._seen == size is not None:
+            return
+        looks = looks_of(self._spec, self._follow)
+        self._check(looks, releases=True)
+        whole = looks.kind in ("packaged", "topic") or MOST in looks.marks
+        self._seen = WHOLE if whole else size
+
+    def _check(self, looks: Looks, *, releases: bool) -> bool:
+        return self._known.check(
+            self._client, self._name, looks, releases=releases, other_data=self._other_data
+        )
+
+
+def looks_of(spec: str, follow: bool, check: Check = lambda _: None) -> Looks:
+    """Return what a source can be known by; not of what comes once.
+
+    DataError if it cannot be opened, or as `check` raises it for the columns of the source.
+    """
+    location = known_as(spec).location or ""
+    if kind_of(spec) == "topic":
+        # its records are not looked at: another topic with a copy of them is not found out
+        return Looks("topic", location, None, None, {})
+    source = open_source(spec, None, folder=Path(), follow=follow)
+    try:
+        if source.columns is not None:
+            check(source.columns)
+        if packaged(spec):
+            return Looks("packaged", location, None, None, {})
+        path = Path(spec)
+        # a row of a table, or a file of another store, has no number here
+        found = path.stat() if path.exists() else None
+        device, inode = (found.st_dev, found.st_ino) if found else (None, None)
+        return Looks(kind_of(spec), location, device, inode, head_of(source).marks)
+    except OSError as error:
+        raise DataError(
+            f"{Path(spec).name}: cannot be read ({error.strerror}); the data owner must name a "
+            "file that this process may read"
+        ) from None
+    finally:
+        source.close()
+
+
+def earlier(folder: Path) -> list[tuple[str, str, Looks]]:
+    """Return what clients of a folder released before it had a register, the oldest client first.
+
+    Files that are gone by now, and standard input, cannot be looked at; they enter with nothing but
+    their path or not at all.
+    """
+    found = []
+    for path in folder.glob("*.db"):
+        # a damaged database is its own client's matter
+        with suppress(LocalStoreError), reading(path) as database:
+            found += database.execute(
+                "SELECT created_at, client, source, location FROM identity, locations "
+                "WHERE source IN (SELECT source FROM streams WHERE next_seq > 0)"
+            ).fetchall()
+    return [
+        (client, source, _looks_now(location))
+        for _, client, source, location in sorted(found, key=lambda row: tuple(map(str, row)))
+    ]
+
+
+def _looks_now(location: str) -> Looks:
+    try:
+        return looks_of(location, follow=True)
+    except DataError:
+        return Looks(kind_of(location), location, None, None, {})

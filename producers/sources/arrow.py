@@ -1,0 +1,633 @@
+"""Where Arrow and Parquet files lie: on this machine, or in a store that fsspec reaches.
+
+One Parquet or Arrow file in its parts: row groups of the one, record batches of the other.
+
+Parquet in batches of columns, read once from its start.
+
+Needs pyarrow (extra `backtest`). Row groups are read one after the other, so memory depends on
+their size and not on the length of the file.
+
+Parquet and Arrow files as a source: one file, or those of a folder in the order of their names.
+
+Files are whole when they are there, and later ones have later names: a position is a file, by its
+name, and a number of records in it. Needs pyarrow; files of other stores need fsspec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, NamedTuple, Protocol, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.records.encoder import Batch
+from pipeline.records.features import there
+from pipeline.records.values import Foreign
+from pipeline.settings import extra
+from producers.sources.base import Elsewhere, Known, Opening, Slot, read_position
+
+#: What a file of records is called.
+SUFFIXES = (".parquet", ".arrow", ".feather")
+_PASSWORD = re.compile(r"://[^/:@]*:[^/]*@")
+#: What may be a secret: who reads, and a signature. Of Azure, what stands before @ is a container.
+_SECRET = re.compile(r"(?<=://)(?<!abfs://)(?<!abfss://)[^/]*@|[?#].*?(?=::|$)")
+
+
+class File(NamedTuple):
+    """A file, by its path below the folder that was named, and its bytes."""
+
+    name: str
+    size: int
+
+
+class Place(Protocol):
+    """A file or a folder of them.
+
+    Every method raises DataError if it cannot be read, and names the file.
+    """
+
+    def files(self) -> list[File]:
+        """Return the files in the order of their names; those that begin with . or _ are hidden."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Open one of them."""
+
+
+def is_arrow(spec: str) -> bool:
+    """Whether a specification names a folder, an Arrow or Parquet file, or another store."""
+    return "://" in spec or spec.endswith("/") or Path(spec).suffix.lower() in SUFFIXES
+
+
+def public_url(url: str) -> str:
+    """Return a URL without user and query; ConfigError if it has a password."""
+    if _PASSWORD.search(url):
+        # what is typed here is seen in the list of processes
+        raise ConfigError(
+            "--source: a password has no place in it; the data owner must give it as the settings "
+            "of the store's own package say"
+        )
+    return _SECRET.sub("", url)
+
+
+def place_of(spec: str) -> Place:
+    """Return where a specification leads.
+
+    Raises DataError if nothing is there; ConfigError if the package that reaches it is missing.
+    """
+    return Store(spec) if "://" in spec else Disk(Path(spec))
+
+
+class Disk:
+    """Files of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._base = path if path.is_dir() else path.parent
+
+    def files(self) -> list[File]:
+        """As `Place.files`."""
+        with _reading(self._path.name):
+            if self._path.is_file():
+                return [File(self._path.name, self._path.stat().st_size)]
+            if not self._path.is_dir():
+                raise FileNotFoundError(2, "No such file or folder")
+            found = (
+                (path.relative_to(self._path).as_posix(), path)
+                for path in self._path.rglob("*")
+                if path.is_file()
+            )
+            return sorted(File(name, path.stat().st_size) for name, path in found if _shown(name))
+
+    def open(self, name: str) -> BinaryIO:
+        """As `Place.open`."""
+        with _reading(name):
+            return (self._base / name).open("rb")
+
+
+class Store:
+    """Files of another store, such as `s3://bucket/folder/`."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._single = public_url(url), ""
+        fsspec: Any = extra("fsspec.core", f"{url.partition('://')[0]}://", "arrow")
+        with _reading(self._url):
+            try:
+                self._fs, self._path = fsspec.url_to_fs(url)
+            except ImportError as error:
+                raise ConfigError(
+                    f"--source: a package that reaches this store is not installed ({error}); the "
+                    "operator must install it beside veilstream"
+                ) from None
+        self._base = self._path.rstrip("/")
+
+    def files(self) -> list[File]:
+        """As `Place.files`."""
+        with _reading(self._url):
+            # what a store listed before may be old
+            self._fs.invalidate_cache()
+            found = self._fs.find(self._path, detail=True)
+            if not found:
+                raise FileNotFoundError(2, "No such file or folder")
+            if self._base in found:
+                self._single = public_url(self._base).rpartition("/")[2]
+                return [File(self._single, int(found[self._base]["size"]))]
+            cut = len(self._base) + 1
+            named = ((path[cut:], int(each["size"])) for path, each in found.items())
+            return sorted(File(name, size) for name, size in named if _shown(name))
+
+    def open(self, name: str) -> BinaryIO:
+        """As `Place.open`."""
+        with _reading(name):
+            path = self._base if name == self._single else f"{self._base}/{name}"
+            return cast("BinaryIO", self._fs.open(path, "rb"))
+
+
+def _shown(name: str) -> bool:
+    """Whether a file counts: writers hide what is not whole yet."""
+    hidden = any(part.startswith((".", "_")) for part in name.split("/"))
+    return not hidden and Path(name).suffix.lower() in SUFFIXES
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (ConfigError, DataError):
+        raise
+    except Exception as error:  # every store has errors of its own
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise DataError(
+            f"{name}: cannot be read ({reason}); the data owner must name a file or folder that "
+            "this process may read"
+        ) from error
+
+
+#: Records that are made from a part at a time.
+STEP = 1000
+#: Bytes of the start and of the end of a file that tell whether it is what it was.
+MARKED = 16 << 10
+#: What pyarrow raises where a file is damaged, or has what it cannot read.
+_FAULTS = (OSError, ValueError, NotImplementedError)
+
+
+class _Parts(Protocol):
+    """An open file: how many records each part has, and one part in batches."""
+
+    schema: Any
+    sizes: list[int]
+
+    def batches(self, part: int, columns: list[str]) -> Iterator[Any]: ...
+
+
+class ArrowFile:
+    """The records of one file.
+
+    name, stream: What it is called, and its bytes.
+    columns: Those that are read; None: all.
+
+    columns: The names in its schema.
+    total: How many records there are.
+    mark: A hash of its size, its parts, and the bytes of its start and of its end (the footer).
+
+    Raises ConfigError if pyarrow is not installed; DataError if the file cannot be read.
+    """
+
+    def __init__(
+        self, name: str, size: int, stream: BinaryIO, columns: Collection[str] | None = None
+    ) -> None:
+        self._name, self._stream = name, stream
+        try:
+            self._ends = _ends_of(stream, size)
+            self._parts = _opened(stream)
+        except _FAULTS as error:
+            raise DataError(
+                f"{name}: it is not a Parquet or Arrow file, or a damaged one; the data owner must "
+                "write it anew, or name another"
+            ) from error
+        self.columns = named_once(name, self._parts.schema)
+        self._read = [each for each in self.columns if columns is None or each in columns]
+        self.total = sum(self._parts.sizes)
+        told = f"{size} {self._parts.sizes} {self._parts.schema}".encode()
+        self.mark = hashlib.blake2b(told + self._ends, digest_size=16).hexdigest()
+
+    def rows(self, start: int) -> Iterator[Mapping[str, object]]:
+        """Yield the records from number `start` on.
+
+        DataError if the file is damaged, or has other numbers of records than it says.
+        """
+        for part, size in enumerate(self._parts.sizes):
+            if start >= size:
+                start -= size
+                continue
+            seen = 0
+            try:
+                for batch in self._parts.batches(part, self._read):
+                    seen += batch.num_rows
+                    if seen > size:
+                        break
+                    left = batch.slice(start)
+                    start = max(0, start - batch.num_rows)
+                    yield from records_of(left)
+            except _FAULTS as error:
+                raise DataError(
+                    f"{self._name}: a part of it is damaged; the data owner must write it anew"
+                ) from error
+            if seen != size:
+                raise miscounted(self._name, size, seen)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+def row_groups(file: Any) -> list[int]:
+    """Return how many records the parts of a Parquet file have, as it says."""
+    about = file.metadata
+    return [int(about.row_group(at).num_rows) for at in range(about.num_row_groups)]
+
+
+def miscounted(name: str, said: int, seen: int) -> DataError:
+    """Return the error of a file that has other numbers of records than it says."""
+    return DataError(
+        f"{name}: it says that it, or a part of it, has {said} records, and that has "
+        f"{'more' if seen > said else seen}; the data owner must write it anew"
+    )
+
+
+def records_of(batch: Any) -> list[dict[str, object]]:
+    """Return the rows of an Arrow batch or table."""
+    names = batch.schema.names
+    if not names:
+        return [{} for _ in range(batch.num_rows)]
+    rows = zip(*map(values_of, batch.columns), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def values_of(column: Any) -> list[object]:
+    """Return an Arrow column as Python's values; what Python has no value for is `Foreign`."""
+    import pyarrow as pa  # noqa: PLC0415  an extra
+
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        # Python has no nanoseconds, and an instant needs no table of zones
+        unit = "us" if kind.unit == "ns" else kind.unit
+        column = column.cast(pa.timestamp(unit, kind.tz and "UTC"), safe=False)
+    try:
+        found: list[object] = column.to_pylist()
+    except Exception:
+        found = [_value(each, kind) for each in column]
+    if pa.types.is_decimal(kind) and kind.scale == 0:
+        return [value if value is None else int(value) for value in found]  # type: ignore[call-overload]
+    return found
+
+
+def _value(scalar: Any, kind: Any) -> object:
+    try:
+        return scalar.as_py()
+    except Exception:
+        return Foreign(str(kind))
+
+
+def named_once(name: str, schema: Any) -> list[str]:
+    """Return the columns of an Arrow schema; DataError if two have one name."""
+    columns = list(schema.names)
+    if twice := sorted({column for column in columns if columns.count(column) > 1}):
+        raise DataError(
+            f"{name}: column {twice[0]!r} is there twice; the data owner must name each once"
+        )
+    return columns
+
+
+class _Parquet:
+    def __init__(self, stream: BinaryIO) -> None:
+        parquet = extra("pyarrow.parquet", "a Parquet file", "arrow")
+        self._file = parquet.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        self.schema, self.sizes = self._file.schema_arrow, row_groups(self._file)
+
+    def batches(self, part: int, columns: list[str]) -> Iterator[Any]:
+        found: Iterator[Any] = self._file.iter_batches(
+            STEP, row_groups=[part], columns=columns, use_threads=False
+        )
+        return found
+
+
+class _Arrow:
+    def __init__(self, stream: BinaryIO) -> None:
+        pa = extra("pyarrow", "an Arrow file", "arrow")
+        # never mapped: a file that is cut short under its reader would kill the process
+        self._file = pa.ipc.open_file(stream)
+        self.schema = self._file.schema
+        # the format has no number of rows in its footer
+        self.sizes = [
+            self._file.get_batch(at).num_rows for at in range(self._file.num_record_batches)
+        ]
+
+    def batches(self, part: int, columns: list[str]) -> Iterator[Any]:
+        whole = self._file.get_batch(part).select(columns)
+        return (whole.slice(at, STEP) for at in range(0, whole.num_rows, STEP))
+
+
+def _ends_of(stream: BinaryIO, size: int) -> bytes:
+    start = stream.read(MARKED)
+    stream.seek(max(0, size - MARKED))
+    end = stream.read(MARKED)
+    stream.seek(0)
+    return start + end
+
+
+def _opened(stream: BinaryIO) -> _Parts:
+    """Open a file by what it holds, whatever it is called."""
+    start = stream.read(6)
+    stream.seek(0)
+    return _Arrow(stream) if start == b"ARROW1" else _Parquet(stream)
+
+
+def parquet_batches(
+    path: Path, columns: Sequence[str], size: int, optional: Sequence[str] = ()
+) -> Iterator[Batch]:
+    """Yield the records of a file in batches of at most `size`, with these columns alone.
+
+    optional: Names of further columns, which batches lack where the file does.
+
+    Raises ConfigError if pyarrow is not installed; DataError if the file cannot be read, or lacks a
+    column.
+    """
+    file = _open(path)
+    try:
+        names = named_once(path.name, file.schema_arrow)
+        missing = [name for name in columns if name not in names]
+        if missing:
+            like = there(names, missing, of_file=False)
+            raise DataError(f"{path.name} has no column {', '.join(map(repr, missing))}{like}")
+        done, total = 0, sum(row_groups(file))
+        every = [*columns, *(name for name in optional if name in names)]
+        try:
+            for part in file.iter_batches(size, columns=every, use_threads=False):
+                found = {name: _values(part.column(name)) for name in every}
+                done += part.num_rows
+                yield Batch(found, np.zeros(part.num_rows, dtype=bool), done / max(total, 1))
+            if done != total:
+                raise miscounted(path.name, total, done)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{path.name}: a part of it is damaged; the data owner must write it anew"
+            ) from error
+    finally:
+        file.close()
+
+
+def _open(path: Path) -> Any:
+    parquet = extra("pyarrow.parquet", "a Parquet file")
+    try:
+        return parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not a Parquet file, or a damaged one"
+        raise DataError(
+            f"{path.name}: cannot be read ({reason}); the data owner must name a Parquet file "
+            "that this process may read"
+        ) from None
+
+
+def _values(column: Any) -> NDArray[Any]:
+    """Return an Arrow column as numbers, times, or objects with None for missing."""
+    import pyarrow as pa  # noqa: PLC0415  an extra
+
+    kind = column.type
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        coded = column if pa.types.is_dictionary(kind) else column.dictionary_encode()
+        # one object for each different text; the last one stands for missing
+        texts = np.array([*values_of(coded.dictionary), None], dtype=object)
+        found: NDArray[Any] = texts[_numbers(coded.indices, -1)]
+        return found
+    whole = pa.types.is_decimal(kind) and kind.scale == 0
+    named = pa.types.is_boolean(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind)
+    if named or whole or (pa.types.is_integer(kind) and column.null_count):
+        # floats would make one of several large numbers, which may name clients
+        return np.fromiter(values_of(column), dtype=object, count=len(column))
+    if pa.types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return _numbers(column, math.nan)
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _numbers(column: Any, missing: float) -> NDArray[Any]:
+    """Return an Arrow column of numbers; other ways to it load pandas, which takes longer."""
+    return np.from_dlpack(column.fill_null(missing) if column.null_count else column)
+
+
+#: Seconds between two looks at a folder that may grow.
+LOOK = 1.0
+KIND = "file"
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="arrow", tag_field="kind"):
+    """Where reading goes on.
+
+    name: Of the source.
+    file, before: The file, and how many files there were before it.
+    row, rows: Records that were read of it, and those that it has.
+    mark: Of the file.
+    records: Those that were handed out in all.
+    """
+
+    name: str
+    file: str = ""
+    before: _Natural = 0
+    row: _Natural = 0
+    rows: _Natural = 0
+    mark: str = ""
+    records: _Natural = 0
+
+
+def known_as(spec: str) -> Known:
+    """Return the name of the file or folder, and where it lies."""
+    is_url = "://" in spec
+    named = public_url(spec) if is_url else spec
+    location = named if is_url else str(Path(spec).resolve())
+    return Known(f"arrow:{named.rstrip('/').rpartition('/')[2]}", location)
+
+
+def opened(spec: str, asked: Opening) -> ArrowFiles:
+    """Open the files of a specification; raises as `ArrowFiles`."""
+    return ArrowFiles(
+        spec, asked.position, follow=asked.follow, say=asked.say, columns=asked.columns
+    )
+
+
+class ArrowFiles(Elsewhere):
+    """The records of Parquet and Arrow files.
+
+    spec: Path or URL of a file, or of a folder; see `arrow_places.place_of`.
+    position: Behind which slot to resume; None is the start.
+    follow: Whether to wait for more files of the folder.
+    say: Told if the last file that was read is there, and is another.
+    columns: Those that are read; None: all.
+
+    Raises DataError if it cannot be read, or what was read from is not there as it was; ConfigError
+    if a package is missing.
+    """
+
+    repeats = True
+
+    def __init__(
+        self, spec: str, position: bytes | None, *, follow: bool, say: Callable[[str], None],
+        columns: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
+        self.identity, self._follow, self._read = known_as(spec).name, follow, columns
+        self._place = place_of(spec)
+        self._at = _At(self.identity) if position is None else self._read_position(position)
+        self._looked = time.monotonic()
+        self._listed = self._place.files()
+        self._next = self._index()
+        self._size = sum(file.size for file in self._listed)
+        self._current: ArrowFile | None = None
+        self._rows: Iterator[Mapping[str, object]] = iter(())
+        if self._at.row < self._at.rows:
+            self._resume()
+        else:
+            self._check_last(say)
+            self._open_next()
+        self.columns = None if self._current is None else self._current.columns
+
+    @property
+    def ended(self) -> bool:
+        """Whether all files that were there were handed out; never while it follows."""
+        left = self._current is not None or self._next < len(self._listed)
+        return not self._follow and not left
+
+    @property
+    def progress(self) -> float | None:
+        """The share of the bytes read, unknown while it follows."""
+        if self._follow:
+            return None
+        left = [float(file.size) for file in self._listed[self._next :]]
+        if self._current is not None:
+            left.append(self._listed[self._next - 1].size * (1 - self._at.row / self._at.rows))
+        return 1 - sum(left) / max(self._size, 1)
+
+    def read(self, limit: int, timeout: float) -> list[Slot]:
+        """Return up to `limit` slots, none if no file came within `timeout` seconds.
+
+        DataError if a file cannot be read.
+        """
+        deadline, slots = time.monotonic() + timeout, list[Slot]()
+        while len(slots) < limit:
+            if self._current is not None:
+                slots += map(self._slot, islice(self._rows, limit - len(slots)))
+                if self._at.row == self._at.rows:
+                    self.close()
+                continue
+            # a file that cannot be opened must not take with it what was read
+            if slots or self.ended:
+                break
+            if self._next < len(self._listed):
+                self._open_next()
+                continue
+            due = self._looked + LOOK
+            time.sleep(max(0.0, min(deadline, due) - time.monotonic()))
+            if time.monotonic() < due:
+                break
+            self._look()
+        return slots
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._current is not None:
+            self._current.close()
+        self._current, self._rows = None, iter(())
+
+    def _slot(self, row: Mapping[str, object]) -> Slot:
+        at = self._at
+        records = at.records + 1
+        self._at = msgspec.structs.replace(at, row=at.row + 1, records=records)
+        return Slot(row, None, msgspec.json.encode(self._at), records)
+
+    def _open_next(self) -> None:
+        """Go on to the next file that has records, if there is one."""
+        self.close()
+        while self._next < len(self._listed):
+            file = self._open(self._listed[self._next])
+            self._next += 1
+            self._at = _At(
+                self.identity, self._listed[self._next - 1].name, self._next - 1, 0, file.total,
+                file.mark, self._at.records,
+            )  # fmt: skip
+            if file.total:
+                self._current, self._rows = file, file.rows(0)
+                return
+            file.close()
+
+    def _open(self, file: File) -> ArrowFile:
+        stream = self._place.open(file.name)
+        try:
+            return ArrowFile(file.name, file.size, stream, self._read)
+        except BaseException:
+            stream.close()
+            raise
+
+    def _look(self) -> None:
+        """List the files again: those behind the last one that was opened are new."""
+        self._looked = time.monotonic()
+        self._listed = self._place.files()
+        self._next = self._index()
+
+    def _index(self) -> int:
+        """Return where the files begin that were not opened yet."""
+        names = [file.name for file in self._listed]
+        before = sum(name < self._at.file for name in names)
+        if before > self._at.before:
+            raise DataError(
+                f"{self.identity}: {before - self._at.before} files have come before one that was "
+                "released from, and would be passed over; the data owner must give them names "
+                "that come after all others"
+            )
+        return before + (self._at.file in names)
+
+    def _left(self) -> ArrowFile | None:
+        """Open the file of the position, if it is there."""
+        listed = self._listed[self._next - 1 : self._next] if self._next else []
+        return self._open(listed[0]) if listed and listed[0].name == self._at.file else None
+
+    def _check_last(self, say: Callable[[str], None]) -> None:
+        """Say whether the file that was read to its end has been written anew."""
+        file = self._left()
+        if file is None:
+            return
+        file.close()
+        if file.mark != self._at.mark:
+            say(
+                f"WARNING: {self.identity}: {self._at.file} was read to its end and has been "
+                "written anew: what it holds now is not read; the data owner must give new "
+                "records a file of their own, whose name comes after it"
+            )
+
+    def _resume(self) -> None:
+        """Open the file that was left in its middle."""
+        file = self._left()
+        if file is None or file.mark != self._at.mark:
+            raise DataError(
+                f"{self.identity}: {self._at.file} was released from and is not what it was; the "
+                "data owner must put the old file back; what was released from it cannot be "
+                "released again"
+            )
+        self._at = msgspec.structs.replace(self._at, before=self._next - 1)
+        self._current, self._rows = file, file.rows(self._at.row)
+
+    def _read_position(self, position: bytes) -> _At:
+        return read_position(
+            position, _At, lambda at: at.name == self.identity, self.identity, "these files"
+        )

@@ -1,0 +1,446 @@
+"""What a topic is called as a source: `kafka://TOPIC`, with where its fields are.
+
+What a consumer of kafka-python fetches, taken apart by the compiled reader of aiokafka.
+
+kafka-python does it in Python, record by record, and copies each into an object of thirteen fields:
+that takes longer than all that a client does with a record afterwards.
+
+A topic as a source: JSON objects, read by offsets that the client's own database keeps.
+
+No group is joined and nothing is committed to Kafka: what resumes is the position that was stored
+with the spend. Of the records that are there, the earliest goes first by its timestamp, of equal
+ones that of the lowest partition; a record that Kafka only shows later comes later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+from aiokafka.errors import KafkaError as ReaderError
+from aiokafka.record.default_records import DefaultRecordBatch
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import Fetcher
+from kafka.errors import CorruptRecordError, KafkaError
+from kafka.protocol.consumer import IsolationLevel
+
+from infra.kafka import asking, kafka_options
+from infra.preflight import Silence, check_servers
+from pipeline.errors import BrokerError, ConfigError, DataError
+from pipeline.settings import Settings
+from producers.sources.base import Elsewhere, Known, Opening, Slot, Source, read_position
+from producers.sources.text import RECORD_LIMIT, json_object
+
+KIND = "topic"
+FORM = (
+    "kafka://TOPIC, then ? and, joined by &: field=NAME:PATH for each field that a record is made "
+    "of (PATH goes down with dots), lost=skip to go on behind records that Kafka has deleted"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic that records are read from.
+
+    paths: Names of a record's fields, each with the keys that lead to it; none: the object itself
+        is the record.
+    skip_lost: Whether to go on where Kafka has deleted what was not read yet.
+    """
+
+    topic: str
+    paths: Mapping[str, tuple[str, ...]]
+    skip_lost: bool = False
+
+    def record_of(self, value: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the record of a JSON object; a field that is not there is left out of it."""
+        if not self.paths:
+            return value
+        found = {}
+        for name, path in self.paths.items():
+            at: object = value
+            for key in path:
+                at = at.get(key, _NOTHING) if isinstance(at, Mapping) else _NOTHING
+            if at is not _NOTHING:
+                found[name] = at
+        return found
+
+
+_NOTHING = object()
+
+
+def topic_spec(spec: str) -> TopicSpec:
+    """Read a specification; DataError, naming what is wrong with it."""
+    _, topic, place, query, fragment = urlsplit(spec)
+    if not topic or place.strip("/") or fragment:
+        raise DataError(f"{spec!r} names no topic; the data owner must write {FORM}")
+    paths: dict[str, tuple[str, ...]] = {}
+    skip = False
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        name, _, path = value.partition(":")
+        if key == "field" and name and all(path.split(".")) and name not in paths:
+            paths[name] = tuple(path.split("."))
+        elif (key, value) == ("lost", "skip"):
+            skip = True
+        else:
+            raise DataError(
+                f"the source's {key}={value!r} is unknown, empty or given twice; the data owner "
+                f"must write {FORM}"
+            )
+    return TopicSpec(topic, paths, skip)
+
+
+def known_as(spec: str) -> Known:
+    """Return the topic's name, and the topic without its fields."""
+    topic = topic_spec(spec).topic
+    return Known(f"kafka:{topic}", f"kafka://{topic}")
+
+
+def opened(spec: str, asked: Opening) -> Source:
+    """Open the topic; raises as `KafkaTopic`."""
+    if asked.settings is None:
+        raise DataError(
+            f"{spec!r}: a topic is read by `veilstream produce` alone; the data owner must give "
+            "a file here"
+        )
+    # what reads files has no need of Kafka's library
+
+    return KafkaTopic(topic_spec(spec), asked.position, asked.settings, follow=asked.follow)
+
+
+class CompiledRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
+    """The records of one answer for one partition, as they were parsed: offset, timestamp, value.
+
+    What is handed out, and which error where, is as in the class that it takes the place of.
+    """
+
+    def _unpack_records(self, tp: Any, records: Any, *_: Any) -> Iterator[Any]:
+        last = None
+        while (batch := records.next_batch()) is not None:
+            if self.check_crcs and not batch.validate_crc():
+                raise CorruptRecordError(f"{tp}: a batch fails its checksum")
+            if batch.magic < 2:
+                for record in batch:
+                    if self.check_crcs and not record.validate_crc():
+                        raise CorruptRecordError(f"{tp}: a record fails its checksum")
+                    self.next_fetch_offset = record.offset + 1
+                    yield record
+                continue
+            last, self.leader_epoch = batch, batch.leader_epoch
+            if self._aborted(batch) or batch.is_control_batch:
+                self.next_fetch_offset = batch.next_offset
+                continue
+            self.records_read += batch.records_count
+            self.bytes_read += batch.size_in_bytes
+            for record in _parsed(batch):
+                self.next_fetch_offset = record.offset + 1
+                yield record
+        if last is not None:
+            # a batch says where it ended even where compaction has removed its last record
+            self.next_fetch_offset = last.next_offset
+        self.drain()
+
+    def _aborted(self, batch: Any) -> bool:
+        """Whether a batch belongs to a transaction that was aborted."""
+        if self.isolation_level != IsolationLevel.READ_COMMITTED or not batch.has_producer_id():
+            return False
+        self._consume_aborted_transactions_up_to(batch.last_offset)
+        if self._contains_abort_marker(batch):
+            self.aborted_producer_ids.discard(batch.producer_id)
+            return False
+        found: bool = self._is_batch_aborted(batch)
+        return found
+
+
+def compile_records(consumer: Any) -> None:
+    """Have a consumer take apart what it fetches this way."""
+    consumer._fetcher.PartitionRecords = CompiledRecords
+
+
+def hand_out_parked(consumer: Any) -> None:
+    """Let a consumer hand out what it set aside while a partition was paused.
+
+    kafka-python 3.0 puts it back only where no answer is in line, and leaves one there that has
+    nothing left: such a partition is neither handed out nor fetched again, for ever.
+    """
+    if not consumer._fetcher._next_partition_records:
+        consumer._fetcher._next_partition_records = None
+
+
+def _parsed(batch: Any) -> Iterable[Any]:
+    """Return the records of a batch; CorruptRecordError if they cannot be read."""
+    batch._maybe_uncompress()
+    header, begin = list(batch._header_data), batch._pos
+    header[5] &= ~batch.CODEC_MASK
+    whole = batch.HEADER_STRUCT.pack(*header) + batch._buffer[begin:]
+    try:
+        return list(DefaultRecordBatch(bytes(whole)))
+    except UnicodeDecodeError:
+        # a name of a header that is no text: `infra.kafka`
+        return list(batch)
+    except (ReaderError, ValueError, IndexError) as error:
+        raise CorruptRecordError("a batch of records cannot be read") from error
+
+
+#: Records of one partition that wait to be handed out, at most, before more are fetched.
+_AHEAD = 6000
+#: How long one look at Kafka may take while nothing is there, in seconds.
+_LOOK = 0.2
+#: An encoder that is made once: one for each position would take longer than the encoding.
+_encoded = msgspec.json.Encoder().encode
+
+
+#: Where one partition goes on, and the timestamp and the mark of the record before: -1 and "" if
+#: there is none; older positions have no mark.
+_At = tuple[int, int, str]
+
+
+class _Position(msgspec.Struct, forbid_unknown_fields=True, tag="kafka", tag_field="kind"):
+    """Where all partitions go on; records counts those that were handed out."""
+
+    topic: str
+    records: int
+    at: dict[int, _At]
+
+
+class _Stored(_Position, forbid_unknown_fields=True, tag="kafka", tag_field="kind"):
+    """The same as it was stored."""
+
+    at: dict[int, list[int | str]]  # type: ignore[assignment]
+
+
+class KafkaTopic(Elsewhere):
+    """The records of a topic.
+
+    spec: Which, and where the fields of a record are.
+    position: Behind which slot to resume; None is the first record that is still there.
+    settings: Which Kafka; see `Settings.of_source`.
+    follow: Whether to wait for more when everything that was there at the start has been read.
+
+    Raises DataError if the topic is not there, was made anew, or has lost records that were not
+    read; BrokerError, ConfigError if Kafka cannot be asked.
+    """
+
+    columns = None
+
+    def __init__(
+        self, spec: TopicSpec, position: bytes | None, settings: Settings, *, follow: bool
+    ) -> None:
+        self._spec, self._follow = spec, follow
+        self._settings, self._own = settings.of_source(), bool(settings.source_kafka)
+        resumed = None if position is None else self._read_position(position)
+        self._place = resumed or _Position(spec.topic, 0, {})
+        self._waiting: dict[int, deque[Any]] = {}
+        with self._asking():
+            check_servers(self._settings)
+            self._consumer = KafkaConsumer(
+                **kafka_options(self._settings),
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                bootstrap_timeout_ms=10_000,
+                fetch_max_wait_ms=int(_LOOK * 1000),
+                max_poll_records=_AHEAD,
+            )
+        compile_records(self._consumer)
+        self._silence = Silence(self._settings)
+        try:
+            with self._asking():
+                self._begin(dict(self._place.at))
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, resumed: dict[int, _At]) -> None:
+        topic = self._spec.topic
+        numbers = self._consumer.partitions_for_topic(topic)
+        if not numbers or not resumed.keys() <= numbers:
+            raise DataError(
+                f"topic {topic!r} is not there, or has fewer partitions than were read from; the "
+                "data owner must name an existing one, as `kafka-topics --list` shows it"
+            )
+        self._partitions = {TopicPartition(topic, number): number for number in sorted(numbers)}
+        self._consumer.assign(list(self._partitions))
+        first = self._consumer.beginning_offsets(list(self._partitions))
+        last = self._consumer.end_offsets(list(self._partitions))
+        self._end, self._check = dict[int, int](), dict[int, tuple[int, str]]()
+        for partition, number in self._partitions.items():
+            offset, before, mark = resumed.get(number, (first[partition], -1, ""))
+            if offset > last[partition]:
+                raise self._made_anew()
+            if offset < first[partition]:
+                self._check_lost(number, first[partition] - offset)
+                offset, before, mark = first[partition], -1, ""
+            self._place.at[number], self._end[number] = (offset, before, mark), last[partition]
+            self._waiting[number] = deque()
+            # the record before says whether this is still the topic that was read
+            again = before >= 0 and offset > first[partition]
+            self._check[number] = before, mark
+            self._consumer.seek(partition, offset - 1 if again else offset)
+        self._first = self._passed()
+
+    @property
+    def identity(self) -> str:
+        """The topic's name."""
+        return f"kafka:{self._spec.topic}"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it has one partition: several are joined as Kafka shows them."""
+        return len(self._partitions) == 1
+
+    @property
+    def ended(self) -> bool:
+        """Whether all that was there at the start was handed out; never while it follows."""
+        return not self._follow and not any(self._waiting.values()) and not self._behind()
+
+    @property
+    def progress(self) -> float | None:
+        """The share of the offsets passed, unknown while it follows."""
+        if self._follow:
+            return None
+        if self.ended:
+            return 1.0
+        whole = sum(self._end.values()) - self._first
+        return min(1.0, (self._passed() - self._first) / max(whole, 1))
+
+    def read(self, limit: int, timeout: float) -> list[Slot]:
+        """Return up to `limit` slots, none if nothing came within `timeout` seconds.
+
+        BrokerError, ConfigError if Kafka fails in a way that a retry cannot mend; DataError as at
+        the start.
+        """
+        deadline = time.monotonic() + timeout
+        slots: list[Slot] = []
+        while len(slots) < limit and not self.ended:
+            # the order of what was there at the start does not depend on how Kafka answers
+            if self._behind() or not any(self._waiting.values()):
+                left = deadline - time.monotonic()
+                if slots and left <= 0:
+                    break
+                self._fetch(min(max(left, 0.0), _LOOK))
+                # what waits here must not keep the caller from its signals and its heartbeat
+                if left <= 0 and (self._behind() or not any(self._waiting.values())):
+                    break
+                continue
+            slots += self._run(limit - len(slots))
+        return slots
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(KafkaError, AttributeError):
+            self._consumer.close()
+
+    def _passed(self) -> int:
+        """Return the sum of the offsets where partitions go on."""
+        return sum(offset for offset, *_ in self._place.at.values())
+
+    def _behind(self) -> bool:
+        """Whether a partition has nothing here, and not all is fetched that it had at the start."""
+        # control records and deleted ones have offsets and never come
+        return any(
+            not self._waiting[number] and self._consumer.position(partition) < self._end[number]
+            for partition, number in self._partitions.items()
+        )
+
+    def _fetch(self, seconds: float) -> None:
+        # a partition that is far ahead of the others waits for them
+        full = [p for p, number in self._partitions.items() if len(self._waiting[number]) > _AHEAD]
+        with self._asking():
+            self._consumer.pause(*full)
+            hand_out_parked(self._consumer)
+            batches = self._consumer.poll(timeout_ms=int(seconds * 1000))
+            self._silence.after(batches)
+            self._consumer.resume(*full)
+        for partition, records in batches.items():
+            number = self._partitions[partition]
+            at, end = self._place.at[number][0], self._end[number]
+            # only what was asked for again lies before it
+            while records and records[0].offset < at:
+                before, (time_then, mark) = records.pop(0), self._check[number]
+                if before.timestamp != time_then or (mark and mark != _mark(before)):
+                    raise self._made_anew()
+            if not self._follow:
+                while records and records[-1].offset >= end:
+                    records.pop()
+            self._waiting[number].extend(records)
+
+    def _run(self, limit: int) -> list[Slot]:
+        """Hand out what comes next of one partition, at most until another's turn or its last."""
+        heads = sorted(
+            (waiting[0].timestamp, number) for number, waiting in self._waiting.items() if waiting
+        )
+        number, others, place = heads[0][1], heads[1:2], self._place
+        waiting, slots, at = self._waiting[number], list[Slot](), place.at
+        while waiting and len(slots) < limit:
+            if others and others[0] < (waiting[0].timestamp, number):
+                break
+            record = waiting.popleft()
+            at[number] = record.offset + 1, record.timestamp, _mark(record)
+            place.records += 1
+            found, fault = self._parsed(record.value)
+            if fault is not None:
+                fault = f"partition {number}, offset {record.offset}: {fault}"
+            slots.append(Slot(found, fault, _encoded(place), place.records))
+        return slots
+
+    def _parsed(self, value: bytes | None) -> tuple[Any, str | None]:
+        if value is None:
+            return None, "a message without a value"
+        if len(value) > RECORD_LIMIT:
+            return None, "the message is too long"
+        found, fault = json_object(value)
+        if found is not None and self._spec.paths:
+            found = self._spec.record_of(found)
+        return found, fault
+
+    def _read_position(self, position: bytes) -> _Position:
+        topic = self._spec.topic
+        found = read_position(
+            position, _Stored, lambda at: at.topic == topic, f"topic {topic!r}", "this topic"
+        )
+        at = {number: msgspec.convert([*each, ""][:3], _At) for number, each in found.at.items()}
+        return _Position(topic, found.records, at)
+
+    def _check_lost(self, number: int, lost: int) -> None:
+        if not self._spec.skip_lost:
+            raise DataError(
+                f"topic {self._spec.topic!r}: up to {lost} records of partition {number} were "
+                "deleted by Kafka before this client had read them; the data owner must say "
+                "lost=skip in the source to go on without them, and have the topic kept for longer"
+            )
+
+    def _made_anew(self) -> DataError:
+        return DataError(
+            f"topic {self._spec.topic!r} is not the one that was released from: it was deleted and "
+            "made anew. The data owner must name another topic, or give this one a --source-name "
+            "of its own if its records are new"
+        )
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Turn faults of the library into ours, with the settings that the source's Kafka has."""
+        try:
+            with asking(self._settings, f"topic {self._spec.topic}", "Read"):
+                yield
+        except (BrokerError, ConfigError) as error:
+            if not self._own:
+                raise
+            named = str(error).replace("VEILSTREAM_KAFKA", "VEILSTREAM_SOURCE_KAFKA")
+            raise type(error)(named) from error
+
+
+def _mark(record: Any) -> str:
+    """Return what tells a record from another of the same time."""
+    key, value = (
+        b"-" if part is None else b"+" + bytes(part) for part in (record.key, record.value)
+    )
+    return hashlib.blake2b(b"%d %b%b" % (len(key), key, value), digest_size=8).hexdigest()

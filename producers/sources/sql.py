@@ -1,0 +1,489 @@
+"""The databases that tables are read from: SQLite, DuckDB, and PostgreSQL through ADBC.
+
+What a table is called as a source: its database as a URL, with its name and its key.
+
+A table as a source: its rows by a key of whole numbers that only grows.
+
+A position is the key of the last row. Rows that come behind it later cannot be found by it: they
+are counted at each start, and told. A table that was filled anew would be released twice: rows that
+changed or went after they were read end the reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from pipeline.errors import ConfigError, DataError, VeilstreamError
+from pipeline.settings import extra
+from producers.sources.arrow import values_of
+from producers.sources.base import Elsewhere, Known, Opening, Slot, Source, read_position
+
+#: Who writes tables now; those with numbers below 16384 are PostgreSQL's own.
+_WRITERS = (
+    "SELECT DISTINCT virtualtransaction FROM pg_locks "
+    "WHERE mode = 'RowExclusiveLock' AND pid <> pg_backend_pid() "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    "AND relation >= 16384"
+)
+
+
+class Connection:
+    """A database that is only read; its own errors pass through."""
+
+    _db: Any
+
+    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the columns of a query, and all its rows."""
+        with closing(self._db.cursor()) as cursor:
+            cursor.execute(statement)
+            return [each[0] for each in cursor.description], cursor.fetchall()
+
+    def settled(self, highest: int) -> int | None:
+        """Return up to which key no row can come any more; None if that is not known yet.
+
+        highest: The largest key that is there: of a file, which nobody writes beside another, it.
+        """
+        return highest
+
+    def close(self) -> None:
+        """Close it."""
+        self._db.close()
+
+
+class Sqlite(Connection):
+    """A file of SQLite: whoever writes it commits alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+        # one text that is no UTF-8 must not take a thousand rows with it
+        self._db.text_factory = lambda text: text.decode(errors="replace")
+
+
+class Columnar(Connection):
+    """A database that answers in Arrow's types: what Python has no value for costs no other row."""
+
+    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """As `Connection.rows`."""
+        table = self._table(statement)
+        return list(table.schema.names), list(zip(*map(values_of, table.columns), strict=True))
+
+    def _table(self, statement: str) -> Any:
+        with closing(self._db.cursor()) as cursor:
+            cursor.execute(statement)
+            return cursor.fetch_arrow_table()
+
+
+class DuckDb(Columnar):
+    """A file of DuckDB: no other process writes it while it is open."""
+
+    def __init__(self, path: Path) -> None:
+        duckdb = extra("duckdb", "duckdb://", "sql")
+        extra("pyarrow", "duckdb://", "sql")
+        self._db = duckdb.connect(str(path), read_only=True)
+
+    def _table(self, statement: str) -> Any:
+        return self._db.sql(statement).to_arrow_table()
+
+
+class PostgreSql(Columnar):
+    """A database of PostgreSQL, where a smaller key can be committed after a larger one.
+
+    A key is drawn while its transaction holds a lock on the table that it writes. Those that hold
+    one when the largest key has been read are waited for: no other can have a smaller key.
+    """
+
+    def __init__(self, url: str) -> None:
+        driver = extra("adbc_driver_postgresql.dbapi", "postgresql://", "sql")
+        extra("pyarrow", "postgresql://", "sql")
+        self._db = driver.connect(url, autocommit=True)
+        self._waiting: tuple[int, set[str]] | None = None
+
+    def settled(self, highest: int) -> int | None:
+        """As `Connection.settled`."""
+        writers = {row[0] for row in self.rows(_WRITERS)[1]}
+        key, before = self._waiting or (highest, writers)
+        if before & writers:
+            self._waiting = (key, before & writers)
+            return None
+        self._waiting = None
+        return key
+
+
+def connection_of(spec: TableSpec, *, follow: bool) -> Connection:
+    """Open the database of a table; its own errors pass through.
+
+    Raises DataError if it is no file, or cannot be followed; ConfigError if a package is missing.
+    """
+    if spec.scheme == "postgresql":
+        return PostgreSql(spec.place)
+    path = Path(spec.place)
+    if not path.is_file():
+        raise DataError(
+            f"{path.name}: no such file; the data owner must name a database that this process "
+            "may read"
+        )
+    if spec.scheme == "sqlite":
+        return Sqlite(path)
+    if follow:
+        raise DataError(
+            f"{path.name}: nobody can write a DuckDB file while it is read; the data owner must "
+            "start again without --follow, after each change"
+        )
+    return DuckDb(path)
+
+
+KIND = "table"
+FORM = (
+    "sqlite://FILE, duckdb://FILE or postgresql://USER@HOST/DATABASE, then ?table=TABLE&key=COLUMN "
+    "and, if rows that come behind the key shall be left out, &late=skip; if rows that were read "
+    "may change or go, &changed=skip"
+)
+#: What may be passed over, as far as a source says so.
+_SKIPPED = ("late", "changed")
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table that records are read from.
+
+    scheme: "sqlite", "duckdb" or "postgresql".
+    place: The file, or the URL of the database without what is ours.
+    table: Its name, perhaps behind that of a schema and a dot.
+    key: The column of whole numbers that only grows.
+    skip_late: Whether rows that came behind the key are left out, and not counted.
+    skip_changed: Whether to go on although rows that were read are not what they were.
+    """
+
+    scheme: str
+    place: str
+    table: str
+    key: str
+    skip_late: bool = False
+    skip_changed: bool = False
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The table and the key as SQL has them."""
+        return {"table": ".".join(map(quoted, self.table.split("."))), "key": quoted(self.key)}
+
+
+def table_spec(spec: str) -> TableSpec:
+    """Read a specification; DataError, naming what is wrong; ConfigError if it has a password."""
+    parts = urlsplit(spec)
+    _, _, _, options, _ = parts
+    given = parse_qsl(options, keep_blank_values=True)
+    if parts.password or any("password" in name.lower() for name, _ in given):
+        # what is typed here is seen in the list of processes
+        raise ConfigError(
+            "--source: a password has no place in it; the data owner must give it as PGPASSWORD "
+            "or in ~/.pgpass"
+        )
+    own = {name: value for name, value in given if name in ("table", "key", *_SKIPPED)}
+    others = [(name, value) for name, value in given if name not in own]
+    is_file = parts.scheme != "postgresql"
+    place = parts.netloc + parts.path
+    if not is_file:
+        place = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(others), ""))
+    wrong = (
+        not (parts.netloc + parts.path).strip("/")
+        or not all(own.get("table", "").split("."))
+        or not own.get("key")
+        or any(own.get(name, "skip") != "skip" for name in _SKIPPED)
+        or (is_file and others)
+        or parts.fragment
+        or len(given) != len(own) + len(others)
+    )
+    if wrong:
+        raise DataError(
+            f"the source {parts.scheme}:// names no table, or not as it should; the data owner "
+            f"must write {FORM}"
+        )
+    skipped = (name in own for name in _SKIPPED)
+    return TableSpec(parts.scheme, place, own["table"], own["key"], *skipped)
+
+
+def known_as(spec: str) -> Known:
+    """Return the table's name, and its database without who reads it."""
+    found = table_spec(spec)
+    if found.scheme == "postgresql":
+        parts = urlsplit(found.place)
+        _, _, _, options, _ = parts
+        host = dict(parse_qsl(options)).get("host", parts.netloc.rpartition("@")[2])
+        place = f"{host}{parts.path}"
+    else:
+        place = str(Path(found.place).resolve())
+    return Known(f"sql:{found.table}", f"{found.scheme}://{place}?table={found.table}")
+
+
+def opened(spec: str, asked: Opening) -> Source:
+    """Open the table; raises as `SqlTable`."""
+    # it needs what is known here
+
+    return SqlTable(
+        table_spec(spec), asked.position, follow=asked.follow, say=asked.say, columns=asked.columns
+    )
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL has it."""
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+#: Rows of one query, and rows before a position that tell whether they are what they were.
+FETCH, MARKED = 1000, 64
+#: Seconds between two looks at a table that may grow.
+LOOK = 0.5
+
+
+class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sql", tag_field="kind"):
+    """Where reading goes on.
+
+    name: Of the source.
+    key: Of the last row.
+    records: Those that were handed out.
+    behind: Rows up to that key, as far as they are known.
+    last, mark: Of the row of that key, and of the last ones up to it; empty if nobody looked.
+    columns: Those that the marks are of; none: all, as the table has them.
+    """
+
+    name: str
+    key: int
+    records: Annotated[int, msgspec.Meta(ge=0)]
+    behind: Annotated[int, msgspec.Meta(ge=0)]
+    last: str = ""
+    mark: str = ""
+    columns: tuple[str, ...] = ()
+
+
+class SqlTable(Elsewhere):
+    """The rows of a table, or of a view.
+
+    spec: Which, and its key.
+    position: Behind which slot to resume; None is the first row.
+    follow: Whether to wait for more when the rows that were there at the start have been read.
+    say: Told of rows that changed after they were read.
+    columns: Those that are read, beside the key; None: all.
+
+    Raises DataError if it cannot be read, its key is none, or rows came, changed or went behind the
+    position;
+    ConfigError if a package is missing.
+    """
+
+    repeats = True
+
+    def __init__(
+        self, spec: TableSpec, position: bytes | None, *, follow: bool, say: Callable[[str], None],
+        columns: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
+        self._spec, self._follow, self._wanted = spec, follow, columns
+        self.identity = f"sql:{spec.table}"
+        self._at = None if position is None else self._read_position(position)
+        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._looked = -LOOK
+        with self._asking():
+            self._db = connection_of(spec, follow=follow)
+        try:
+            with self._asking():
+                self._begin(say)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _begin(self, say: Callable[[str], None]) -> None:
+        self.columns, _ = self._select("*", "LIMIT 0")
+        if self._spec.key not in self.columns:
+            raise DataError(
+                f"{self.identity} has no column {self._spec.key!r}; the data owner must name its "
+                "key as the table does"
+            )
+        # by their names: a column that somebody adds changes no row that was read
+        wanted = self.columns if self._wanted is None else {*self._wanted, self._spec.key}
+        self._names = tuple(name for name in self.columns if name in wanted)
+        self._where = self._names.index(self._spec.key)
+        if self._select("1", "WHERE {key} IS NULL LIMIT 1")[1]:
+            raise self._no_key("is missing in a row")
+        self._first, self._end = self._select("min({key}), max({key})")[1][0]
+        if self._end is not None and not all(type(key) is int for key in (self._first, self._end)):
+            raise self._no_key("is no whole number")
+        self._done = not self._follow and self._end is None
+        #: Of the last row that was fetched.
+        self._key = None if self._at is None else self._at.key
+        self._last = ""
+        if self._at is not None:
+            self._at = self._checked(self._at, say)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all rows that were there at the start were handed out; never while it follows."""
+        return self._done and not self._waiting
+
+    @property
+    def progress(self) -> float | None:
+        """The share of the keys passed, unknown while it follows."""
+        if self._follow:
+            return None
+        if self.ended:
+            return 1.0
+        if self._at is None or self._at.key < self._first:
+            return 0.0
+        share: float = (self._at.key - self._first) / max(self._end - self._first, 1)
+        return min(1.0, share)
+
+    def read(self, limit: int, timeout: float) -> list[Slot]:
+        """Return up to `limit` slots, none if nothing came within `timeout` seconds.
+
+        DataError if the database fails, or the key does not grow.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._waiting and not self._done:
+            wait = self._looked + LOOK - time.monotonic()
+            if wait > 0:
+                time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
+            if time.monotonic() < self._looked + LOOK:
+                return []
+            with self._asking():
+                self._fetch()
+            if not self._waiting:
+                self._looked = time.monotonic()
+        return [self._slot() for _ in range(min(limit, len(self._waiting)))]
+
+    def anchored(self, position: bytes) -> bytes:
+        """Return a position with a mark of the rows before it."""
+        found = self._read_position(position)
+        with self._asking():
+            rows = self._before(found.key, self._names)
+        marks = {"last": _mark(rows[:1]), "mark": _mark(rows), "columns": self._names}
+        return msgspec.json.encode(msgspec.structs.replace(found, **marks))
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    def _fetch(self) -> None:
+        """Read the next rows, as far as none can come between them any more."""
+        highest = self._select("max({key})")[1][0][0] if self._follow else self._end
+        bound = None if highest is None else self._db.settled(highest)
+        if bound is None:
+            return
+        behind = "" if self._key is None else f"{{key}} >= {self._key} AND"
+        _, rows = self._select(
+            _listed(self._names),
+            f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {FETCH + 2}",
+        )
+        last = rows.pop(0) if rows and rows[0][self._where] == self._key else None
+        if self._last and (last is None or self._last != _mark([last])):
+            raise self._changed()
+        for row in rows:
+            key = row[self._where]
+            if type(key) is not int:
+                raise self._no_key("is no whole number")
+            if key == self._key:
+                raise self._no_key("is there twice")
+            # one more than is taken: that says whether the last one's key comes again
+            if len(self._waiting) < FETCH:
+                self._waiting.append(row)
+                self._key = key
+        if rows and not self._spec.skip_changed:
+            self._last = _mark([rows[min(len(rows), FETCH) - 1]])
+        self._done = not self._follow and len(rows) <= FETCH
+
+    def _slot(self) -> Slot:
+        row = self._waiting.popleft()
+        records, behind = (self._at.records, self._at.behind) if self._at else (0, 0)
+        self._at = _At(self.identity, row[self._where], records + 1, behind + 1)
+        record = dict(zip(self._names, row, strict=True))
+        return Slot(record, None, msgspec.json.encode(self._at), records + 1)
+
+    def _checked(self, at: _At, say: Callable[[str], None]) -> _At:
+        """Look for rows that changed behind a position; return it as it stands now."""
+        # a study that follows may read others: what is compared are the columns of the marks
+        gone = not set(at.columns) <= set(self.columns)
+        rows = [] if gone else self._before(at.key, at.columns)
+        behind = int(self._select("count(*)", f"WHERE {{key}} <= {at.key}")[1][0][0])
+        changed = (
+            behind < at.behind
+            or not self._select("1", f"WHERE {{key}} = {at.key}")[1]
+            or bool(at.last and at.last != _mark(rows[:1]))
+            # rows that may come behind the key stand among the last ones
+            or bool(at.mark and not self._spec.skip_late and at.mark != _mark(rows))
+        )
+        if self._spec.skip_changed:
+            if changed:
+                say(
+                    f"WARNING: rows of {self.identity} were changed or removed after they had been "
+                    "read: what was released stays as it was. Were they written again under new "
+                    "keys, they are released a second time, as changed=skip allows"
+                )
+        else:
+            self._last = _mark(self._before(at.key, self._names)[:1])
+        if behind > at.behind and not self._spec.skip_late:
+            raise DataError(
+                f"{self.identity}: {behind - at.behind} rows have come behind the last key that "
+                "was read, and would be passed over; the data owner must give new rows keys above "
+                "all others, or say late=skip in the source to go on without those"
+            )
+        if changed and not self._spec.skip_changed:
+            raise self._changed()
+        return msgspec.structs.replace(at, behind=behind)
+
+    def _before(self, key: int, columns: Collection[str]) -> list[tuple[Any, ...]]:
+        """Return the last rows up to a key, the last one first; no columns: all."""
+        query = f"WHERE {{key}} <= {key} ORDER BY {{key}} DESC LIMIT {MARKED}"
+        return self._select(_listed(columns), query)[1]
+
+    def _select(self, what: str, rest: str = "") -> tuple[list[str], list[tuple[Any, ...]]]:
+        # names are quoted, and all else is ours or a whole number
+        return self._db.rows(f"SELECT {what} FROM {{table}} {rest}".format(**self._spec.names))  # noqa: S608
+
+    def _read_position(self, position: bytes) -> _At:
+        return read_position(
+            position, _At, lambda at: at.name == self.identity, self.identity, "this table"
+        )
+
+    def _changed(self) -> DataError:
+        return DataError(
+            f"{self.identity}: rows that were read have been changed or removed since; a table "
+            "filled anew would be released twice. The data owner must put them back, or, if all "
+            "rows above the last key are new records, say changed=skip in the source"
+        )
+
+    def _no_key(self, why: str) -> DataError:
+        return DataError(
+            f"{self.identity}: its key {self._spec.key!r} {why}; the data owner must name a column "
+            "of whole numbers, each there once, which only grow"
+        )
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except VeilstreamError:
+            raise
+        except Exception as error:  # every driver has errors of its own
+            # what a driver says of a query may be data
+            why = "" if hasattr(self, "_db") else f": {str(error).splitlines()[0]}"
+            raise DataError(
+                f"{self.identity}: the database cannot be read ({type(error).__name__}{why}); the "
+                "data owner must see that it is there, has a table of this name, and that this "
+                "process may read that"
+            ) from error
+
+
+def _listed(columns: Collection[str]) -> str:
+    return ", ".join(map(quoted, columns)).replace("{", "{{").replace("}", "}}") or "*"
+
+
+def _mark(rows: list[tuple[Any, ...]]) -> str:
+    return hashlib.blake2b(repr(rows).encode(), digest_size=16).hexdigest()

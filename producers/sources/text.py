@@ -1,0 +1,492 @@
+"""A file of lines that is addressed by absolute byte offsets, possibly while it grows.
+
+What all files of records share: a tape is cut into slots.
+
+The whole state is the offset: one in the middle of a line means that the rest of that line belongs
+to a slot that was handed out already.
+
+CSV: UTF-8 with a header line, quoted as RFC 4180 says.
+
+JSON lines: one object a line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import hashlib
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from pipeline.errors import DataError
+from producers.sources.base import Position, Slot, decode_position
+
+#: The bytes of one record; what is longer becomes an empty slot.
+RECORD_LIMIT = 1 << 20
+#: Bytes at a file's start, and before a position, that tell whether it is still the same file.
+MARKED = 16_384
+#: Seconds between two looks at a file that may grow.
+POLL = 0.05
+
+
+class Tape:
+    """The bytes of a data owner's file."""
+
+    prefix = ""
+    base = 0  #: the offset of the first byte that is still there
+
+    def __init__(self, path: Path, follow: bool) -> None:
+        self.name = path.name
+        self.follow = follow
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise DataError(
+                f"{path.name}: cannot be opened ({error.strerror}); the data owner must name a "
+                "file that this process may read"
+            ) from None
+        self._at = 0
+
+    def extent(self, at: int) -> tuple[int, bool]:
+        """Return the offset to which a reader at `at` may read, and if no record goes beyond."""
+        del at
+        return os.fstat(self._file.fileno()).st_size, not self.follow
+
+    def line(self, at: int, size: int) -> bytes:
+        """Return up to `size` bytes of what is left of the line at `at`, with its newline."""
+        if at != self._at:
+            self._file.seek(at - self.base)
+        line = self._file.readline(size)
+        self._at = at + len(line)
+        return line
+
+    def mark(self, at: int) -> str:
+        """Return a hash of the bytes before an offset: the first and the last of them."""
+        file, digest = self._file.fileno(), hashlib.blake2b(digest_size=16)
+        for start in (0, max(0, at - MARKED)):
+            digest.update(os.pread(file, min(MARKED, at - start), start))
+        return digest.hexdigest()
+
+    def wait(self, seconds: float) -> None:
+        """Wait a moment for more."""
+        time.sleep(min(seconds, POLL))
+
+    def forget(self, at: int) -> None:
+        """Do nothing: the file is the data owner's."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Cut(NamedTuple):
+    """One record cut from a tape: its bytes, and the record or its fault."""
+
+    raw: bytes
+    record: Mapping[str, object] | None
+    fault: str | None
+
+
+class RecordFile(ABC):
+    """The slots of a tape; a subclass cuts and parses one record.
+
+    tape: Where the bytes come from.
+    position: Behind which slot to resume; None is the start.
+    start: Offset and line number of the first record on the tape.
+    """
+
+    form = ""
+    #: Whether a line without anything in it is a record, and not left out.
+    blanks = False
+
+    def __init__(self, tape: Tape, position: bytes | None, start: tuple[int, int]) -> None:
+        self._tape = tape
+        self._kind = tape.prefix + self.form
+        self._at, self._line = start
+        if position is not None:
+            found = decode_position(position, self._kind, tape.name)
+            if found.at < self._at:
+                raise DataError(
+                    f"{tape.name}: the stored position lies before the first record that is still "
+                    "there; the data owner must name the source this client has read from before"
+                )
+            if found.mark and found.mark != tape.mark(found.at):
+                raise DataError(
+                    f"{tape.name}: what lies before the stored position is not what was released "
+                    "from; records may only be added at a file's end. The data owner must put the "
+                    "old file back; what was released from it cannot be released again"
+                )
+            self._at, self._line = found.at, found.line
+        elif tape.base:
+            raise DataError(
+                f"{tape.name}: its first records were released from and forgotten, but this client "
+                "has no position in it; the data owner must bring the client's own database back, "
+                "or remove the spool as well"
+            )
+        self._check_length()
+        self._inside = self._at > start[0] and tape.line(self._at - 1, 1) != b"\n"
+        self._stuck: tuple[int, bool] | None = None
+
+    repeats = True
+
+    @property
+    def identity(self) -> str:
+        """Form and file name: moving the folder makes no new source."""
+        return self._kind if self._tape.prefix else f"{self.form}:{self._tape.name}"
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Unknown, unless the form has a header."""
+        return None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end was reached and everything was handed out."""
+        end, final = self._tape.extent(self._at)
+        return final and self._at >= end
+
+    @property
+    def progress(self) -> float | None:
+        """The share of the bytes read, unknown where the file may grow."""
+        if self._tape.follow:
+            return None
+        end, _ = self._tape.extent(self._at)
+        return min(self._at / end, 1.0) if end else 1.0
+
+    def read(self, limit: int, timeout: float) -> list[Slot]:
+        """Return up to `limit` slots, none if nothing came within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        slots: list[Slot] = []
+        while True:
+            extent = self._check_length()
+            # a record that was not complete is looked at again only once there is more of it
+            while extent != self._stuck and len(slots) < limit and (slot := self._next(*extent)):
+                slots.append(slot)
+            if len(slots) >= limit:
+                return slots
+            if self._tape.extent(self._at) != extent:
+                continue
+            if slots or (extent[1] and self._at >= extent[0]):
+                return slots
+            left = deadline - time.monotonic()
+            self._tape.wait(max(left, 0.0))
+            if left <= 0:
+                return []
+
+    def anchored(self, position: bytes) -> bytes:
+        """Return a position with a mark of what lies before it, for storing."""
+        found = decode_position(position, self._kind, self._tape.name)
+        return msgspec.json.encode(msgspec.structs.replace(found, mark=self._tape.mark(found.at)))
+
+    def forget(self, position: bytes) -> None:
+        """Release storage that only slots up to this committed position needed."""
+        found = decode_position(position, self._kind, self._tape.name)
+        self._tape.forget(min(found.at, self._at))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._tape.close()
+
+    @abstractmethod
+    def _cut(self, first: bytes, end: int, final: bool) -> Cut | None:
+        """Cut the record that starts with this line; None if it is not complete yet."""
+
+    def _next(self, end: int, final: bool) -> Slot | None:
+        while line := self._tape.line(self._at, min(RECORD_LIMIT + 1, end - self._at)):
+            complete = final or line.endswith(b"\n")
+            if self._inside or (complete and not (self.blanks or line.strip(b"\r\n"))):
+                self._advance(line)
+                continue
+            if len(line) > RECORD_LIMIT:
+                return self._slot(Cut(line, None, "the line is too long"))
+            cut = self._cut(line, end, final) if complete else None
+            if cut is None:
+                break
+            return self._slot(cut)
+        self._stuck = (end, final)
+        return None
+
+    def _slot(self, cut: Cut) -> Slot:
+        line = self._line
+        fault = None if cut.fault is None else f"line {line}: {cut.fault}"
+        self._advance(cut.raw)
+        found = Position(self._kind, self._at, self._line)
+        return Slot(cut.record, fault, msgspec.json.encode(found), line)
+
+    def _advance(self, raw: bytes) -> None:
+        self._at += len(raw)
+        self._line += raw.count(b"\n")
+        self._inside = not raw.endswith(b"\n")
+
+    def _check_length(self) -> tuple[int, bool]:
+        extent = self._tape.extent(self._at)
+        if extent[0] < self._at:
+            raise DataError(
+                f"{self._tape.name}: the file is shorter than what was already released from; the "
+                "data owner must put the whole file back, records may only be added at its end"
+            )
+        return extent
+
+
+_QUOTING = "quotes that do not close where the field ends"
+_OPEN = "a quote opens a field and is never closed"
+_STRAY = "a quote opens a field, and the next ones that close it are lines below"
+_OLD_ENDS = "line ends of CR alone; they must be LF or CR LF"
+_LONG = "a field that is too long"
+#: What csv says, by its beginning, and what is said of it here.
+_FAULTS = {"field larger": _LONG, "unexpected end": _OPEN}
+#: The lines of a quoted field are taken for records if each has the commas of one, and so many all
+#: together: fewer are often there by chance.
+COMMAS = 3
+#: So many fields of that kind are told.
+TOLD = 3
+#: Stands for a CR that ends no line, which csv refuses: no byte is decoded to it.
+_CR = "\udc0d"
+#: How files begin that are no text, and what they are.
+_PACKED = {
+    b"\x1f\x8b": "gzip", b"PK\x03\x04": "ZIP or a workbook of Excel", b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PAR1": "Parquet", b"ARROW1": "Arrow",
+    codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
+}  # fmt: skip
+
+
+class CsvFile(RecordFile):
+    """The records of a tape of CSV.
+
+    tape: Where the bytes come from.
+    position: Behind which slot to resume; None is the start.
+    columns: The header, if it is not the first line of the tape.
+    say: Told where a quote would take records along.
+    """
+
+    form = "csv"
+
+    def __init__(
+        self, tape: Tape, position: bytes | None, columns: list[str] | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._tape, self._say, self._told = tape, say, 0
+        start = (tape.base, 2)
+        if columns is None:
+            columns, start = self._header()
+        self._columns = columns
+        # a missing value of the one column: the slots behind it must not move up
+        self.blanks = len(columns) == 1
+        super().__init__(tape, position, start)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names in the header."""
+        return self._columns
+
+    def _header(self) -> tuple[list[str], tuple[int, int]]:
+        self._at = 3 if self._tape.line(0, 3) == codecs.BOM_UTF8 else 0
+        end, final = self._tape.extent(self._at)
+        first = self._tape.line(self._at, max(min(RECORD_LIMIT, end - self._at), 0))
+        check_start(first, self._tape.name)
+        raw: list[bytes] = []
+        fields = self._fields(first, raw, end, final)
+        whole = b"".join(raw)
+        if fields is None or not (final or whole.endswith(b"\n")):
+            raise DataError(
+                f"{self._tape.name}: there is no complete header line yet; the data owner must "
+                "write the header before the client starts"
+            )
+        start = (self._at + len(whole), 1 + whole.count(b"\n"))
+        return check_header(fields, whole, self._tape.name), start
+
+    def _cut(self, first: bytes, end: int, final: bool) -> Cut | None:
+        raw: list[bytes] = []
+        fields = self._fields(first, raw, end, final)
+        if fields is None:
+            return None
+        if not isinstance(fields, str) and self._swallowed(raw[1:]):
+            fields = _STRAY
+            self._tell(len(raw))
+        if isinstance(fields, str):
+            # one wrong quote must not take the lines behind it along: go on at the next line
+            return Cut(first, None, fields)
+        whole = b"".join(raw)
+        fields = fields or [""]
+        if not _is_utf8(whole):
+            return Cut(whole, None, "not UTF-8")
+        if len(fields) != len(self._columns):
+            fault = f"{len(fields)} fields where {len(self._columns)} are needed"
+            return Cut(whole, None, _OLD_ENDS if b"\r" in whole.replace(b"\r\n", b"") else fault)
+        return Cut(whole, dict(zip(self._columns, fields, strict=True)), None)
+
+    def _swallowed(self, lines: list[bytes]) -> bool:
+        """Whether the lines that a quoted field goes on in look like records themselves."""
+        width = len(self._columns)
+        if (width - 1) * len(lines) < COMMAS:
+            return False
+        texts = (line.decode(errors="surrogateescape") for line in lines if line.strip())
+        return all(len(next(csv.reader([text]))) == width for text in texts)
+
+    def _tell(self, lines: int) -> None:
+        self._told += 1
+        if self._told <= TOLD:
+            self._say(
+                f"WARNING: {self._tape.name}: the quote that opens a field in line {self._line} "
+                f"closes in line {self._line + lines - 1}, and the lines between look like "
+                "records: they are read as such, and what cannot be used of them is counted. The "
+                "data owner must correct the quotes"
+            )
+
+    def _fields(
+        self, first: bytes, raw: list[bytes], end: int, final: bool
+    ) -> list[str] | str | None:
+        """Return the fields of a record, a fault, or None if the record is not complete yet.
+
+        Its lines are added to `raw`.
+        """
+        try:
+            found = next(csv.reader(self._lines(first, raw, end, final), strict=True), [])
+            return found if b"\r" not in first else [each.replace(_CR, "\r") for each in found]
+        except _IncompleteError:
+            return None
+        except csv.Error as error:
+            said = str(error)
+            return next((_FAULTS[each] for each in _FAULTS if said.startswith(each)), _QUOTING)
+
+    def _lines(self, first: bytes, raw: list[bytes], end: int, final: bool) -> Iterator[str]:
+        """Yield the lines of the record, as many as the parser asks for."""
+        line = first
+        size = 0
+        while line:
+            raw.append(line)
+            size += len(line)
+            if size > RECORD_LIMIT:
+                raise csv.Error("field larger")
+            if not (final or line.endswith(b"\n")):
+                raise _IncompleteError
+            # whether it is UTF-8 is asked of the whole record, once its end is known
+            text = line.decode(errors="surrogateescape")
+            if "\r" in text:
+                ends = "\r\n" if text.endswith("\r\n") else ""
+                text = text.removesuffix(ends).replace("\r", _CR) + ends
+            yield text
+            room = RECORD_LIMIT + 1 - size
+            line = self._tape.line(self._at + size, min(room, end - self._at - size))
+        if not final:
+            raise _IncompleteError
+
+
+class _IncompleteError(Exception):
+    pass
+
+
+def read_header(line: bytes, name: str) -> list[str]:
+    """Return the columns that one header line names.
+
+    DataError as `check_header`, or if the header goes on in the next line.
+    """
+    fields: list[str] | str
+    check_start(line, name)
+    text = line.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
+    try:
+        fields = next(csv.reader([text], strict=True), [])
+    except csv.Error:
+        fields = _QUOTING
+    return check_header(fields, line, name)
+
+
+def check_start(line: bytes, name: str) -> None:
+    """Refuse what is no text of lines, by its first line; DataError, saying what it is."""
+    if packed := next((what for start, what in _PACKED.items() if line.startswith(start)), None):
+        raise DataError(
+            f"{name}: it is {packed}, and not text in UTF-8; the data owner must unpack it, or "
+            "save it as such"
+        )
+    if b"\r" in line.strip():
+        raise DataError(f"{name}: it has {_OLD_ENDS}; the data owner must save it anew")
+
+
+def check_header(fields: list[str] | str, raw: bytes, name: str) -> list[str]:
+    """Return the columns that a header names.
+
+    DataError if there are none, or two are the same; several may have no name. It gives
+    numbers, not names: where the header was forgotten, the first line is data.
+    """
+    if isinstance(fields, str) or not _is_utf8(raw):
+        fault = fields if isinstance(fields, str) else "not UTF-8"
+        mended = "save the file as UTF-8" if fault == "not UTF-8" else "correct it"
+        raise DataError(
+            f"{name}: the header line has a fault: {fault}; the data owner must {mended}"
+        )
+    if not any(fields):
+        raise DataError(
+            f"{name}: there is no header line; the data owner must put the column names first"
+        )
+    seen: dict[str, int] = {}
+    for number, field in enumerate(fields, start=1):
+        if field and field in seen:
+            raise DataError(
+                f"{name}: the header names fields {seen[field]} and {number} alike; the data owner "
+                "must give every column its own name"
+            )
+        seen[field] = number
+    return fields
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class JsonLinesFile(RecordFile):
+    """The records of a tape of JSON lines."""
+
+    form = "jsonl"
+
+    def __init__(self, tape: Tape, position: bytes | None) -> None:
+        super().__init__(tape, position, (tape.base, 1))
+
+    def _cut(self, first: bytes, end: int, final: bool) -> Cut:
+        del end, final
+        if self._at == 0:
+            check_start(first, self._tape.name)
+        # a byte order mark can only stand at the start of a file; no JSON text begins with one
+        return Cut(first, *json_object(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")))
+
+
+def json_object(text: bytes) -> tuple[Mapping[str, object] | None, str | None]:
+    """Return the object that a JSON text is, or None and why it is none."""
+    try:
+        record = _quickly(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # it refuses a little more than json does, such as 1e400, and says why in its own words
+        try:
+            record = _thoroughly(text.decode())
+        except UnicodeDecodeError:
+            return None, "not UTF-8"
+        except json.JSONDecodeError as error:
+            return None, f"not valid JSON at column {error.colno}"
+        except _NotJsonError:
+            return None, "NaN and Infinity are no JSON numbers"
+        except (ValueError, RecursionError):
+            return None, "JSON with a number too long or nesting too deep"
+    return (record, None) if isinstance(record, dict) else (None, "not a JSON object")
+
+
+class _NotJsonError(Exception):
+    pass
+
+
+def _refuse(token: str) -> NoReturn:
+    del token
+    raise _NotJsonError
+
+
+_quickly = msgspec.json.Decoder().decode
+_thoroughly = json.JSONDecoder(parse_constant=_refuse).decode
