@@ -1,7 +1,4 @@
-"""A study's keys where a worker, a rebuild or a replay needs them.
-
-What a study says of itself to its clients: which revision runs, its keys, who is admitted.
-"""
+"""What a study says to its clients: which revision runs, its keys, and who is admitted."""
 
 from __future__ import annotations
 

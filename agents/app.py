@@ -1,11 +1,9 @@
-"""Faust fed whole fetch batches, each partition resuming from its own watermark.
+"""The Faust application of one study: whole fetch batches, each partition from its own watermark.
 
 Faust hands an agent one event per record, which costs ten times what a fold does, and it resumes
 from Kafka's committed offsets, which can pass a record that was never folded. Here one fetched
 batch of one partition is one event with one ack, and after every assignment the position comes
 from the stored state; the committed offset is only a hint for lag monitors.
-
-The Faust application of one study.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""As `infra.kafka`, for aiokafka, whose compiled reader takes a batch apart.
+"""The worker's own ends at Kafka: a producer with a watch, and the position in the releases log.
 
-The worker's own ends at Kafka: a producer with a watch, and the position in the releases log.
+As `infra.kafka`, for aiokafka, whose compiled reader takes a batch apart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Whether a log still holds what follows a watermark.
-
-Whether the releases log still goes as far as what was folded of it.
-"""
+"""Whether the releases log still goes on behind a watermark, and as far as it was folded."""
 
 from __future__ import annotations
 

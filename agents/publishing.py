@@ -1,8 +1,6 @@
-"""The newest model, which Redis and the models topic both have: no version is given twice.
+"""The estimate step: merge the partitions, estimate, publish the estimate and the next model.
 
-How fast record slots come, as the worker that publishes sees it.
-
-The estimate step: merge the partitions, estimate, publish the estimate and the next model.
+Redis and the models topic both have the newest model: no version is given twice.
 """
 
 from __future__ import annotations

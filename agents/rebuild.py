@@ -1,16 +1,14 @@
 """The state again, from the log: for verifying what is stored, and for rebuilding it.
 
-A second state of a study, folded from the log beside the stored one and compared with it.
+A second state of a study is folded beside the stored one and compared with it. It goes on where it
+stands: a comparison costs the releases since the last one. Where the log has lost what the stored
+state began with, it starts from that state, whose checksums fit, and vouches for what follows. It
+begins anew where the stored state did: with other clients erased, or rebuilt without what the log
+has lost.
 
-It goes on where it stands: a comparison costs the releases since the last one. Where the log has
-lost what the stored state began with, it starts from that state, whose checksums fit, and vouches
-for what follows. It begins anew where the stored state did: with other clients erased, or rebuilt
-without what the log has lost.
-
-A worker that verifies itself: `state verify --every` beside it, in a process of low priority.
-
-The process that publishes runs it. A difference ends the worker, and is noted with the state, so
-that no other one goes on with it; faults that pass are said and tried again.
+A worker verifies itself so, in a process of low priority. A difference ends the worker, and is
+noted with the state, so that no other one goes on with it; faults that pass are said and tried
+again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Published estimates beside a replay to the same log positions, number by number.
+"""A replay of the releases topic: what is read, what is compared, and where the estimates go.
 
-Where the estimates of a replay go: lines, files that are whole or not there, a topic.
-
-A replay of the releases topic: what is read, and where it goes.
-
-It reads the topic, and the ids of erased clients from Redis. It writes to its output alone: nothing
-of the live study is written.
+It reads the topic, and the ids of erased clients from Redis. Estimates go to lines, files that are
+whole or not there, or a topic of their own; published ones can be compared with them, number by
+number. Nothing of the live study is written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The TLS context of the one settings tree.
-
-Where Kafka and Redis are: what the settings say, else the local runtime.
-"""
+"""Where Kafka and Redis are: what the settings say, else the local runtime; and how to talk TLS."""
 
 from __future__ import annotations
 

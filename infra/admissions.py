@@ -1,9 +1,7 @@
-"""The clients topic of a study: admit and revoke, and say so; `roll` reads it.
+"""The clients topic of a study: who is admitted and revoked, said and read.
 
 A word about a client goes into its partition of the releases topic first, where it holds for all
 that follows; then the clients topic says so, and the client begins.
-
-The clients topic of a study as it is read, and how far it is believed.
 """
 
 from __future__ import annotations

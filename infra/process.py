@@ -1,11 +1,7 @@
-"""Ends and waits: signals ask for an orderly end, and no command is silent about a long wait.
-
-What a program tells people on standard error: lines, or one JSON object for each.
-
-What the web servers here share: who may ask on loopback, and a log without what was asked.
+"""What long-running processes share: orderly ends, waits that are said, logs, and who may ask.
 
 aiohttp logs a request that it cannot parse with the bytes that it stumbled over, and those may be
-of a record.
+of a record: the web servers here log without them.
 """
 
 from __future__ import annotations

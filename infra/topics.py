@@ -1,12 +1,11 @@
-"""Creating a study's topics, refusing others, and how many copies of them Kafka keeps.
+"""A study's topics: created, checked, how many copies Kafka keeps, and which revision runs.
 
 Clients and workers wait until every copy in sync has a message (`acks = all`); how many those must
 be, `min.insync.replicas` says.
 
-The record that says which revision of a study is the running one: read, and written.
-
-Workers write it, and `veilstream topics`. Two workers of different revisions that both start first
-may both write: the later record counts, and the state in Redis refuses one of them.
+The study's record says which revision is the running one. Workers write it, and
+`veilstream topics`. Two workers of different revisions that both start first may both write: the
+later record counts, and the state in Redis refuses one of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""From a full window to a stored release: bytes and headers, and one transaction for a group.
+"""The client's loop: source, window, release, outbox, Kafka.
 
-The client's loop: source, window, release, outbox, Kafka.
+A full window becomes a stored release, bytes and headers, in one transaction for a group.
 """
 
 from __future__ import annotations

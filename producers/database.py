@@ -1,19 +1,13 @@
-"""Whether a client may have its id, and where its database is.
-
-Whether a client's database is one state, and not parts of two.
+"""The client's database file: one owner at a time, durable transactions, one state, an identity.
 
 A copy of the files of a client that runs, or a hasty restore, has pages of several states: each is
 sound, and so may be their tree. Releases are numbered without gaps and their rows never change, so
 order and counts show all of these. Every other row is in one sum, which each transaction brings up
 to date: a page of another state is found by it.
 
-What a client's folder remembers of its ledger, beside the database: an old copy is found out.
-
-A lock file holds the ledger's id and how many releases there are, of all studies and of each. It is
-written after the database, so it never knows more than was stored; a copy that was put back in the
-database's place knows less than it.
-
-The client's database file: one owner at a time, durable transactions, an identity for ever.
+A lock file beside the database holds the ledger's id and how many releases there are, of all
+studies and of each. It is written after the database, so it never knows more than was stored; an
+old copy in the database's place knows less than it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Histories: the time of a window is what its records say, and not when they were read.
-
-A column holds the time of each record. A release carries the latest time of the records up to the
-end of its window, rounded down to a second, so that it is never earlier than the one before it. It
-is public, as the time at which a window closes always is; the other columns have no part in it.
-
-Slots of a source to rows, in a time that does not tell whether their records could be used.
+"""Slots of a source to rows, in a time that does not tell whether their records could be used.
 
 Everybody sees when releases come. While a file is read at full speed, the gaps between them are the
 time that their records took.
+
+A column may hold the time of each record: the time of a window is then what its records say, and
+not when they were read. A release carries the latest time of the records up to the end of its
+window, rounded down to a second, so that it is never earlier than the one before it. It is public,
+as the time at which a window closes always is; the other columns have no part in it.
 """
 
 from __future__ import annotations

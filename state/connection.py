@@ -1,6 +1,4 @@
-"""The Redis connection from the one settings tree.
-
-What Redis refuses, in words of ours: what passes, what is a setting, what is state.
+"""The Redis connection from the one settings tree, and its faults in words of ours.
 
 - 60: it is away, is loading, follows another, has no memory or no disk: starting again helps.
 - 10: a setting names the wrong server, or a user who may not: starting again does not help.

@@ -1,14 +1,10 @@
-"""Read the log of a service: its end, what is added to it, and why it died.
-
-Loopback ports: one that is free, a clear word about one that is not, and who answers on it.
-
-A client library would do for asking, but each brings its own retries and time limits; a start that
-polls every few milliseconds wants one question and one answer.
-
-Child processes that outlive their parent, known by pid and start time.
+"""Child processes that outlive their parent, known by pid and start time; their ports and logs.
 
 A pid alone is not an identity: after the process ends, the system gives the number to somebody
 else. Nothing here signals a pid whose start time is not the recorded one.
+
+A start that polls a port every few milliseconds wants one question and one answer; a client library
+brings its own retries and time limits.
 """
 
 from __future__ import annotations

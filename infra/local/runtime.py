@@ -1,8 +1,6 @@
-"""What the runtime remembers between commands: ports and processes, in ``runtime.json``.
+"""A real Kafka and a real Redis in one folder, as child processes, without Docker.
 
-Keep a runtime up: start again what dies, and end both when told to.
-
-A real Kafka and a real Redis in one folder, as child processes, without Docker.
+``runtime.json`` remembers ports and processes between commands. `supervise` keeps both up.
 """
 
 from __future__ import annotations

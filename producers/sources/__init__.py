@@ -1,19 +1,11 @@
 """Where raw records come from.
 
-- `base`: slots and the interface of a source. `tape`: a file that is read by offsets; `record_file`
-  cuts it into slots, in two forms: `csv_file` and `jsonl_file`.
-- `pipe`: what a program pipes in, read once and not kept; `spool` keeps it on disk so that it can
-  be resumed.
-- `arrow_files`: Parquet and Arrow, file by file; `arrow_places` is where they lie, `arrow_parts`
-  is one of them. `parquet_file`: Parquet in batches of columns; `tables`: any file so, read once.
-- `sql_table`: rows of a table by a key; `sql_spec` is how it is written, `sql_databases` has the
-  databases.
-- `kafka_topic`: a topic of somebody's own Kafka; `topic_spec` is how it is written,
-  `kafka_records` takes apart what is fetched.
-- `inbox`: what is sent to a client, until it is released; `pushed` reads it, and it is filled by
-  `listening` (HTTP) and `mqtt_topic` (`mqtt_spec` is how that is written).
-- `shuttle`, `flights`: rows that come with installed packages, for demonstrations. `counted` is
-  what they share: a known number of rows.
+- `base`: slots and the interface of a source; rows that are counted.
+- `text`: CSV and JSON lines, read by offsets. `stdin`: what a program pipes in, kept or not.
+- `arrow`: Parquet and Arrow files; `tables`: any file in batches of columns, read once.
+- `sql`: rows of a table by a key. `kafka`: a topic of somebody's own Kafka.
+- `push`: what is sent to a client over HTTP, until it is released; `mqtt`: the same from a broker.
+- `samples`: rows that come with installed packages, for demonstrations.
 
 Every record takes a slot, good or bad; see `base`.
 """

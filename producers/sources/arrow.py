@@ -1,16 +1,9 @@
-"""Where Arrow and Parquet files lie: on this machine, or in a store that fsspec reaches.
-
-One Parquet or Arrow file in its parts: row groups of the one, record batches of the other.
-
-Parquet in batches of columns, read once from its start.
-
-Needs pyarrow (extra `backtest`). Row groups are read one after the other, so memory depends on
-their size and not on the length of the file.
-
-Parquet and Arrow files as a source: one file, or those of a folder in the order of their names.
+"""Parquet and Arrow files as a source: one file, or those of a folder in the order of their names.
 
 Files are whole when they are there, and later ones have later names: a position is a file, by its
-name, and a number of records in it. Needs pyarrow; files of other stores need fsspec.
+name, and a number of records in it. They lie on this machine or in a store that fsspec reaches.
+Row groups are read one after the other, so memory depends on their size and not on the length of
+the file. Needs pyarrow; files of other stores need fsspec.
 """
 
 from __future__ import annotations

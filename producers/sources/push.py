@@ -1,14 +1,10 @@
-"""What was pushed to a client, on its disk: stored before it is acknowledged, and each push once.
+"""A source whose records are sent to the client: stored before they are acknowledged, each once.
 
 Raw data at rest (mode 0600), in a folder of one study. A push has a key; one that says it may be a
 repetition is stored only if the same content was not stored under that key before. Records and keys
 are in one transaction, so no crash can come between them.
 
-A source whose records are sent to the client: an inbox, and what puts records into it.
-
-Records that are posted over HTTP: answered once they are on disk.
-
-`POST /` with JSON lines, or an array of objects, and a header `Idempotency-Key` that names the
+`POST /` takes JSON lines, or an array of objects, and a header `Idempotency-Key` that names the
 request: a sender that got no answer repeats it under its key, and it is stored once. Browsers send
 no such header to a foreign address without asking. Where no token is wanted, who asks must also
 call this machine by its own name and bring no origin: no web page can post here, even if it has its

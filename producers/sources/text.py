@@ -1,13 +1,7 @@
-"""A file of lines that is addressed by absolute byte offsets, possibly while it grows.
-
-What all files of records share: a tape is cut into slots.
+"""Files of lines, CSV and JSON lines, that are addressed by byte offsets, possibly while they grow.
 
 The whole state is the offset: one in the middle of a line means that the rest of that line belongs
-to a slot that was handed out already.
-
-CSV: UTF-8 with a header line, quoted as RFC 4180 says.
-
-JSON lines: one object a line.
+to a slot that was handed out already. CSV is UTF-8 with a header line, quoted as RFC 4180 says.
 """
 
 from __future__ import annotations
