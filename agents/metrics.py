@@ -1,10 +1,7 @@
-"""The metrics of a worker in Prometheus's text format; none names a client.
+"""`/healthz` and `/metrics` of a worker: counts and times in Prometheus's text format.
 
-They come from noised releases, log positions and estimates, which are public.
-
-`/healthz` and `/metrics` of a worker, on loopback unless told otherwise.
-
-What a worker counts and times as it goes; all else on /metrics is read when somebody asks.
+They come from noised releases, log positions and estimates, which are public; none names a client.
+Both answer on loopback unless told otherwise.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Records whose headers have names that are no text: Kafka takes them from whoever may write.
+"""How Kafka is reached: the options of the one settings tree, and its faults in words of ours.
 
-Libraries of Kafka expect UTF-8 there, and end at one record of any topic that has something else.
-Here such a name is read as its bytes, written out in hexadecimal digits.
-
-How Kafka is reached: the options of the one settings tree, and its faults in words of ours.
+Libraries of Kafka expect UTF-8 in the names of headers, and end at one record of any topic that has
+something else, which whoever may write can send. Here such a name is read as its bytes, written out
+in hexadecimal digits.
 """
 
 from __future__ import annotations

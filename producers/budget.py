@@ -1,12 +1,9 @@
-"""What a refusal says of the limit of a source: what would pass it, and which flags raise it.
-
-What counts against the limit of a source: its studies' spends, here and elsewhere.
-
-The privacy ledger of a client: what studies on one source may spend together, and have spent.
+"""The privacy ledger of a client: what studies on one source may spend together, and have spent.
 
 Where records enter one release each, a study costs a record the same however long it runs: that is
 charged with its first release. Else each release is charged, and they compose. Studies on the same
-source compose, too.
+source compose, too, with what was spent on it elsewhere. A refusal names the limit that would do,
+and the flags that raise it.
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
 It comes from an exported file or from the ledger topic, stands in a table of its own, and counts
 against the limit of its source beside this ledger's own spends. Nothing here lowers a spend.
 
-The accounts of all clients on one compacted topic: a folder that is lost is not forgotten.
-
-A client reads its own account there before it spends, and writes it before the first release of a
-study leaves. What another folder of the same client wrote is written again with it, as the newest
-message of a key replaces the others. Whatever cannot be read is passed over.
+The ledger topic keeps the accounts of all clients, compacted: a folder that is lost is not
+forgotten. A client reads its own account there before it spends, and writes it before the first
+release of a study leaves. What another folder of the same client wrote is written again with it, as
+the newest message of a key replaces the others. Whatever cannot be read is passed over.
 """
 
 from __future__ import annotations

@@ -1,21 +1,15 @@
-"""The studies that another takes the place of, against their releases topics.
-
-A client begins the later study where the earlier one ended. A folder that was put back, however
-whole, may know an earlier end than the true one: then records of releases that it has lost would
-be released again, and what it has lost of the later study would be counted from the wrong place.
-
-Going on behind lost releases: every record that they can have held is passed over, durably.
-
-How many slots a release can hold follows from those before it, so no record behind so many was in
-one. They are owed from the transaction on that charges the lost releases, and nothing is released
-while any are: the source may be shorter than what was lost, and its rest come days later.
-
-A database against the releases topic: a restored backup must not release records again.
+"""A database against the releases topic: a restored backup must not release records again.
 
 The topic keeps what a client has sent. If it holds a release of this very ledger with a number
 that the database has not reached, the database is an old copy: its position lies before records
 that have been released already. Times of records say nothing of when they were sent, so the search
-goes by offsets alone: from this client's newest acknowledged release, or from the beginning.
+goes by offsets alone: from this client's newest acknowledged release, or from the beginning. The
+studies that this one takes the place of are searched, too: it began where they ended.
+
+Going on behind lost releases passes over every record that they can have held, durably. How many
+slots a release can hold follows from those before it. They are owed from the transaction on that
+charges the lost releases, and nothing is released while any are: the source may be shorter than
+what was lost, and its rest come days later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The test of a source before anything is spent on it.
+"""The test of a source: of its first records before anything is spent, and of what comes later.
 
-The test of what a source goes on with: a stream that turns to rubbish is stopped.
-
-The first records of a source beside a study, for local eyes; nothing is spent.
+A stream that turns to rubbish is stopped. `study check` and the doctor show the same first records
+beside a study, for local eyes; nothing is spent.
 """
 
 from __future__ import annotations

@@ -1,18 +1,7 @@
-"""Marks of the first records of a source, by which equal records are known under any name.
+"""Whose records are known in a clients' folder: one budget for them, under whatever name.
 
-A mark is a hash of the first n records that can be read, n = 4, 8, 16, ... 1024: files grow at
-their end, so two of them are compared at the largest n that both have. Values are hashed, not
-bytes, so that neither the form of the file nor its quotes, line ends or order of columns make other
-data.
-
-A header makes no mark. Fewer than four records are no sign of anything: one binary column agrees in
-three records by chance once in eight. So a source that is shorter has one mark, of all that it
-holds, which only another one of the same length can equal.
-
-Whose records are known in a clients' folder: one budget for them, under whatever name.
-
-Every ledger belongs to one client and knows its sources by name. This file belongs to the folder:
-it knows who has released which records, by content (`heads`), by file, and packaged rows by
+Every ledger belongs to one client and knows its sources by name. The registry belongs to the
+folder: it knows who has released which records, by content, by file, and packaged rows by
 arithmetic. A source enters it just before its first release, in the transaction that finds nobody
 else there; so of two producers that start at once, the second to release is refused. Of two that
 are both in it (from before there was this file), the first goes on.
@@ -20,7 +9,12 @@ are both in it (from before there was this file), the first goes on.
 It holds paths and hashes, no records. Whoever can read it can test a guess about first records: it
 lies beside the clients' databases, with their permissions.
 
-Whether one run of a client may release its source: asked at its start and before it releases.
+A mark is a hash of the first n records that can be read, n = 4, 8, 16, ... 1024: files grow at
+their end, so two of them are compared at the largest n that both have. Values are hashed, not
+bytes, so that neither the form of the file nor its quotes, line ends or order of columns make other
+data. A header makes no mark. Fewer than four records are no sign of anything: one binary column
+agrees in three records by chance once in eight. So a source that is shorter has one mark, of all
+that it holds, which only another one of the same length can equal.
 """
 
 from __future__ import annotations

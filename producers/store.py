@@ -1,6 +1,4 @@
-"""What a client's database holds of its studies: where each stands, and what it has lost.
-
-What a client must never lose: privacy ledger, outbox and source position, in one file.
+"""What a client must never lose: privacy ledger, outbox and source position, in one file.
 
 A release is one transaction: the budget is checked and spent, the noised bytes are stored, the
 source position moves on. Whatever happens before it, nothing was released; whatever happens after

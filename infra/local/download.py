@@ -1,14 +1,12 @@
-"""Get Kafka's jars, and check each against the committed list of SHA-256 sums.
+"""The programs that the local runtime runs: Kafka's jars, each by its SHA-256, and a Java for them.
 
-Sources, in this order:
+Sources of the jars, in this order:
 
 1. the cache, filled by an earlier run;
 2. Maven, with the ``pom.xml`` beside this module;
 3. a Kafka installation of the operator's own: used as it is, its jars are not checked;
 4. the release archive in a local file: jars that the list names are checked, its others are not
    in the list because the release binds another logger than ``pom.xml`` does.
-
-Which programs the local runtime runs: the operator's own paths, and a Java of 17 or newer.
 """
 
 from __future__ import annotations

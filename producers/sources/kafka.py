@@ -1,15 +1,12 @@
-"""What a topic is called as a source: `kafka://TOPIC`, with where its fields are.
-
-What a consumer of kafka-python fetches, taken apart by the compiled reader of aiokafka.
-
-kafka-python does it in Python, record by record, and copies each into an object of thirteen fields:
-that takes longer than all that a client does with a record afterwards.
-
-A topic as a source: JSON objects, read by offsets that the client's own database keeps.
+"""A topic as a source: JSON objects, read by offsets that the client's own database keeps.
 
 No group is joined and nothing is committed to Kafka: what resumes is the position that was stored
 with the spend. Of the records that are there, the earliest goes first by its timestamp, of equal
 ones that of the lowest partition; a record that Kafka only shows later comes later.
+
+kafka-python takes fetched records apart in Python, and copies each into an object of thirteen
+fields: that takes longer than all that a client does with a record afterwards. The compiled reader
+of aiokafka does it here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What is subscribed to is called as a source: `mqtt://HOST/FILTER`.
-
-A subscription: what a broker delivers goes to the inbox, and is acknowledged when it is there.
+"""A subscription as a source, `mqtt://HOST/FILTER`: records go to the inbox, then are acknowledged.
 
 At QoS 1 a broker delivers again what it has no acknowledgement of: under its packet's number, and
 marked as a repetition. Number and content are in the inbox with the record, so a repetition is

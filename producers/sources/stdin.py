@@ -1,6 +1,4 @@
-"""Standard input: how it is opened and read, and read once, without keeping what was read.
-
-Standard input: kept in a spool file first, because it cannot be read twice.
+"""Standard input: kept in a spool file first, or read once without keeping what was read.
 
 The spool is raw data at rest on the client's own disk (mode 0600). Offsets count from the first
 byte that was ever spooled. The side file `stdin.json` names what counts: the header, where the
