@@ -263,7 +263,7 @@ def parsed(content: bytes) -> Remembered:
     return Remembered(ledger, int(count) if count.isdecimal() else 0, studies)
 
 
-SCHEMA = 8
+SCHEMA = 9
 
 
 class Database:
@@ -412,7 +412,11 @@ class Database:
             self._made = row is None
             if row is None:
                 row = (SCHEMA, self.client, secrets.token_hex(8), time.time())
-                self.write("INSERT INTO identity VALUES (1, ?, ?, ?, ?, 0)", *row)
+                self.write(
+                    "INSERT INTO identity VALUES (1, ?, ?, ?, ?, 0, ?)",
+                    *row,
+                    secrets.token_bytes(32),
+                )
         if row[1] != self.client:
             raise ConfigError(
                 f"the client database belongs to client {row[1]!r}, not {self.client!r}; a ledger "
@@ -427,6 +431,36 @@ class Database:
         if not remembered:
             self.remember(Remembered(self.ledger))
         return self.ledger
+
+
+#: Runs that a database knows beside its last one that has claimed anything: a claim of one that was
+#: ended can still be on its way.
+RUNS = 8
+
+
+class Runs:
+    """Whose claims are this database's own, and not those of a copy of it."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def known(self) -> set[str]:
+        """Return the runs that this database knows."""
+        return {run for (run,) in self._db.rows("SELECT run FROM runs")}
+
+    def know(self, *runs: str) -> None:
+        """Know runs, before any claim of theirs is believed."""
+        with self._db.transaction():
+            self._db.write_many("INSERT INTO runs (run) VALUES (?)", [(run,) for run in runs])
+
+    def claimed(self, run: str) -> None:
+        """Note that a run has claimed something: older ones are forgotten."""
+        with self._db.transaction():
+            self._db.write("UPDATE runs SET claimed = 1 WHERE run = ?", run)
+            self._db.write(
+                "DELETE FROM runs WHERE number < (SELECT max(number) FROM runs WHERE claimed) - ?",
+                RUNS,
+            )
 
 
 def check_schema(schema: int) -> None:

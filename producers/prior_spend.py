@@ -12,11 +12,12 @@ the newest message of a key replaces the others. Whatever cannot be read is pass
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from infra.kafka import read_all, write_one
+from infra.kafka import read_partition, write_one
 from pipeline.errors import ConfigError
 from pipeline.messages.spend import (
     HASHED,
@@ -222,6 +223,14 @@ OTHERWISE = (
 )
 
 
+@dataclass(slots=True)
+class Log:
+    """Claims of a ledger on the topic, in order, and where it ended when they were read."""
+
+    claims: list[bytes] = field(default_factory=list)
+    end: int = 0
+
+
 class LedgerTopic:
     """One client's account on the topic; where it is switched off nothing is read or written.
 
@@ -241,14 +250,22 @@ class LedgerTopic:
         self._there: Sequence[SpendsMessage] = ()
         self._newest: list[SourceSpends] | None = None
 
+    def read(self, claims: bytes) -> Log | None:
+        """Read the topic, for `take_over`, and return the claims on it; None if it is not used.
+
+        claims: What their keys begin with.
+        """
+        if not self._on:
+            return None
+        self._there, log = self._read(claims)
+        self._newest = _facts(self._there[-1]) if self._there else None
+        return log
+
     def take_over(self, source: str, *, begun: bool, other_data: bool) -> None:
         """Charge what the topic says this client has spent on a source; see `Heritage.take_topic`.
 
         ConfigError if nobody can tell whether its records were released elsewhere.
         """
-        if self._on:
-            self._there = self._read()
-            self._newest = _facts(self._there[-1]) if self._there else None
         changed = self._heritage.take_topic(source, self._there, begun=begun, other_data=other_data)
         if other_data and (excused := self._heritage.excused(source)):
             self._say(
@@ -279,14 +296,18 @@ class LedgerTopic:
         if not message.sources or _facts(message) == self._newest:
             return
         write_one(
-            self._settings, NAME, otherwise=_fault("written"), patience=PATIENCE,
+            self._settings, NAME, otherwise=fault("written"), patience=PATIENCE,
             key=self._client.encode(), value=write_spends(message),
         )  # fmt: skip
         self._newest = _facts(message)
 
-    def _read(self) -> list[SpendsMessage]:
-        found, passed = list[SpendsMessage](), 0
-        for key, payload in read_all(self._settings, NAME, _fault("read")):
+    def _read(self, claims: bytes) -> tuple[list[SpendsMessage], Log]:
+        found, passed, log = list[SpendsMessage](), 0, Log()
+        for record in read_partition(self._settings, NAME, 0, fault("read")):
+            key, payload = record.key or b"", record.value
+            log.end = record.offset + 1
+            if key.startswith(claims):
+                log.claims.append(payload or b"")
             if key != self._client.encode() or payload is None:
                 continue
             try:
@@ -305,10 +326,10 @@ class LedgerTopic:
                 f"WARNING: {passed} messages under this client's id on {NAME} are no accounts of "
                 "it and are passed over; the operator must see to who may write there"
             )
-        return found
+        return found, log
 
 
-def _fault(done: str) -> str:
+def fault(done: str) -> str:
     return (
         f"topic {NAME} cannot be {done} ({{fault}}); nothing is lost: start this client again when "
         "Kafka answers, or set VEILSTREAM_LEDGER_TOPIC=off"

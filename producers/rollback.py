@@ -1,10 +1,12 @@
-"""A database against the releases topic: a restored backup must not release records again.
+"""A database against the log: a restored backup, or another copy, must not release records again.
 
-The topic keeps what a client has sent. If it holds a release of this very ledger with a number
-that the database has not reached, the database is an old copy: its position lies before records
-that have been released already. Times of records say nothing of when they were sent, so the search
-goes by offsets alone: from this client's newest acknowledged release, or from the beginning. The
-studies that this one takes the place of are searched, too: it began where they ended.
+What this ledger's id has on the log that its database does not know is proof of another copy. Each
+group of releases is claimed on the ledger topic before it leaves; the claims of all studies are
+compared at the start, and while the client runs. The releases topic shows the same of one study
+where the ledger topic is not used: a release of this very ledger with a number that the database
+has not reached, or with other bytes than those that wait here. Times of records say nothing of when
+they were sent, so the search there goes by offsets alone: from this client's newest acknowledged
+release, or from the beginning.
 
 Going on behind lost releases passes over every record that they can have held, durably. How many
 slots a release can hold follows from those before it. They are owed from the transaction on that
@@ -14,99 +16,171 @@ what was lost, and its rest come days later.
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
-import msgspec
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
 
 from infra.kafka import asking, log_reader
-from infra.keyring import client_path, pinned
-from infra.topics import are_there, partitions_of
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
+from pipeline.messages.claim import Claim, read_claim, write_claim
+from pipeline.messages.claim import prefix as key_prefix
 from pipeline.messages.release import Header, header_of
+from pipeline.messages.spend import NAME
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.form import identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.study.model import Study
-from pipeline.study.release_tables import Trust
+from pipeline.trust.crypto import GENERATION, MAC_SIZE
 from pipeline.words import counted
 from producers.membership import Membership
+from producers.prior_spend import Log, fault
 from producers.sources import Source
 from producers.store import ClientStore, Stream
 
 
-def check_followed(
-    task: Task,
-    settings: Settings,
-    store: ClientStore,
-    source: str,
-    lost: Lost,
-    say: Callable[[str], None],
-    stopped: Callable[[], bool],
-) -> None:
-    """Refuse to begin behind studies of which this database has lost releases.
+class Claims:
+    """What this ledger has claimed on the ledger topic, and what copies of it claim.
 
-    source: Whose records are released.
-    lost: What it has lost of the study that begins.
-    say, stopped: As `lost_releases` takes them.
+    Each group of releases is claimed before it leaves. What stands on the log under this ledger
+    that its database does not know is proof of another copy, which has released these records.
 
-    Raises LedgerBehind if it has, or if something is lost and nobody can tell; ConfigError if Kafka
-    does not let the topic be read; BrokerError if it does not answer.
+    log: The topic as it was read at the start; see `LedgerTopic.read`.
+    say: Told of claims that this ledger has not made.
+
+    copied: Studies for which another copy has released last, each with that copy's run.
     """
-    if store.peek(task.study.name).next_seq:
-        return
-    for before in store.following.line(task.study.study.before, source):
-        if stopped():
-            return
-        known, study = store.peek(before), _earlier(task.study, before)
-        member = _membership(study, settings, store.client, say)
-        topic = Topics.of(study).releases.name
-        end = end_of(topic, settings, store, known.sent, say, stopped, member)
-        if end is not None and end > known.next_seq:
-            forged = "" if member else f". If it was not restored, {FORGED}"
-            raise LedgerBehind(
-                f"study.follows: this client's database has "
-                f"{counted(known.next_seq, 'release')} of study "
-                f"{before!r}, the releases topic has {end}: the database was restored from an old "
-                "copy. Put the newest one back. If it is gone, start the producer once with the "
-                f"file of study {before!r} and --skip-lost, and then with this one{forged}. "
-                "Nothing was spent"
+
+    def __init__(
+        self, settings: Settings, store: ClientStore, log: Log, say: Callable[[str], None]
+    ) -> None:
+        self._settings, self._store, self._next = settings, store, log.end
+        self._run, self._secret, self._known = (
+            secrets.token_hex(8),
+            store.secret,
+            store.runs.known(),
+        )
+        self._reader: KafkaConsumer | None = None
+        self._asked, self._claimed = 0, 0
+        self._future: Any = None
+        self._deadline = 0.0
+        made = [claim for payload in log.claims if (claim := read_claim(payload, self._secret))]
+        if len(made) < len(log.claims):
+            say(
+                f"WARNING: {NAME} has claims under this client's id and ledger that it has not "
+                "made; they are passed over, and the operator must see to who may write there"
             )
-        if end is None and lost.seqs and known.next_seq:
-            raise LedgerBehind(
-                f"study.follows: this client's database has lost releases, and the releases topic "
-                f"of study {before!r} no longer shows where that one ended: put the newest "
-                "database back; if it is gone, begin a study of another name that follows none, "
-                "on records that come from now on"
+        self._newest = {claim.study: claim for claim in made}
+        store.learn({study: claim.releases for study, claim in self._newest.items()})
+        self.copied = {
+            study: claim.run
+            for study, claim in self._newest.items()
+            if claim.run not in self._known
+        }
+
+    def adopt(self) -> None:
+        """Take the runs of other copies for this database's own, whose releases are lost to it."""
+        self._store.runs.know(*self.copied.values())
+        self._known |= set(self.copied.values())
+
+    def slots_behind(self, study: str) -> int:
+        """Return how many slots are claimed behind a study's records.
+
+        Those of studies in whose line it is count, too: they went on where it ended.
+        """
+        line = set(self._store.following.chain(study))
+        ends = [claim.slots for claim in self._newest.values() if line & set(claim.line)]
+        return max(0, max(ends, default=0) - self._store.slots(line))
+
+    def cover(self, study: str, lost: range) -> bool:
+        """Whether claims say of all lost releases how many slots they hold."""
+        claim = self._newest.get(study)
+        return not lost or (claim is not None and claim.releases >= lost.stop)
+
+    def may_leave(self, producer: KafkaProducer, study: str, last: int) -> int:
+        """Return which number of a release, and all after it, may not leave yet.
+
+        What is stored by now is claimed first, and the log is read up to the claim.
+
+        last: The newest release that is to leave.
+
+        Raises LedgerBehind if another copy has claimed something meanwhile; BrokerError,
+        ConfigError as `asking`.
+        """
+        if self._future is None and last >= self._claimed:
+            self._claim(producer, study)
+        if self._future is not None and self._future.is_done:
+            with asking(self._settings, f"topic {NAME}", "Write", fault("written")):
+                offset = self._future.get(timeout=0).offset
+            if self._read_to(offset):
+                if not self._claimed:
+                    self._store.runs.claimed(self._run)
+                self._claimed, self._future = self._asked, None
+        return self._claimed
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is claimed that Kafka has not shown yet."""
+        return self._future is not None
+
+    def wait(self, seconds: float) -> None:
+        """Wait until Kafka has the claim, so many seconds at most."""
+        with suppress(KafkaError):
+            self._future.get(timeout=seconds)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _claim(self, producer: KafkaProducer, study: str) -> None:
+        store = self._store
+        if self._run not in self._known:
+            # what is claimed must be known to be this database's own, whatever happens next
+            store.runs.know(self._run)
+            self._known.add(self._run)
+        line = store.following.chain(study)
+        self._asked = store.peek(study).next_seq
+        claim = Claim(store.client, store.ledger, self._run, self._asked, store.slots(line), line)
+        with asking(self._settings, f"topic {NAME}", "Write", fault("written")):
+            self._future = producer.send(
+                NAME, key=claim.key, value=write_claim(claim, self._secret), partition=0
             )
+        self._deadline = time.monotonic() + PATIENCE
 
+    def _read_to(self, offset: int) -> bool:
+        """Whether the log is read up to an offset, and nobody else claims anything there."""
+        place, prefix = TopicPartition(NAME, 0), key_prefix(self._store.client, self._store.ledger)
+        with asking(self._settings, f"topic {NAME}", "Read", fault("read")):
+            if self._reader is None:
+                self._reader = log_reader(self._settings, wait_ms=100)
+                self._reader.assign([place])
+                self._reader.seek(place, self._next)
+            for record in self._reader.poll(timeout_ms=5).get(place, []):
+                if (record.key or b"").startswith(prefix):
+                    self._check(read_claim(record.value or b"", self._secret))
+            self._next = int(self._reader.position(place))
+        if self._next <= offset and time.monotonic() > self._deadline:
+            raise BrokerError(
+                f"{NAME} does not show within {PATIENCE:g} s what was written to it, so nobody can "
+                "tell whether another copy of this client runs: the operator must see to Kafka. "
+                "Releases are kept; start this client again"
+            )
+        return self._next > offset
 
-def _earlier(study: Study, name: str) -> Study:
-    """Return what is known of an earlier study without its file: its name, and where its keys are.
-
-    Its own file may have had no [trust]: see `_membership`.
-    """
-    named = msgspec.structs.replace(study.study, name=name)
-    return msgspec.structs.replace(study, study=named, trust=Trust(releases="authenticated"))
-
-
-def _membership(
-    study: Study, settings: Settings, client: str, say: Callable[[str], None]
-) -> Membership | None:
-    """Return what tells a client's own releases for an earlier study from what others forged.
-
-    None if any release may be its own: the study was open when this folder took part in it, or has
-    known this client under a key that is not here.
-    """
-    if pinned(settings, study.name) is None or not client_path(settings, client).exists():
-        return None
-    if not are_there(settings, [Topics.of(study).clients.name]):
-        return None
-    member = Membership(study, settings, client, say, looking=True)
-    return member if member.has_all_keys else None
+    def _check(self, claim: Claim | None) -> None:
+        if claim is not None and claim.run not in self._known:
+            raise LedgerBehind(
+                f"another copy of this client's database runs and releases study {claim.study!r}: "
+                "only one may, or records are released twice. Stop both, keep the one that has "
+                "released more, remove the other, and start the one that is kept: if it ends with "
+                "44, once with --skip-lost"
+            )
 
 
 #: Slots that are read and dropped in one durable step.
@@ -115,8 +189,14 @@ STEP = 4096
 STEP_SECONDS = 0.2
 
 
-def owe(task: Task, store: ClientStore, source: Source, name: str, lost: Lost, now: float) -> None:
+def owe(
+    task: Task, store: ClientStore, source: Source, name: str, lost: Lost, now: float,
+    claims: Claims | None = None, dropped: int = 0,
+) -> None:  # fmt: skip
     """Charge lost releases to a source of this name, and note the slots that they can have held.
+
+    claims: Say how many slots those were; where they do not, as many as there can have been.
+    dropped: Stored releases that may not leave: as many more slots can lie before their end.
 
     Raises ConfigError as `check_order`; LedgerBehind if the study drops windows: nobody knows how
     many lay between them.
@@ -129,7 +209,10 @@ def owe(task: Task, store: ClientStore, source: Source, name: str, lost: Lost, n
             "again: the operator must put the newest database back, or begin a study with "
             "another name on records that come from now on"
         )
-    owed = largest_loss(task, store, len(lost.seqs))
+    owed = 0 if claims is None else claims.slots_behind(task.study.name)
+    if claims is None or not claims.cover(task.study.name, lost.seqs):
+        owed = max(owed, largest_loss(task, store, len(lost.seqs)))
+    owed += largest_loss(task, store, dropped)
     store.charge_lost(task, name, lost.seqs, owed=owed, sent=lost.sent, now=now)
 
 
@@ -223,11 +306,13 @@ class Lost:
     seqs: Their numbers, from the stream's next one on.
     sent: Partition and offset of the newest of them in the releases topic; None if it has none.
     certain: Whether the topic reaches far enough back to tell that there are no others.
+    copied: Whether another copy has sent other bytes under numbers of releases that wait here.
     """
 
     seqs: range
     sent: tuple[int, int] | None = None
     certain: bool = True
+    copied: bool = False
 
 
 @dataclass(slots=True)
@@ -244,6 +329,7 @@ class Found:
     first: int | None = None
     anew: bool = False
     certain: bool = False
+    copied: bool = False
     numbers: set[int] = field(default_factory=set)
 
     def take(self, release: Header, offset: int, ledger: str) -> None:
@@ -288,7 +374,7 @@ def lost_releases(
         consumer.assign([topic_partition])
         # what a key that is lost has made, nobody here can tell from a forgery
         known = membership if first_lost or (membership and membership.has_all_keys) else None
-        search = Search(consumer, topic_partition, store, say, stopped, known)
+        search = Search(consumer, topic_partition, task.study.name, store, say, stopped, known)
         found = search.run(stream.sent)
     sent = first_lost - store.waiting(study)
     gone = sent - sum(seq < first_lost for seq in found.numbers)
@@ -310,7 +396,7 @@ def lost_releases(
     # without a topic that reaches back, the folder alone may know
     end = max(first_lost, first_lost + store.missing.get(study, 0))
     if found.newest is None or found.newest.seq < first_lost:
-        return Lost(range(first_lost, end), certain=found.certain)
+        return Lost(range(first_lost, end), certain=found.certain, copied=found.copied)
     if found.newest.seq - first_lost > MOST_LOST:
         raise LedgerBehind(
             f"the releases topic has a release of this ledger with number {found.newest.seq}, and "
@@ -327,48 +413,33 @@ def lost_releases(
         range(first_lost, max(end, found.newest.seq + 1)),
         (topic_partition.partition, found.offset),
         found.certain,
+        found.copied,
     )
 
 
-def end_of(
-    topic: str, settings: Settings, store: ClientStore, sent: tuple[int, int] | None,
-    say: Callable[[str], None], stopped: Callable[[], bool], membership: Membership | None,
-) -> int | None:  # fmt: skip
-    """Return behind which number a topic has no release of this ledger; None: nobody can tell.
-
-    membership: As `lost_releases` takes it, of the topic's study.
-    """
-    partitions = partitions_of(settings, topic)
-    if not partitions:
-        return None
-    with (
-        asking(settings, f"topic {topic}", "Read", UNREAD),
-        log_reader(settings, wait_ms=200) as consumer,
-    ):
-        place = TopicPartition(topic, partition_of(store.client.encode(), partitions))
-        consumer.assign([place])
-        found = Search(consumer, place, store, say, stopped, membership).run(sent)
-    if found.newest is not None:
-        return found.newest.seq + 1
-    return 0 if sent is None else None
-
-
-def refuse(task: Task, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
+def refuse(
+    task: Task, lost: Lost, missing: Mapping[str, int], copied: Collection[str]
+) -> LedgerBehind:
     """Return the error for a database that is behind.
 
     lost: What the database has lost of this study.
-    missing: How many releases of each study this folder remembers, and the database has not.
+    missing: How many releases of each study the log or the folder knows, and the database has not.
+    copied: Studies for which another copy of the database has released.
     """
-    known = "the releases topic has" if lost.sent else "this folder remembers"
-    found = (
-        f"this client's database has "
-        f"{counted(lost.seqs.start, 'release')} of study {task.study.name!r}, "
-        f"{known} {lost.seqs.stop}"
-        if lost.seqs
-        else f"this folder remembers "
-        f"{counted(sum(missing.values()), 'more release')} of this client "
-        f"({named(missing)}) than its database has"
-    )
+    known = "the releases topic has" if lost.sent else "the ledger topic or this folder knows"
+    if lost.seqs:
+        found = (
+            f"this client's database has {counted(lost.seqs.start, 'release')} of study "
+            f"{task.study.name!r}, {known} {lost.seqs.stop}"
+        )
+    elif missing:
+        found = (
+            "the ledger topic or this folder knows "
+            f"{counted(sum(missing.values()), 'more release')} of this client ({named(missing)}) "
+            "than its database has"
+        )
+    else:
+        found = f"another copy of this client's database has released {named(copied)}"
     return LedgerBehind(
         f"{found}: the database was restored from an old copy, or another copy of it is in use. "
         "Put the newest database back. If it is gone, start each study of this client with "
@@ -377,7 +448,7 @@ def refuse(task: Task, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
     )
 
 
-def named(missing: dict[str, int]) -> str:
+def named(missing: Collection[str]) -> str:
     """Return the studies that have lost releases, in words."""
     return ", ".join(f"study {study!r}" if study else "any study" for study in sorted(missing))
 
@@ -393,6 +464,7 @@ class Search:
         self,
         consumer: KafkaConsumer,
         topic_partition: TopicPartition,
+        study: str,
         store: ClientStore,
         say: Callable[[str], None],
         stopped: Callable[[], bool],
@@ -401,6 +473,8 @@ class Search:
         self._consumer, self._topic_partition = consumer, topic_partition
         self._key, self._ledger = store.client.encode(), identity(store.ledger.encode()).hex()
         self._say, self._stopped, self._membership = say, stopped, membership
+        waiting = store.unsent(study, -1, store.waiting(study))
+        self._waiting = {item.seq: item.payload for item in waiting}
         self._found = Found()
 
     def run(self, sent: tuple[int, int] | None) -> Found:
@@ -478,4 +552,12 @@ class Search:
             return
         if self._membership is not None and not self._membership.maker(payload or b"", offset):
             return
+        own = self._waiting.get(release.seq, payload or b"")
+        if release.ledger == self._ledger and _noised(own) != _noised(payload or b""):
+            self._found.copied = True
         self._found.take(release, offset, self._ledger)
+
+
+def _noised(payload: bytes) -> bytes:
+    """Return a release without what is put on it as it leaves."""
+    return payload[: GENERATION.start] + payload[GENERATION.stop : -MAC_SIZE]

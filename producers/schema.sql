@@ -1,12 +1,19 @@
 -- A client's database. One transaction of a release touches streams, spends, ledger and outbox.
--- tables_sum: of all rows of the others, see producers.database.
+-- tables_sum: of all rows of the others, see producers.database. secret: for the MAC of claims.
 CREATE TABLE IF NOT EXISTS identity (
   only INTEGER PRIMARY KEY CHECK (only = 1),
   schema INTEGER NOT NULL,
   client TEXT NOT NULL,
   ledger TEXT NOT NULL,
   created_at REAL NOT NULL,
-  tables_sum INTEGER NOT NULL DEFAULT 0
+  tables_sum INTEGER NOT NULL DEFAULT 0,
+  secret BLOB NOT NULL
+);
+-- The newest runs of this client, whose claims on the ledger topic are this database's own.
+CREATE TABLE IF NOT EXISTS runs (
+  number INTEGER PRIMARY KEY,
+  run TEXT NOT NULL,
+  claimed INTEGER NOT NULL DEFAULT 0
 );
 -- One row for each study: where its source continues, the next release's number, and where in the
 -- releases topic its newest acknowledged release is. owed: slots of lost releases that are still to be

@@ -17,6 +17,7 @@ from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from producers.membership import Membership
+from producers.rollback import Claims
 from producers.store import ClientStore, Outgoing
 
 #: How long Kafka may refuse a release before the client stops; the outbox keeps it.
@@ -30,6 +31,7 @@ class Sender:
 
     membership: Puts the MAC on releases, where they have one.
     sent: As `Stream.sent`, where the topic still has that release.
+    claims: Where releases are claimed before they leave; None where the ledger topic is off.
 
     Raises BrokerError if Kafka does not answer at the start.
     """
@@ -37,9 +39,10 @@ class Sender:
     def __init__(
         self, store: ClientStore, study: str, settings: Settings, topics: Topics,
         membership: Membership | None = None, *, sent: tuple[int, int] | None = None,
+        claims: Claims | None = None,
     ) -> None:  # fmt: skip
         self._store, self._study, self._topic = store, study, topics.releases.name
-        self._settings, self._membership = settings, membership
+        self._settings, self._membership, self._claims = settings, membership, claims
         self._key = store.client.encode()
         # of a topic that was given more partitions, those count that the study says
         self._partition = partition_of(self._key, topics.releases.partitions)
@@ -70,13 +73,18 @@ class Sender:
     def pump(self) -> None:
         """Hand stored releases to Kafka and note those that it has acknowledged.
 
-        BrokerError if Kafka has refused one for too long; the outbox still holds it.
+        BrokerError if Kafka has refused one for too long; the outbox still holds it. LedgerBehind
+        if another copy of this client runs.
         """
         self._collect()
         room = IN_FLIGHT - len(self._pending)
         if room <= 0:
             return
-        for item in self._store.unsent(self._study, self._handed, room):
+        items = self._store.unsent(self._study, self._handed, room)
+        if self._claims is not None and items:
+            end = self._claims.may_leave(self._producer, self._study, items[-1].seq)
+            items = [item for item in items if item.seq < end]
+        for item in items:
             try:
                 future = self._producer.send(
                     self._topic,
@@ -91,11 +99,19 @@ class Sender:
             self._pending.append((item.seq, future))
             self._handed = item.seq
 
+    @property
+    def claiming(self) -> bool:
+        """Whether stored releases wait for their claim, which takes milliseconds."""
+        return self._claims is not None and self._claims.waiting
+
     def wait(self, seconds: float) -> bool:
         """Wait for the next acknowledgement; return whether one was missing.
 
         seconds: How long at most.
         """
+        if self._claims is not None and self._claims.waiting:
+            self._claims.wait(seconds)
+            return True
         if not self._pending:
             return False
         # what failed, the next pump tells
@@ -127,6 +143,9 @@ class Sender:
         """Send everything and wait until it is acknowledged; BrokerError as `pump`."""
         while True:
             self.pump()
+            if self.claiming:
+                self.wait(PATIENCE_SECONDS)
+                continue
             if not self._pending:
                 return
             try:
@@ -135,7 +154,9 @@ class Sender:
                 raise self._refused(error) from error
 
     def close(self) -> None:
-        """Close the connection; what is not acknowledged stays in the outbox."""
+        """Close the connections; what is not acknowledged stays in the outbox."""
+        if self._claims is not None:
+            self._claims.close()
         close_producer(self._producer)
 
     def _leaving(self, payload: bytes) -> bytes:

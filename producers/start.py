@@ -13,6 +13,7 @@ from typing import BinaryIO
 from infra.process import Stopping
 from infra.topics import check_clock, check_running, ensure_topics
 from pipeline.errors import BudgetExceeded, LedgerBehind
+from pipeline.messages.claim import prefix
 from pipeline.messages.spend import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.methods import require_live
@@ -29,7 +30,7 @@ from producers.intake import check_column, event_times_of
 from producers.membership import Membership
 from producers.models import ModelFeed
 from producers.prior_spend import LedgerTopic
-from producers.rollback import check_followed, lost_releases, named, owe, pass_over, refuse
+from producers.rollback import Claims, lost_releases, named, owe, pass_over, refuse
 from producers.sender import Sender
 from producers.source_check import LaterTest
 from producers.source_registry import Admission
@@ -120,15 +121,18 @@ def run_client(
         )
         check_clock(settings, topics.releases.name, models.written, say)
         # before anything is registered: a start that is refused changes no limit
+        account = LedgerTopic(settings, job.client, store.heritage, say)
+        log = account.read(prefix(job.client, store.ledger))
+        claims = None if log is None else Claims(settings, store, log, say)
         known = store.peek(task.study.name)
         lost = lost_releases(task, settings, store, known, say, lambda: stopping.asked, membership)
         if stopping.asked:
             return Progress()
-        check_followed(task, settings, store, name, lost, say, lambda: stopping.asked)
-        if (lost.seqs or store.missing) and not job.skip_lost:
-            raise refuse(task, lost, store.missing)
+        copied = {task.study.name} if lost.copied else set()
+        copied |= set(claims.copied if claims is not None else ())
+        if (lost.seqs or store.missing or copied) and not job.skip_lost:
+            raise refuse(task, lost, store.missing, copied)
         times = event_times_of(task.study, settings, job.event_time, known.latest)
-        account = LedgerTopic(settings, job.client, store.heritage, say)
         account.take_over(name, begun=known.next_seq > 0, other_data=job.other_data)
         stream_state = store.open_stream(
             task,
@@ -136,7 +140,7 @@ def run_client(
             job.limit,
             location=known_as(job.source).location,
             event_time=job.event_time,
-            rebind=not (lost.seqs or store.missing),
+            rebind=not (lost.seqs or store.missing or copied),
             from_start=job.from_start,
         )
         started()
@@ -159,8 +163,11 @@ def run_client(
         if source.columns is not None:
             # of what can be read once, nobody has seen them before
             _check_columns(task, job, source.columns)
-        if lost.seqs:
-            owe(task, store, source, name, lost, time.time())
+        dropped = store.drop_unsent(copied)
+        if lost.seqs or copied or (claims is not None and claims.slots_behind(task.study.name)):
+            owe(task, store, source, name, lost, time.time(), claims, dropped)
+            if claims is not None:
+                claims.adopt()
             say(f"lost: {counted(len(lost.seqs), 'release')}, which the ledger counts as spent")
             # the register may have come back as old as the database
             admission.before_release()
@@ -183,7 +190,7 @@ def run_client(
             return progress
         sender = Sender(
             store, task.study.name, settings, topics, membership,
-            sent=known.sent if lost.certain else None,
+            sent=known.sent if lost.certain else None, claims=claims,
         )  # fmt: skip
         client = Client(
             task,

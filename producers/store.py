@@ -8,7 +8,7 @@ it, the same bytes are sent. Several windows that are ready at once share a tran
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from pipeline.privacy.events import Event
 from pipeline.release.task import Task
 from pipeline.stream.release import Standing
 from producers.budget import Ledger, Limit
-from producers.database import Database, Remembered, damaged
+from producers.database import Database, Remembered, Runs, damaged
 from producers.prior_spend import Heritage
 from producers.succession import Following
 
@@ -202,6 +202,15 @@ class Counts:
         self._unnamed = self.missing.get(ANY, 0)
         self._note()
 
+    def learn(self, claimed: Mapping[str, int]) -> None:
+        """Have the folder remember what this ledger has claimed, as the log says."""
+        says = self._db.memory.says
+        known = {**says.studies}
+        for study, releases in claimed.items():
+            known[study] = max(releases, known.get(study, 0))
+        self._db.remember(Remembered(self._db.ledger, says.releases, known))
+        self._note()
+
     @property
     def missing(self) -> dict[str, int]:
         """How many releases of a study this folder remembers and the database has not."""
@@ -324,6 +333,7 @@ class ClientStore:
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
         self._streams = Streams(self._db)
         self._counts, self.following = Counts(self._db), Following(self._db)
+        self.runs, self.learn = Runs(self._db), self._counts.learn
 
     def __enter__(self) -> ClientStore:
         return self
@@ -341,8 +351,13 @@ class ClientStore:
 
     @property
     def missing(self) -> dict[str, int]:
-        """How many releases of a study this folder remembers and the database has not."""
+        """How many releases of a study the log or the folder knows and the database has not."""
         return self._counts.missing
+
+    @property
+    def secret(self) -> bytes:
+        """What the MAC of claims is made with: 32 bytes, in this database and its copies alone."""
+        return bytes(self._db.rows("SELECT secret FROM identity")[0][0])
 
     def peek(self, study: str) -> Stream:
         """Return where a study stands, without registering anything."""
@@ -467,7 +482,7 @@ class ClientStore:
     ) -> None:  # fmt: skip
         """Charge releases that this database has lost; their slots are owed from then on.
 
-        seqs: Their numbers, from the stream's next one on.
+        seqs: Their numbers, from the stream's next one on; none if a later study took its place.
         owed: How many slots they can have held.
         sent: As `Stream.sent`, if the releases topic has one of them.
         """
@@ -478,8 +493,9 @@ class ClientStore:
             after = Standing(seqs.stop, stands.held + owed).anew()
             self._streams.stand(study, after if task.chained else None, owed)
             most = dict.fromkeys(seqs, task.budget.largest_event)
-            self._budgets.charge(task, source, most, refuse=False)
-            self._streams.number(study, seqs)
+            if seqs:
+                self._budgets.charge(task, source, most, refuse=False)
+                self._streams.number(study, seqs)
             self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
             self._db.write_many(
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
@@ -491,6 +507,33 @@ class ClientStore:
     def standing(self, study: str) -> Standing:
         """Return where a study stands: what its next release is made with."""
         return self._streams.standing(study)
+
+    def slots(self, line: Collection[str]) -> int:
+        """Return how many record slots the releases of some studies hold."""
+        marks = ", ".join("?" * len(line))
+        query = f"SELECT total(held) FROM streams WHERE study IN ({marks})"  # noqa: S608  marks
+        return int(self._db.rows(query, *line)[0][0])
+
+    def drop_unsent(self, studies: Collection[str]) -> int:
+        """Let go of stored releases whose numbers another copy of this database has used.
+
+        They stay spent. Returns how many there were.
+        """
+        dropped = 0
+        with self._db.transaction():
+            for study in studies:
+                self._db.write(
+                    "UPDATE ledger SET lost = 1 WHERE study = ? AND seq IN "
+                    "(SELECT seq FROM outbox WHERE outbox.study = ledger.study)",
+                    study,
+                )
+                numbers = self._db.rows("SELECT seq FROM outbox WHERE study = ?", study)
+                self._db.write("DELETE FROM outbox WHERE study = ?", study)
+                self._streams.wait(study, -len(numbers))
+                if self._db.row("SELECT 1 FROM noise WHERE study = ?", study):
+                    self._streams.stand(study, self._streams.standing(study).anew(), 0)
+                dropped += len(numbers)
+        return dropped
 
     def pass_over(self, study: str, slots: int, position: bytes) -> None:
         """Move the source on behind slots that are owed; see `Streams.pass_over`."""

@@ -41,7 +41,7 @@ class Following:
                 "--skip-lost"
             )
         for name in line:
-            if study in self._chain(name):
+            if study in self.chain(name):
                 raise ConfigError(
                     f"study.follows: study {name!r} follows study {study!r} for this client: start "
                     "its producer with the file of that one, or give this study a new name"
@@ -79,7 +79,7 @@ class Following:
         """
         found: list[str] = []
         for first in before:
-            for name in self._chain(first):
+            for name in self.chain(first):
                 if name not in found:
                     found.append(name)
                 if (row := self._row(name, source)) and row[3]:
@@ -112,7 +112,7 @@ class Following:
 
     def first(self, study: str) -> str:
         """Return the first study of those that follow each other up to this one."""
-        return self._chain(study)[-1]
+        return self.chain(study)[-1]
 
     def _refuse_others(self, study: str, source: str, before: Sequence[str]) -> None:
         """Refuse to begin at the start where the source was released for studies of other names."""
@@ -135,7 +135,7 @@ class Following:
     def _taken_by(self, study: str) -> set[str]:
         """Return the studies that have released behind one, directly or behind others."""
         rows = self._db.rows("SELECT study FROM streams WHERE follows IS NOT NULL AND next_seq > 0")
-        return {name for (name,) in rows if study in self._chain(name)[1:]}
+        return {name for (name,) in rows if study in self.chain(name)[1:]}
 
     def _row(self, study: str, source: str) -> tuple[bytes | None, int, int, int] | None:
         return self._db.row(
@@ -147,7 +147,8 @@ class Following:
         row = self._db.row("SELECT follows FROM streams WHERE study = ?", study)
         return None if row is None or row[0] is None else str(row[0])
 
-    def _chain(self, study: str) -> list[str]:
+    def chain(self, study: str) -> list[str]:
+        """Return a study and those behind whose records it began, the newest first."""
         found = [study]
         while before := self._before(found[-1]):
             found.append(before)
