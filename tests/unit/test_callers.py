@@ -158,7 +158,7 @@ ANSWERING = {
 }
 #: What client modules load by a name instead of an import, which would be seen otherwise.
 LOADED = {
-    ("producers/sources/__init__.py", "f\"producers.sources.{name or 'arrow_files'}\""),
+    ("producers/sources/__init__.py", "f\"producers.sources.{name or 'arrow'}\""),
     ("producers/sources/arrow.py", "'pyarrow'"),
     ("producers/sources/arrow.py", "'pyarrow.parquet'"),
     ("producers/sources/arrow.py", "'pyarrow.parquet'"),
