@@ -439,28 +439,28 @@ RUNS = 8
 
 
 class Runs:
-    """Whose claims are this database's own, and not those of a copy of it."""
+    """Whose claims are this database's own, and not a copy's; callers hold the transaction."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def known(self) -> set[str]:
-        """Return the runs that this database knows."""
-        return {run for (run,) in self._db.rows("SELECT run FROM runs")}
+    def know(self, study: str, run: str) -> bool:
+        """Whether a run is this database's own, or its releases of a study count as lost here."""
+        query = "SELECT 1 FROM runs WHERE run = ? AND coalesce(study, ?) = ?"
+        return self._db.row(query, run, study, study) is not None
 
-    def know(self, *runs: str) -> None:
-        """Know runs, before any claim of theirs is believed."""
-        with self._db.transaction():
-            self._db.write_many("INSERT INTO runs (run) VALUES (?)", [(run,) for run in runs])
+    def add(self, run: str, study: str | None = None) -> None:
+        """Take a run for this database's own; study: for one that was another copy's, what of."""
+        self._db.write("INSERT INTO runs (run, study) VALUES (?, ?)", run, study)
 
     def claimed(self, run: str) -> None:
-        """Note that a run has claimed something: older ones are forgotten."""
-        with self._db.transaction():
-            self._db.write("UPDATE runs SET claimed = 1 WHERE run = ?", run)
-            self._db.write(
-                "DELETE FROM runs WHERE number < (SELECT max(number) FROM runs WHERE claimed) - ?",
-                RUNS,
-            )
+        """Note that a run has claimed something: those before it are forgotten, but for some."""
+        self._db.write("UPDATE runs SET claimed = 1 WHERE run = ? AND study IS NULL", run)
+        self._db.write(
+            "DELETE FROM runs WHERE study IS NULL AND number < "
+            "(SELECT max(number) FROM runs WHERE claimed) - ?",
+            RUNS,
+        )
 
 
 def check_schema(schema: int) -> None:

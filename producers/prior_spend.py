@@ -330,6 +330,7 @@ class LedgerTopic:
 
 
 def fault(done: str) -> str:
+    """Say that the topic cannot be read or written; `{fault}` is left to be named."""
     return (
         f"topic {NAME} cannot be {done} ({{fault}}); nothing is lost: start this client again when "
         "Kafka answers, or set VEILSTREAM_LEDGER_TOPIC=off"

@@ -60,11 +60,7 @@ class Claims:
         self, settings: Settings, store: ClientStore, log: Log, say: Callable[[str], None]
     ) -> None:
         self._settings, self._store, self._next = settings, store, log.end
-        self._run, self._secret, self._known = (
-            secrets.token_hex(8),
-            store.secret,
-            store.runs.known(),
-        )
+        self._run, self._secret, self._begun = secrets.token_hex(8), store.secret, False
         self._reader: KafkaConsumer | None = None
         self._asked, self._claimed = 0, 0
         self._future: Any = None
@@ -80,13 +76,8 @@ class Claims:
         self.copied = {
             study: claim.run
             for study, claim in self._newest.items()
-            if claim.run not in self._known
+            if not store.knows(study, claim.run)
         }
-
-    def adopt(self) -> None:
-        """Take the runs of other copies for this database's own, whose releases are lost to it."""
-        self._store.runs.know(*self.copied.values())
-        self._known |= set(self.copied.values())
 
     def slots_behind(self, study: str) -> int:
         """Return how many slots are claimed behind a study's records.
@@ -119,7 +110,7 @@ class Claims:
                 offset = self._future.get(timeout=0).offset
             if self._read_to(offset):
                 if not self._claimed:
-                    self._store.runs.claimed(self._run)
+                    self._store.has_claimed(self._run)
                 self._claimed, self._future = self._asked, None
         return self._claimed
 
@@ -140,10 +131,10 @@ class Claims:
 
     def _claim(self, producer: KafkaProducer, study: str) -> None:
         store = self._store
-        if self._run not in self._known:
+        if not self._begun:
             # what is claimed must be known to be this database's own, whatever happens next
-            store.runs.know(self._run)
-            self._known.add(self._run)
+            store.begin_run(self._run)
+            self._begun = True
         line = store.following.chain(study)
         self._asked = store.peek(study).next_seq
         claim = Claim(store.client, store.ledger, self._run, self._asked, store.slots(line), line)
@@ -174,7 +165,7 @@ class Claims:
         return self._next > offset
 
     def _check(self, claim: Claim | None) -> None:
-        if claim is not None and claim.run not in self._known:
+        if claim is not None and not self._store.knows(claim.study, claim.run):
             raise LedgerBehind(
                 f"another copy of this client's database runs and releases study {claim.study!r}: "
                 "only one may, or records are released twice. Stop both, keep the one that has "
@@ -191,12 +182,13 @@ STEP_SECONDS = 0.2
 
 def owe(
     task: Task, store: ClientStore, source: Source, name: str, lost: Lost, now: float,
-    claims: Claims | None = None, dropped: int = 0,
+    claims: Claims | None = None, *, copied: bool = False,
 ) -> None:  # fmt: skip
     """Charge lost releases to a source of this name, and note the slots that they can have held.
 
     claims: Say how many slots those were; where they do not, as many as there can have been.
-    dropped: Stored releases that may not leave: as many more slots can lie before their end.
+    copied: Whether another copy has used the numbers of releases that wait here. They may not
+        leave, and as many slots as they can hold may lie before the end of its own.
 
     Raises ConfigError as `check_order`; LedgerBehind if the study drops windows: nobody knows how
     many lay between them.
@@ -212,8 +204,12 @@ def owe(
     owed = 0 if claims is None else claims.slots_behind(task.study.name)
     if claims is None or not claims.cover(task.study.name, lost.seqs):
         owed = max(owed, largest_loss(task, store, len(lost.seqs)))
-    owed += largest_loss(task, store, dropped)
-    store.charge_lost(task, name, lost.seqs, owed=owed, sent=lost.sent, now=now)
+    if copied:
+        owed += largest_loss(task, store, store.waiting(task.study.name))
+    store.charge_lost(
+        task, name, lost.seqs, owed=owed, sent=lost.sent, now=now, copied=copied,
+        run=None if claims is None else claims.copied.get(task.study.name),
+    )  # fmt: skip
 
 
 def largest_loss(task: Task, store: ClientStore, releases: int) -> int:

@@ -9,10 +9,12 @@ CREATE TABLE IF NOT EXISTS identity (
   tables_sum INTEGER NOT NULL DEFAULT 0,
   secret BLOB NOT NULL
 );
--- The newest runs of this client, whose claims on the ledger topic are this database's own.
+-- The newest runs of this client, whose claims on the ledger topic are this database's own. study: a
+-- run of another copy, whose releases of that study count as lost here.
 CREATE TABLE IF NOT EXISTS runs (
   number INTEGER PRIMARY KEY,
   run TEXT NOT NULL,
+  study TEXT,
   claimed INTEGER NOT NULL DEFAULT 0
 );
 -- One row for each study: where its source continues, the next release's number, and where in the

@@ -1,4 +1,4 @@
-"""Joining a client's parts, and running it to its end."""
+"""One start of a client in phases, and its run to the end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from contextlib import closing as closed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO
 
 from infra.process import Stopping
@@ -26,16 +27,16 @@ from producers import source_check as source_test
 from producers.budget import Limit
 from producers.client import Client, Progress
 from producers.database import check_id, vault_path
-from producers.intake import check_column, event_times_of
+from producers.intake import EventTimes, check_column, event_times_of
 from producers.membership import Membership
 from producers.models import ModelFeed
 from producers.prior_spend import LedgerTopic
-from producers.rollback import Claims, lost_releases, named, owe, pass_over, refuse
+from producers.rollback import Claims, Lost, lost_releases, named, owe, pass_over, refuse
 from producers.sender import Sender
-from producers.source_check import LaterTest
+from producers.source_check import Held, LaterTest
 from producers.source_registry import Admission
-from producers.sources import known_as, open_source
-from producers.store import NO_LIMIT, ClientStore
+from producers.sources import Source, known_as, open_source
+from producers.store import NO_LIMIT, ClientStore, Stream
 
 #: Seconds between two progress reports.
 REPORT_SECONDS = 1.0
@@ -76,6 +77,48 @@ class Job:
     from_start: bool = False
 
 
+@dataclass(slots=True)
+class Start:
+    """One start of a client, and what its phases have made so far.
+
+    Parameters as of `run_client`.
+    """
+
+    task: Task
+    settings: Settings
+    job: Job
+    report: Report
+    say: Callable[[str], None]
+    admit: Callable[[], None]
+    started: Callable[[], None]
+    stream: BinaryIO | None
+    closing: ExitStack
+    stopping: Stopping = field(default_factory=Stopping)
+    progress: Progress = field(default_factory=Progress)
+    #: Whether the start is over before its last phase, without a fault.
+    ended: bool = False
+    path: Path = field(init=False)
+    name: str = field(init=False)
+    topics: Topics = field(init=False)
+    store: ClientStore = field(init=False)
+    admission: Admission = field(init=False)
+    membership: Membership | None = field(init=False)
+    models: ModelFeed = field(init=False)
+    account: LedgerTopic = field(init=False)
+    claims: Claims | None = field(init=False)
+    known: Stream = field(init=False)
+    lost: Lost = field(init=False)
+    copied: set[str] = field(init=False)
+    times: EventTimes | None = field(init=False)
+    source: Source = field(init=False)
+    held: Held | None = field(init=False)
+
+    @property
+    def study(self) -> str:
+        """The study's name."""
+        return self.task.study.name
+
+
 def run_client(
     task: Task,
     settings: Settings,
@@ -99,125 +142,196 @@ def run_client(
     the next start.
     """
     require_live(task.study, "a client")
-    path = vault_path(settings.home, job.client)
-    check_id(job.client, path, say)
-    # an orderly end: the open window is simply read again
-    topics, stopping = Topics.of(task.study, release_bytes(task)), Stopping()
     with ExitStack() as closing:
-        store = closing.enter_context(ClientStore(path, job.client))
-        closing.push(partial(_leave, store))
-        name = job.source_name or known_as(job.source, job.form).name
-        admission = Admission(
-            path.parent, job.client, name, job.source, follow=job.follow, other_data=job.other_data
-        )
-        # a source that cannot be opened, or is another's, must not bind the study to it
-        admission.enter(check=lambda columns: _check_columns(task, job, columns), say=say)
-        # of the others, which it does not use, it may know nothing
-        ensure_topics(settings, [*topics.of_clients, *ledger_topics(task.study, settings)])
-        membership = _membership(task, settings, store.client, say, admit)
-        # another revision than the running one is refused before it is bound to this client
-        models = closing.enter_context(
-            closed(ModelFeed(task, settings, topics, store.client, say, membership))
-        )
-        check_clock(settings, topics.releases.name, models.written, say)
-        # before anything is registered: a start that is refused changes no limit
-        account = LedgerTopic(settings, job.client, store.heritage, say)
-        log = account.read(prefix(job.client, store.ledger))
-        claims = None if log is None else Claims(settings, store, log, say)
-        known = store.peek(task.study.name)
-        lost = lost_releases(task, settings, store, known, say, lambda: stopping.asked, membership)
-        if stopping.asked:
-            return Progress()
-        copied = {task.study.name} if lost.copied else set()
-        copied |= set(claims.copied if claims is not None else ())
-        if (lost.seqs or store.missing or copied) and not job.skip_lost:
-            raise refuse(task, lost, store.missing, copied)
-        times = event_times_of(task.study, settings, job.event_time, known.latest)
-        account.take_over(name, begun=known.next_seq > 0, other_data=job.other_data)
-        stream_state = store.open_stream(
-            task,
-            name,
-            job.limit,
-            location=known_as(job.source).location,
-            event_time=job.event_time,
-            rebind=not (lost.seqs or store.missing or copied),
-            from_start=job.from_start,
-        )
-        started()
-        _warn(task, store, name, stream_state.next_seq, job.from_start, say)
-        admission.begins(stream_state.position)
-        source = open_source(
-            job.source,
-            stream_state.position,
-            # a spool for each study: one must not forget what another still needs
-            folder=path.with_suffix(".input") / store.following.first(task.study.name),
-            follow=job.follow,
-            form=job.form,
-            stream=stream,
-            settings=settings,
-            say=say,
-            skip_lost=job.skip_lost,
-            columns=_columns_of(task, job),
-        )
-        closing.callback(source.close)
-        if source.columns is not None:
-            # of what can be read once, nobody has seen them before
-            _check_columns(task, job, source.columns)
-        dropped = store.drop_unsent(copied)
-        if lost.seqs or copied or (claims is not None and claims.slots_behind(task.study.name)):
-            owe(task, store, source, name, lost, time.time(), claims, dropped)
-            if claims is not None:
-                claims.adopt()
-            say(f"lost: {counted(len(lost.seqs), 'release')}, which the ledger counts as spent")
-            # the register may have come back as old as the database
-            admission.before_release()
-        _warn_of_missing(store, say)
-        account.publish()
-        progress = Progress()
-        held = source_test.passed(
-            task,
-            source,
-            store.tests,
-            name=name,
-            stamp=source_test.stamp_of(job.source, task.revision, job.event_time),
-            accept=job.accept,
-            times=times,
-            stopped=lambda: stopping.asked,
-            say=say,
-            report=_paced(lambda: report(progress, None), progress),
-        )
-        if held is None:
-            return progress
-        sender = Sender(
-            store, task.study.name, settings, topics, membership,
-            sent=known.sent if lost.certain else None, claims=claims,
+        start = Start(task, settings, job, report, say, admit, started, stream, closing)
+        for phase in PHASES:
+            phase(start)
+            if start.ended:
+                break
+        return start.progress
+
+
+def own_database(start: Start) -> None:
+    """Open the file, which one process has, and whose rows are one state."""
+    start.path = vault_path(start.settings.home, start.job.client)
+    check_id(start.job.client, start.path, start.say)
+    start.store = start.closing.enter_context(ClientStore(start.path, start.job.client))
+    start.closing.push(partial(_leave, start.store))
+
+
+def claim_source(start: Start) -> None:
+    """See that the source opens and is nobody else's, before the study is bound to it."""
+    job = start.job
+    start.name = job.source_name or known_as(job.source, job.form).name
+    start.admission = Admission(
+        start.path.parent, job.client, start.name, job.source,
+        follow=job.follow, other_data=job.other_data,
+    )  # fmt: skip
+    start.admission.enter(
+        check=lambda columns: _check_columns(start.task, job, columns), say=start.say
+    )
+
+
+def join_study(start: Start) -> None:
+    """See that the topics are there, and that the running study admits this client."""
+    task, settings, say = start.task, start.settings, start.say
+    start.topics = Topics.of(task.study, release_bytes(task))
+    # of the others, which it does not use, it may know nothing
+    ensure_topics(settings, [*start.topics.of_clients, *ledger_topics(task.study, settings)])
+    start.membership = _membership(task, settings, start.store.client, say, start.admit)
+    # another revision than the running one is refused before it is bound to this client
+    start.models = start.closing.enter_context(
+        closed(ModelFeed(task, settings, start.topics, start.store.client, say, start.membership))
+    )
+    check_clock(settings, start.topics.releases.name, start.models.written, say)
+
+
+def detect_rollback(start: Start) -> None:
+    """See that log and folder know no release that the database lacks, or that it may be skipped.
+
+    Before anything is registered: a start that is refused changes no limit.
+    """
+    store, settings, say = start.store, start.settings, start.say
+    start.account = LedgerTopic(settings, start.job.client, store.heritage, say)
+    log = start.account.read(prefix(start.job.client, store.ledger))
+    start.claims = None if log is None else Claims(settings, store, log, say)
+    start.known = store.peek(start.study)
+    start.lost = lost_releases(
+        start.task, settings, store, start.known, say, lambda: start.stopping.asked,
+        start.membership,
+    )  # fmt: skip
+    start.copied = {start.study} if start.lost.copied else set()
+    start.copied |= set(start.claims.copied if start.claims is not None else ())
+    start.ended = start.stopping.asked
+    behind = start.lost.seqs or store.missing or start.copied
+    if behind and not (start.job.skip_lost or start.ended):
+        raise refuse(start.task, start.lost, store.missing, start.copied)
+
+
+def register(start: Start) -> None:
+    """Enter study, source and limit in the ledger, with what was spent elsewhere."""
+    job, store = start.job, start.store
+    start.times = event_times_of(
+        start.task.study, start.settings, job.event_time, start.known.latest
+    )
+    start.account.take_over(start.name, begun=start.known.next_seq > 0, other_data=job.other_data)
+    stream = store.open_stream(
+        start.task,
+        start.name,
+        job.limit,
+        location=known_as(job.source).location,
+        event_time=job.event_time,
+        rebind=not (start.lost.seqs or store.missing or start.copied),
+        from_start=job.from_start,
+    )
+    start.started()
+    _warn(start.task, store, start.name, stream.next_seq, job.from_start, start.say)
+    start.admission.begins(stream.position)
+    start.source = open_source(
+        job.source,
+        stream.position,
+        # a spool for each study: one must not forget what another still needs
+        folder=start.path.with_suffix(".input") / store.following.first(start.study),
+        follow=job.follow,
+        form=job.form,
+        stream=start.stream,
+        settings=start.settings,
+        say=start.say,
+        skip_lost=job.skip_lost,
+        columns=_columns_of(start.task, job),
+    )
+    start.closing.callback(start.source.close)
+    if start.source.columns is not None:
+        # of what can be read once, nobody has seen them before
+        _check_columns(start.task, job, start.source.columns)
+
+
+def skip_lost(start: Start) -> None:
+    """Charge what is lost, and owe the records that it can have held."""
+    copied = start.study in start.copied
+    behind = start.claims is not None and start.claims.slots_behind(start.study)
+    if start.lost.seqs or copied or behind:
+        owe(
+            start.task, start.store, start.source, start.name, start.lost, time.time(),
+            start.claims, copied=copied,
         )  # fmt: skip
-        client = Client(
-            task,
-            source,
-            store,
-            sender,
-            models,
-            certain=lost.certain,
-            source_name=name,
-            rate=job.rate,
-            times=times,
-            admission=admission,
-            publish=account.publish,
-            first=held,
-            test=LaterTest(task, store.tests, name=name, accept=job.accept),
-            say=say,
-            ahead=0.0 if job.begin is None else job.begin - time.time(),
-        )
-        try:
-            if pass_over(
-                task, store, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
-            ):
-                _loop(client, sender, stopping, lambda: report(client.progress, source.progress))
-            client.finish()
-        finally:
-            sender.close()
-        return client.progress
+        lost = counted(len(start.lost.seqs), "release")
+        start.say(f"lost: {lost}, which the ledger counts as spent")
+        # the register may have come back as old as the database
+        start.admission.before_release()
+    _warn_of_missing(start.store, start.say)
+    start.account.publish()
+
+
+def check_source(start: Start) -> None:
+    """See that the first records can be used."""
+    task, job = start.task, start.job
+    start.held = source_test.passed(
+        task,
+        start.source,
+        start.store.tests,
+        name=start.name,
+        stamp=source_test.stamp_of(job.source, task.revision, job.event_time),
+        accept=job.accept,
+        times=start.times,
+        stopped=lambda: start.stopping.asked,
+        say=start.say,
+        report=_paced(lambda: start.report(start.progress, None), start.progress),
+    )
+    start.ended = start.held is None
+
+
+def release(start: Start) -> None:
+    """Go on behind what is owed, window by window."""
+    task, store, job, stopping = start.task, start.store, start.job, start.stopping
+    sender = Sender(
+        store, start.study, start.settings, start.topics, start.membership,
+        sent=start.known.sent if start.lost.certain else None, claims=start.claims,
+    )  # fmt: skip
+    client = Client(
+        task,
+        start.source,
+        store,
+        sender,
+        start.models,
+        certain=start.lost.certain,
+        source_name=start.name,
+        rate=job.rate,
+        times=start.times,
+        admission=start.admission,
+        publish=start.account.publish,
+        first=start.held,
+        test=LaterTest(task, store.tests, name=start.name, accept=job.accept),
+        say=start.say,
+        ahead=0.0 if job.begin is None else job.begin - time.time(),
+    )
+    start.progress = client.progress
+    try:
+        if pass_over(
+            task, store, start.source,
+            say=start.say, stopped=lambda: stopping.asked, meanwhile=sender.pump,
+        ):  # fmt: skip
+            _loop(
+                client, sender, stopping,
+                lambda: start.report(client.progress, start.source.progress),
+            )  # fmt: skip
+        client.finish()
+    finally:
+        sender.close()
+
+
+#: The order is the safety argument: each says what holds before the next, and one that refuses
+#: leaves everything before it undone.
+PHASES = (
+    own_database,
+    claim_source,
+    join_study,
+    detect_rollback,
+    register,
+    skip_lost,
+    check_source,
+    release,
+)
 
 
 def _check_columns(task: Task, job: Job, columns: Sequence[str]) -> None:

@@ -333,7 +333,7 @@ class ClientStore:
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
         self._streams = Streams(self._db)
         self._counts, self.following = Counts(self._db), Following(self._db)
-        self.runs, self.learn = Runs(self._db), self._counts.learn
+        self._runs, self.learn = Runs(self._db), self._counts.learn
 
     def __enter__(self) -> ClientStore:
         return self
@@ -478,13 +478,15 @@ class ClientStore:
 
     def charge_lost(
         self, task: Task, source: str, seqs: range, *, owed: int, now: float,
-        sent: tuple[int, int] | None = None,
+        sent: tuple[int, int] | None = None, copied: bool = False, run: str | None = None,
     ) -> None:  # fmt: skip
         """Charge releases that this database has lost; their slots are owed from then on.
 
         seqs: Their numbers, from the stream's next one on; none if a later study took its place.
         owed: How many slots they can have held.
         sent: As `Stream.sent`, if the releases topic has one of them.
+        copied: Whether another copy has used the numbers of those that wait here: they are dropped.
+        run: The run of that copy, if it is known.
         """
         study, at = task.study.name, rfc3339(now)
         stands = self._streams.standing(study)
@@ -496,6 +498,10 @@ class ClientStore:
             if seqs:
                 self._budgets.charge(task, source, most, refuse=False)
                 self._streams.number(study, seqs)
+            if copied:
+                self._drop_unsent(study)
+            if run is not None:
+                self._runs.add(run, study)
             self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
             self._db.write_many(
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
@@ -514,26 +520,29 @@ class ClientStore:
         query = f"SELECT total(held) FROM streams WHERE study IN ({marks})"  # noqa: S608  marks
         return int(self._db.rows(query, *line)[0][0])
 
-    def drop_unsent(self, studies: Collection[str]) -> int:
-        """Let go of stored releases whose numbers another copy of this database has used.
+    def knows(self, study: str, run: str) -> bool:
+        """Whether a run that has claimed releases of a study is this database's own."""
+        return self._runs.know(study, run)
 
-        They stay spent. Returns how many there were.
-        """
-        dropped = 0
+    def begin_run(self, run: str) -> None:
+        """Take a run for this database's own, before it claims anything."""
         with self._db.transaction():
-            for study in studies:
-                self._db.write(
-                    "UPDATE ledger SET lost = 1 WHERE study = ? AND seq IN "
-                    "(SELECT seq FROM outbox WHERE outbox.study = ledger.study)",
-                    study,
-                )
-                numbers = self._db.rows("SELECT seq FROM outbox WHERE study = ?", study)
-                self._db.write("DELETE FROM outbox WHERE study = ?", study)
-                self._streams.wait(study, -len(numbers))
-                if self._db.row("SELECT 1 FROM noise WHERE study = ?", study):
-                    self._streams.stand(study, self._streams.standing(study).anew(), 0)
-                dropped += len(numbers)
-        return dropped
+            self._runs.add(run)
+
+    def has_claimed(self, run: str) -> None:
+        """Note that a run has claimed something."""
+        with self._db.transaction():
+            self._runs.claimed(run)
+
+    def _drop_unsent(self, study: str) -> None:
+        """Let go of stored releases whose numbers another copy has used; they stay spent."""
+        self._db.write(
+            "UPDATE ledger SET lost = 1 WHERE study = ? AND seq IN "
+            "(SELECT seq FROM outbox WHERE outbox.study = ledger.study)",
+            study,
+        )
+        self._db.write("DELETE FROM outbox WHERE study = ?", study)
+        self._streams.wait(study, -self.waiting(study))
 
     def pass_over(self, study: str, slots: int, position: bytes) -> None:
         """Move the source on behind slots that are owed; see `Streams.pass_over`."""

@@ -1,0 +1,300 @@
+"""Copies of a client are found out by what it has claimed on the log, whatever was put back."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import LedgerBehind, VeilstreamError
+from pipeline.messages.claim import Claim, prefix, read_claim, write_claim
+from pipeline.messages.release import header_of, read
+from pipeline.messages.spend import NAME
+from producers.budget import Limit
+from producers.client import Progress
+from producers.sender import Sender
+from producers.start import Job, run_client
+from producers.store import ClientStore
+from tests.producers.test_following import following
+from tests.stage import PRIVATE, Stage, lines, read_topic, send, study_text
+
+SLOTS = 10
+SECRET = bytes(32)
+CLAIM = Claim("site", "0" * 16, "1" * 16, 3, 30, ["b", "a"])
+
+
+class Place:
+    """Two studies, one behind the other, a client of its own and its folder."""
+
+    def __init__(self, folder: Path, kafka: str, redis_url: str) -> None:
+        self.client = f"site-{uuid.uuid4().hex[:8]}"
+        text = study_text(
+            records=SLOTS, partitions=1, privacy=PRIVATE, stream="max_in_flight_windows = 0"
+        )
+        self.old = Stage(folder / "stage", kafka, redis_url, text, ledger_topic="on")
+        name = self.old.task.study.name
+        later = following(text, f"{name}-2", name)
+        self.new = Stage(folder / "stage", kafka, redis_url, later, ledger_topic="on")
+        for stage in (self.old, self.new):
+            stage.ensure_topics()
+        self.source, self.home = folder / "data.csv", Path(self.old.settings.folder)
+        self.source.write_text("heat,load,failed,at\n")
+
+    def grow(self, records: int, seed: int) -> None:
+        with self.source.open("a") as file:
+            for number, line in enumerate(lines(records, seed)):
+                file.write(f"{line.rstrip()},2013-01-0{seed}T00:{number:02d}:00Z\n")
+
+    def run(self, stage: Stage, **options: Any) -> tuple[int, str]:
+        said: list[str] = []
+        job = Job(self.client, str(self.source), limit=Limit(50.0), **options)
+        try:
+            run_client(stage.task, stage.settings, job, report=lambda *_: None, say=said.append)
+        except VeilstreamError as error:
+            return error.exit_code, str(error)
+        return 0, "\n".join(said)
+
+    def goes(self, stage: Stage, **options: Any) -> str:
+        code, said = self.run(stage, **options)
+        assert code == 0, said
+        return said
+
+    def refused(self, stage: Stage, **options: Any) -> str:
+        code, said = self.run(stage, **options)
+        assert code == 44, said
+        return said
+
+    def save(self, name: str) -> None:
+        shutil.copytree(self.home, self.home.with_name(name))
+
+    def put_back(self, name: str) -> None:
+        shutil.rmtree(self.home)
+        shutil.copytree(self.home.with_name(name), self.home)
+
+    def numbers(self, stage: Stage) -> list[int]:
+        return [header_of(record.value).seq for record in stage.releases()]
+
+    def sums(self) -> list[bytes]:
+        """The exact sums of all windows of both studies: no two hold the same records."""
+        return [
+            read(stage.task, record.value).parts["gradient"].tobytes()
+            for stage in (self.old, self.new)
+            for record in stage.releases()
+        ]
+
+    def once(self) -> bool:
+        found = self.sums()
+        return len(set(found)) == len(found)
+
+    def claims(self) -> list[Claim]:
+        with ClientStore(self.home / "clients" / f"{self.client}.db", self.client) as store:
+            start, secret = prefix(self.client, store.ledger), store.secret
+        records = read_topic(self.old.settings.kafka, NAME)
+        own = [r.value for r in records if (r.key or b"").startswith(start)]
+        return [claim for value in own if (claim := read_claim(value, secret))]
+
+
+@pytest.fixture
+def place(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Place]:
+    made = Place(tmp_path, kafka, redis_url)
+    yield made
+    made.old.remove()
+    made.new.remove()
+
+
+def silent(_progress: Progress, _share: float | None) -> None:
+    return None
+
+
+def test_what_leaves_was_claimed_before(place: Place) -> None:
+    place.grow(4 * SLOTS, 1)
+    place.goes(place.old)
+    place.grow(2 * SLOTS, 2)
+    place.goes(place.old)
+    place.grow(SLOTS, 3)
+    place.goes(place.new)
+    found = place.claims()
+    assert len({claim.run for claim in found}) == 3
+    old, new = place.old.task.study.name, place.new.task.study.name
+    newest = {claim.study: claim for claim in found}
+    assert (newest[old].releases, newest[old].slots, newest[old].line) == (6, 60, [old])
+    # behind the records of both
+    assert (newest[new].releases, newest[new].slots, newest[new].line) == (1, 70, [new, old])
+
+
+@pytest.mark.parametrize("flag", ["old", "new"])
+def test_a_whole_folder_from_before_a_change_of_the_study_is_found_out(
+    place: Place, flag: str
+) -> None:
+    """The old study's own topic knows nothing of what the later one has released."""
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("before")
+    place.grow(4 * SLOTS, 2)
+    place.goes(place.new)
+    place.put_back("before")
+    said = place.refused(place.old)
+    assert "4 more releases" in said
+    assert place.new.task.study.name in said
+    assert "--skip-lost" in said
+    assert len(place.sums()) == 7
+    stage = place.old if flag == "old" else place.new
+    place.grow(2 * SLOTS, 3)
+    place.goes(stage, skip_lost=True)
+    # what comes behind the four windows is released, and for one study
+    assert len(place.sums()) == 9
+    assert place.once()
+    # and nothing is owed a second time
+    place.grow(SLOTS, 4)
+    place.goes(stage, skip_lost=flag == "old")
+    assert len(place.sums()) == 10
+    assert place.once()
+
+
+def offline(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a client that noises what there is and has lost its network since."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "pump", lambda self: None)
+        patch.setattr(Sender, "drain", lambda self: None)
+        place.goes(place.old)
+
+
+def test_a_host_that_comes_back_sends_nothing_that_another_has_sent(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("other")
+    place.grow(4 * SLOTS, 2)
+    offline(place, monkeypatch)
+    [(waiting,)] = place.old.query(place.client, "SELECT waiting FROM streams")
+    assert waiting == 4
+    place.save("first")
+    place.put_back("other")
+    place.goes(place.old)
+    assert place.numbers(place.old) == [*range(7)]
+    place.put_back("first")
+    assert "another copy" in place.refused(place.old)
+    assert place.numbers(place.old) == [*range(7)]
+    place.grow(6 * SLOTS, 3)
+    place.goes(place.old, skip_lost=True)
+    assert place.once()
+    assert len(set(place.numbers(place.old))) == len(place.numbers(place.old)) > 7
+    # the other one is over
+    place.put_back("other")
+    place.refused(place.old)
+
+
+def test_without_the_ledger_topic_the_bytes_on_the_releases_topic_tell(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.old.settings = type(place.old.settings)(
+        kafka=place.old.settings.kafka, redis=place.old.settings.redis,
+        folder=place.old.settings.folder, ledger_topic="off",
+    )  # fmt: skip
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("other")
+    place.grow(2 * SLOTS, 2)
+    offline(place, monkeypatch)
+    place.save("first")
+    place.put_back("other")
+    place.goes(place.old)
+    place.put_back("first")
+    assert "another copy" in place.refused(place.old)
+    place.grow(3 * SLOTS, 3)
+    place.goes(place.old, skip_lost=True)
+    assert place.once()
+    place.grow(SLOTS, 4)
+    place.goes(place.old)
+    assert place.once()
+
+
+def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
+    place: Place,
+) -> None:
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("other")
+    other = Place.__new__(Place)
+    other.__dict__.update(place.__dict__)
+    other.old = Stage(
+        place.home.with_name("elsewhere"), place.old.settings.kafka, place.old.settings.redis,
+        place.old.study.read_text(), ledger_topic="on",
+    )  # fmt: skip
+    shutil.copytree(place.home.with_name("other"), other.old.settings.folder)
+    began: list[bool] = []
+
+    def report(_progress: Progress, _share: float | None) -> None:
+        if not began:
+            # it runs and has released nothing; the other one takes what comes
+            began.append(True)
+            place.grow(SLOTS, 2)
+            other.goes(other.old)
+
+    job = Job(place.client, str(place.source), limit=Limit(50.0), follow=True)
+    with pytest.raises(LedgerBehind, match="another copy of this client's database runs"):
+        run_client(place.old.task, place.old.settings, job, report=report)
+    assert place.numbers(place.old) == [*range(4)]
+
+
+def test_no_restart_is_refused_that_any_kill_may_leave(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that have begun and claimed nothing, or whose claim is not marked yet."""
+    place.grow(2 * SLOTS, 1)
+    place.goes(place.old)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    for number in range(12):
+        place.grow(SLOTS, 2 + number % 7)
+        with monkeypatch.context() as patch:
+            patch.setattr(ClientStore, "has_claimed", killed)
+            job = Job(place.client, str(place.source), limit=Limit(50.0))
+            with pytest.raises(Killed):
+                run_client(place.old.task, place.old.settings, job, report=silent)
+    place.goes(place.old)
+    assert place.once()
+    assert place.numbers(place.old) == [*range(14)]
+    [(runs,)] = place.old.query(place.client, "SELECT count(*) FROM runs")
+    assert runs <= 10
+
+
+def test_claims_that_this_ledger_has_not_made_are_passed_over(place: Place) -> None:
+    place.grow(2 * SLOTS, 1)
+    place.goes(place.old)
+    [claim] = place.claims()[-1:]
+    forged = write_claim(
+        Claim(claim.client, claim.ledger, "f" * 16, 10**6, 10**9, claim.line), SECRET
+    )
+    send(place.old.settings.kafka, NAME, [{"key": claim.key, "value": forged, "partition": 0}])
+    place.grow(2 * SLOTS, 2)
+    assert "it has not made" in place.goes(place.old)
+    assert place.numbers(place.old) == [*range(4)]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b"{}", b"\n", write_claim(CLAIM, bytes([1] * 32)), write_claim(CLAIM, SECRET)[:-1],
+        write_claim(CLAIM, SECRET).replace(b'"releases":3', b'"releases":4'),
+        write_claim(CLAIM, SECRET).replace(b"\n", b"\nzz"),
+    ],
+)  # fmt: skip
+def test_only_the_ledgers_own_words_are_claims(payload: bytes) -> None:
+    assert read_claim(write_claim(CLAIM, SECRET), SECRET) == CLAIM
+    assert read_claim(payload, SECRET) is None
+
+
+def test_a_study_of_one_ledger_has_a_key_of_its_own() -> None:
+    assert CLAIM.key == b"site\n0000000000000000\nb"
+    assert CLAIM.key.startswith(prefix("site", "0" * 16))
