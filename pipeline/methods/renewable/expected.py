@@ -40,6 +40,7 @@ from pipeline.methods.renewable.solution import (
     noise_of,
     raise_to_noise,
     rate_of_bend,
+    usual_of,
 )
 from pipeline.privacy import memory
 from pipeline.study.model import Study
@@ -427,7 +428,8 @@ class _Course:
         rough, apart = self._loadings @ spread, found.size * math.sqrt(1 - 1 / len(spread))
         # noise drives eigenvalues that are alike apart, the least one by about its size
         hidden, usual = (
-            self._loadings @ hides(found.values - part * apart, found.size, own)
+            self._loadings
+            @ hides(found.values - part * apart, found.size, own, usual_of(self._task))
             for part in (1.0, USUALLY)
         )
         unknown, variances = hidden > HIDE * rough, rough + usual

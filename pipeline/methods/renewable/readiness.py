@@ -15,10 +15,10 @@ import numpy as np
 from pipeline.estimators.estimate import Progress
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.solution import (
-    KNOWN,
     LEAST_RELEASES,
     LEAST_SPREAD,
     PER_COEFFICIENT,
+    SURELY_KNOWN,
     Bread,
     Solution,
 )
@@ -102,14 +102,14 @@ def known_curvature(task: RenewableTask, found: Solution, slots: int) -> Conditi
         return Condition(1.0, "")
     bread = found.bread
     least = float(bread.values.min())
-    share = min(0.999, max(0.0, least / (KNOWN * bread.noise)))
+    share = min(0.999, max(0.0, least / (SURELY_KNOWN * bread.noise)))
     names = np.array(task.study.coefficient_names)[found.unknown]
     which = "any coefficient" if found.unknown.all() else ", ".join(names)
     told = (
         f"no interval for {which}: the records so far do not say enough of "
         f"{max(bread.hidden, 1)} of {task.size} combinations of coefficients beside the noise."
     )
-    ways = _ways(task, share, KNOWN * bread.noise - least, slots)
+    ways = _ways(task, share, SURELY_KNOWN * bread.noise - least, slots)
     return Condition(share, f"{told} {ways}{_ends(task, found) or _undeclared(task, found)}")
 
 

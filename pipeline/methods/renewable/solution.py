@@ -30,11 +30,20 @@ from pipeline.types import Matrix, Vector
 
 #: An eigenvalue of so many s is known.
 KNOWN = 1.75
+#: Where many directions are unknown, noise alone makes an eigenvalue of 1.4 s: what it hides is
+#: surely nothing from so many s on.
+SURELY_KNOWN = 3.0
 #: No eigenvalue of M is below so many s.
 FLOOR = 0.5
 #: A coefficient has no interval where what unknown directions may hide of it is more than this
 #: share of the rest of its variance.
 HIDE = 0.5
+#: Coefficients along a direction of which nothing is known may be so large at least, by loss: units
+#: of log odds, of the log of a mean. Real features that fill a sliver of their range have larger
+#: ones than the directions that are known.
+USUAL = {"logistic": 1.0, "poisson": 0.3}
+#: A score that unknown directions leave is no chance from so many standard deviations on.
+LEFT_OVER = 2.0
 #: Below this share of the ridge in M, what it takes off a direction is known from what it leaves.
 PARTLY = 0.7
 #: No step moves the predictor of any record further: beyond, curvature says nothing any more.
@@ -132,11 +141,26 @@ class Bread:
         found: Vector = np.einsum("ij,jk,ik->i", self.inverse, meat, self.inverse)
         return found
 
-    def hides(self, coefficients: Vector) -> Vector:
-        """Return the variance that unknown directions may hide of each coefficient, shape (d,)."""
+    def hides(self, coefficients: Vector, usual: float = 0.0) -> Vector:
+        """Return the variance that unknown directions may hide of each coefficient, shape (d,).
+
+        usual: As `hides` takes it.
+        """
         own = self.vectors.T @ coefficients
-        hidden: Vector = self.vectors**2 @ hides(self.values, self.noise, own)
+        hidden: Vector = self.vectors**2 @ hides(self.values, self.noise, own, usual)
         return hidden
+
+    def left_over(self, coefficients: Vector, chance: Vector) -> float:
+        """Return the mean square that unknown directions leave out of predictors, at least.
+
+        Where M has a ridge r_i, the score along that direction stays at -r_i v_i'theta, and theta
+        would go on by as much over its curvature, which is s at most.
+
+        chance: Variance of the mean score along each direction, shape (d,).
+        """
+        score = (self.drawn * (self.vectors.T @ coefficients)) ** 2
+        found = np.maximum(score - LEFT_OVER**2 * chance, 0.0)
+        return float(np.sum(found / np.maximum(self.values, self.noise)))
 
 
 #: A direction counts as known where the weight of what is not known is below this.
@@ -227,21 +251,23 @@ def raise_to_noise(values: Vector, size: float) -> tuple[Vector, Vector, Vector]
     return weak, drawn, np.maximum(np.maximum(values, 0.0) + drawn, FLOOR * size)
 
 
-def hides(values: Vector, size: float, own: Vector) -> Vector:
+def hides(values: Vector, size: float, own: Vector, usual: float) -> Vector:
     """Return the variance that each direction may hide, shape (d,).
 
-    Where nothing is known of it, coefficients may be as large as in the others; in one that is
-    known in part, they are drawn to 0 by a share that is known.
+    Where nothing is known of it, coefficients may be as large as in the others, or as they usually
+    are; in one that is known in part, they are drawn to 0 by a share that is known.
 
     values, size: As `raise_to_noise` takes them.
     own: Coefficients along the directions, shape (d,).
+    usual: How large they may be at least where nothing is known; see `USUAL`.
     """
-    weak, drawn, _ = raise_to_noise(values, size)
-    sure = weak < KNOWN_BY_HALF
-    usual = float(np.mean(own[sure] ** 2)) if sure.any() else 1.0
+    _, drawn, _ = raise_to_noise(values, size)
+    unknown = np.clip((SURELY_KNOWN - values / size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
+    sure = unknown < KNOWN_BY_HALF
+    others = float(np.mean(own[sure] ** 2)) if sure.any() else 1.0
     share = drawn / np.maximum(np.maximum(values, 0.0) + drawn, 1e-12)
     lost = share / np.maximum(1 - share, 0.1) * own
-    return np.maximum(weak**2 * usual, np.where(share < PARTLY, lost**2, 0.0))
+    return np.maximum(unknown**2 * max(others, usual**2), np.where(share < PARTLY, lost**2, 0.0))
 
 
 def solve(task: RenewableTask, parts: Weighed, missing: int = 0) -> Solution:
@@ -279,11 +305,13 @@ def _solved(task: RenewableTask, sums: Sums) -> Solution:
     scale = _spread_of_slopes(task, sums, curvature)
     by_records = bread.variances(scale * curvature / slots)
     rough = bread.variances(known) + by_records
-    hidden = bread.hides(coefficients)
+    hidden = bread.hides(coefficients, usual_of(task))
     unknown = hidden > HIDE * rough
     meat, effect = _meat(sums, bread, curvature, scale, noise, penalty * coefficients)
     errors = rough + ((effect or 1.0) - 1.0) * by_records
-    bent = _bent(task, sums, curvature, coefficients, step)
+    by_chance = noise.of_gradient(sums.noise, slots) ** 2 + np.maximum(bread.values, 0.0) / slots
+    left = bread.left_over(coefficients, by_chance)
+    bent = _bent(task, sums, curvature, coefficients, step, left)
     chance = bread.inverse @ (scale * curvature / slots + known) @ bread.inverse
     privacy = _symmetric(bread.inverse @ known @ bread.inverse)
     covariance = None
@@ -405,20 +433,28 @@ def _spread_of_slopes(task: RenewableTask, sums: Sums, curvature: Matrix) -> flo
 
 
 def _bent(
-    task: RenewableTask, sums: Sums, curvature: Matrix, coefficients: Vector, step: Vector
-) -> float:
+    task: RenewableTask, sums: Sums, curvature: Matrix, coefficients: Vector, step: Vector,
+    left: float,
+) -> float:  # fmt: skip
     """Return how far linearised scores bend predictors.
 
     From far away a step of Newton's method is too short, so that the distance is that to one more
     step beyond; but for a loss whose curvature jumps, a second step says nothing.
+
+    left: As `Bread.left_over`: coefficients of other directions depend on what one leaves out.
     """
     jumps = task.loss.name == "gdwd"
     to = coefficients if jumps else coefficients - step
     mean = sums.points / sums.slots
     crossed = np.outer(to, mean)
     distances = sums.spread_of_points / sums.slots - crossed - crossed.T + np.outer(to, to)
-    distance = max(float(np.sum(distances * curvature)), 0.0) / _weight(curvature)
+    distance = (max(float(np.sum(distances * curvature)), 0.0) + left) / _weight(curvature)
     return SECOND_ORDER * rate_of_bend(task, curvature, coefficients) * distance
+
+
+def usual_of(task: RenewableTask) -> float:
+    """Return how large coefficients of unknown directions may be at least."""
+    return USUAL.get(task.loss.name, 0.0)
 
 
 def rate_of_bend(task: RenewableTask, curvature: Matrix, coefficients: Vector) -> float:
