@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from kafka import KafkaConsumer, TopicPartition
@@ -462,7 +463,7 @@ class Search:
             for records in batches.values():
                 for record in records:
                     if record.key == self._key and record.offset < end:
-                        self._take(record.value, record.offset)
+                        self._take(record)
             at = int(consumer.position(topic_partition))
             if now - told >= TELL:
                 told = now
@@ -471,11 +472,11 @@ class Search:
                     f"{min(at, end) - start} of {end - start} messages"
                 )
 
-    def _take(self, payload: bytes | None, offset: int) -> None:
+    def _take(self, record: Any) -> None:
         try:
-            release = header_of(payload or b"")
+            release = header_of(record.value or b"")
         except PayloadError:
             return
-        if self._membership is not None and not self._membership.maker(payload or b"", offset):
+        if self._membership is not None and not self._membership.maker(record):
             return
-        self._found.take(release, offset, self._ledger)
+        self._found.take(release, record.offset, self._ledger)

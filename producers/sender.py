@@ -77,14 +77,15 @@ class Sender:
         if room <= 0:
             return
         for item in self._store.unsent(self._study, self._handed, room):
+            at = _time_of(item)
             try:
                 future = self._producer.send(
                     self._topic,
                     key=self._key,
                     partition=self._partition,
-                    value=self._leaving(item.payload),
+                    value=self._leaving(item.payload, at),
                     headers=item.headers,
-                    timestamp_ms=_time_of(item),
+                    timestamp_ms=at,
                 )
             except KafkaError as error:
                 raise self._refused(error) from error
@@ -138,9 +139,12 @@ class Sender:
         """Close the connection; what is not acknowledged stays in the outbox."""
         close_producer(self._producer)
 
-    def _leaving(self, payload: bytes) -> bytes:
-        """Return a release with its MAC, under the key of the day; sent again, it is the same."""
-        return payload if self._membership is None else self._membership.stamp(payload)
+    def _leaving(self, payload: bytes, at: int) -> bytes:
+        """Return a release with its MAC, under the key of the day; sent again, it is the same.
+
+        at: Time of its record, milliseconds since 1970.
+        """
+        return payload if self._membership is None else self._membership.stamp(payload, at)
 
     def _refused(self, error: BaseException | None) -> VeilstreamError:
         otherwise = (
@@ -167,10 +171,10 @@ class Sender:
             self._store.sent(self._study, done, place)
 
 
-def _time_of(item: Outgoing) -> int | None:
+def _time_of(item: Outgoing) -> int:
     """Return the time that the release itself states, which is no finer than it should be.
 
     Kafka refuses the future: what was made while the clock was ahead is of the second it is sent.
     """
-    stated = header(item.headers, "ce_time")
-    return None if stated is None else min(milliseconds(stated.decode()), int(time.time()) * 1000)
+    stated, now = header(item.headers, "ce_time"), int(time.time()) * 1000
+    return now if stated is None else min(milliseconds(stated.decode()), now)
