@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
-from infra.process import is_loopback
+from infra.requests import is_loopback
 from pipeline.cli.context import FILE, STUDY, live_task_of, say
 from pipeline.cli.watch import await_topics
 from pipeline.errors import ConfigError
