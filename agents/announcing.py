@@ -78,7 +78,7 @@ def begin_admitted(
     for standing in roll.clients.values():
         for entry in standing.entries:
             if entry.offset < starts.get(entry.partition, 0):
-                states[entry.partition].admissions.enter(standing.client, entry.serial, entry.key)
+                states[entry.partition].admissions.enter(standing.client, entry)
 
 
 #: Seconds between two looks at whether the topics still have it.

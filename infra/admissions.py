@@ -145,7 +145,7 @@ def say_again(
             if known.serial > said.serial:
                 # nobody says any more where the log has it: it holds from the word before on
                 since = said.entries[-1].offset + 1 if said.entries else 0
-                entry = Entry(known.serial, known.key.hex(), number, since)
+                entry = Entry(known.serial, known.key.hex(), number, since, known.since)
                 roll.clients[client] = Standing(study.name, client, [*said.entries, entry])
     found = [said for said in roll.clients.values() if not roll.says(last, said)]
     if found:
@@ -195,10 +195,12 @@ def _tell(writer: Writer, study: Study, held: StudyPairs, before: Standing, key:
             "study has used up its serials. Revoke it with `veilstream client revoke`, and admit "
             "its owner under another id"
         )
-    word = write_signed(Admission(study.name, before.client, serial, key), held.newest)
+    # it goes on where the log has lost that it is admitted, and else begins anew
+    since = before.entries[-1].since if key and key == before.key else serial
+    word = write_signed(Admission(study.name, before.client, serial, key, since), held.newest)
     identity = f"client/{before.client}/{serial}"
     at = writer.send(topics.releases.name, client, word, identity)
-    entry = Entry(serial, key, at.partition, at.offset)
+    entry = Entry(serial, key, at.partition, at.offset, since)
     after = Standing(study.name, before.client, [*before.entries, entry])
     writer.send(topics.clients.name, client, write_signed(after, held.newest), identity)
     return after

@@ -5,13 +5,14 @@ value that names the place of the letter in the releases topic, and its own, as 
 have stood in that place before the releases topic was made anew. A letter that is sent again goes
 to the releases topic as the bytes that it was, with its key, headers and time. It is then judged
 like any other release: its MAC and number say whose it is and whether it counts, so a second time
-changes nothing.
+changes nothing. The MAC of one of before its client's present admission is made anew by whoever has
+the study's key: nobody else can have it counted.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +24,7 @@ from kafka.errors import (
     RecordListTooLargeError,
 )
 
+from infra.admissions import own_roll
 from infra.kafka import (
     PATIENCE_SECONDS,
     asking,
@@ -30,6 +32,7 @@ from infra.kafka import (
     read_partition,
     record_producer,
 )
+from infra.keyring import read_study, study_path
 from pipeline.messages.envelope import (
     DeadLetter,
     dlq_headers,
@@ -41,6 +44,7 @@ from pipeline.messages.envelope import (
 from pipeline.messages.topics import MAX_LETTER_BYTES, Topics, partition_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
+from pipeline.trust.crypto import GENERATION, Stamp
 
 #: Faults of one record, after which the others can still be sent.
 OWN = (CorruptRecordError, InvalidRecordError, MessageSizeTooLargeError, RecordListTooLargeError)
@@ -64,6 +68,7 @@ class Letter:
     number: Its own offset, in the topic of dead letters.
     key, value, headers: As they came.
     at: When it was set aside, milliseconds since 1970.
+    came: The time of its record; None: a version before this one has set it aside.
     done: What became of it; empty while nobody has cared.
     """
 
@@ -75,6 +80,7 @@ class Letter:
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
     at: int
+    came: int | None = None
     done: str = ""
 
     @property
@@ -84,7 +90,9 @@ class Letter:
 
     @property
     def time(self) -> int | None:
-        """The time that it gave itself, milliseconds since 1970; None if it gave none."""
+        """Its time, or that which it gave itself, milliseconds since 1970; None if it gave none."""
+        if self.came is not None:
+            return self.came
         try:
             return milliseconds((header(self.headers, "ce_time") or b"").decode())
         except (ValueError, OverflowError):
@@ -115,7 +123,7 @@ def read_letters(study: Study, settings: Settings) -> list[Letter]:
             continue
         here[digest] = Letter(
             place, record.offset, marks.reason, marks.detail, record.key, record.value,
-            without_marks(record.headers), record.timestamp,
+            without_marks(record.headers), record.timestamp, marks.time,
         )  # fmt: skip
         letters.append(here[digest])
     return letters
@@ -140,6 +148,7 @@ def settle(study: Study, settings: Settings, letters: Iterable[Letter], done: Do
     BrokerError if Kafka fails; ConfigError if it does not permit it.
     """
     topics, settled = Topics.of(study), Settled([], [])
+    anew = _stamper(study, settings)
     with asking(settings, "the cluster", "Write"):
         # a letter that Kafka refuses must not keep the next ones; twice is as good as once
         producer = record_producer(settings, once=False)
@@ -148,7 +157,7 @@ def settle(study: Study, settings: Settings, letters: Iterable[Letter], done: Do
             if done == "replayed":
                 with asking(settings, f"topic {topics.releases.name}", "Write"):
                     try:
-                        sent = _again(producer, topics, letter)
+                        sent = _again(producer, topics, letter, anew(letter))
                     except OWN as error:
                         settled.refused.append((letter.place, type(error).__name__))
                         continue
@@ -160,7 +169,32 @@ def settle(study: Study, settings: Settings, letters: Iterable[Letter], done: Do
     return settled
 
 
-def _again(producer: Any, topics: Topics, letter: Letter) -> Any:
+def _stamper(study: Study, settings: Settings) -> Callable[[Letter], bytes | None]:
+    """Return what puts releases under the present admission of their clients.
+
+    In an open study, and without the study's key, they go as they came.
+    """
+    if not study.authenticated or not study_path(settings, study.name).exists():
+        return lambda letter: letter.value
+    held = read_study(settings, study.name)
+    pairs, roll = {pair.generation: pair for pair in held.pairs}, own_roll(study, settings, held)
+
+    def stamped(letter: Letter) -> bytes | None:
+        value, entries = letter.value, roll.standing(letter.client).entries
+        pair = pairs.get(int.from_bytes((value or b"")[GENERATION], "little"))
+        if not value or pair is None or not entries or not entries[-1].key:
+            return value
+        public, number, time = bytes.fromhex(entries[-1].key), pair.generation, letter.time or 0
+        key = pair.mac_key(public, study=study.name, client=letter.client, generation=number)
+        for entry in entries[:-1]:
+            if Stamp(key, number, entry.since).fits(value, time):
+                return Stamp(key, number, entries[-1].since)(value, time)
+        return value
+
+    return stamped
+
+
+def _again(producer: Any, topics: Topics, letter: Letter, value: bytes | None) -> Any:
     partition = letter.place.partition
     if letter.key is not None:
         # one that somebody put elsewhere counts where its client's releases do
@@ -168,7 +202,7 @@ def _again(producer: Any, topics: Topics, letter: Letter) -> Any:
 
     def sent(time: int | None) -> Any:
         return producer.send(
-            topics.releases.name, key=letter.key, value=letter.value, headers=letter.headers,
+            topics.releases.name, key=letter.key, value=value, headers=letter.headers,
             partition=partition, timestamp_ms=time,
         ).get(timeout=PATIENCE_SECONDS)  # fmt: skip
 
@@ -176,7 +210,7 @@ def _again(producer: Any, topics: Topics, letter: Letter) -> Any:
     try:
         return sent(None if given is not None and given < 0 else given)
     except InvalidTimestampError:
-        # no MAC is over this time: anybody may have written it
+        # what no MAC is over, anybody may have written
         return sent(None)
 
 

@@ -44,6 +44,8 @@ METADATA_SECONDS = 10.0
 HIDDEN = (UnknownTopicOrPartitionError.errno, TopicAuthorizationFailedError.errno)
 #: How far a message's time may lie in the future; how far from Kafka's a clock is clearly wrong.
 AFTER, APART_SECONDS = "message.timestamp.after.max.ms", 600.0
+#: Whose times records have: their senders', or Kafka's.
+STAMPS = "message.timestamp.type"
 #: The largest batch of messages that a topic takes; what producers put into one at most, unless a
 #: message is larger; and what key, headers and batch come to beside it.
 ROOM, BATCH_BYTES, BESIDE_BYTES = "max.message.bytes", 16384, 4096
@@ -127,7 +129,7 @@ def time_rules(settings: Settings, name: str) -> TimeRules:
     kept = [limit for limit in limits if 0 <= limit < FOR_EVER_MS]
     ahead = int(found.get(AFTER, {"value": FOR_EVER_MS})["value"])
     return TimeRules(
-        found["message.timestamp.type"]["value"] == "LogAppendTime",
+        found[STAMPS]["value"] == "LogAppendTime",
         min(kept, default=None),
         ahead if 0 <= ahead < FOR_EVER_MS else None,
     )
@@ -265,6 +267,12 @@ def check_topic(settings: Settings, admin: Any, topic: Topic) -> None:
         raise ConfigError(
             f"topic {topic.name} has cleanup.policy {policy}, the study needs {wanted}; "
             "change it with your Kafka tools"
+        )
+    if topic.config.get(STAMPS, found[STAMPS]["value"]) != found[STAMPS]["value"]:
+        raise ConfigError(
+            f"topic {topic.name} has {STAMPS} = {found[STAMPS]['value']}, and MACs of releases are "
+            f"over the times that clients give: the operator of Kafka must set it to "
+            f"{topic.config[STAMPS]} (kafka-configs.sh), before budget is spent on dead letters"
         )
     room, least = int(found[ROOM]["value"]), max(BATCH_BYTES, topic.largest) + BESIDE_BYTES
     if room < least:

@@ -78,7 +78,7 @@ class Counted:
         except PayloadError:
             self.others["no release"] += 1
             return
-        reason = self._reason(release, value, record.offset)
+        reason = self._reason(release, record)
         if not reason and self.rate and not within(self.rate, self.recent, record.offset):
             reason = TOO_MANY
             self.refused.add(release.seq)
@@ -89,16 +89,16 @@ class Counted:
         if reason in ("", TOO_MANY, TOO_MUCH, TOO_LATE, *UNWANTED):
             self.seen.add(release.seq)
 
-    def _reason(self, release: Header, value: bytes, offset: int) -> str:
+    def _reason(self, release: Header, record: Any) -> str:
         """Return why a release does not count; empty if it does."""
-        key = self.membership.maker(value, offset) if self.membership is not None else None
+        key = self.membership.maker(record) if self.membership is not None else None
         if reason := self._whose(release, key):
             return reason
         if self.membership is not None:
             known = self.admissions.clients.get(self.client)
             if known is None or known.key != key:
                 return UNWANTED[0]
-            if int.from_bytes(value[GENERATION], "little") < self.admissions.least:
+            if int.from_bytes(record.value[GENERATION], "little") < self.admissions.least:
                 return UNWANTED[1]
             most = (
                 None if self.study is None else most_releases(self.study, release.model_watermark)
@@ -140,7 +140,7 @@ def counted(
         # retention takes the whole partition of clients that have nothing to send
         first = first_offset(settings, topic.name, partition)
     for entry in membership.said_before(partition, first) if membership else ():
-        found.admissions.enter(client, entry.serial, entry.key)
+        found.admissions.enter(client, entry)
     for record in chain(() if oldest is None else (oldest,), records):
         found.take(record)
     standing = None if membership is None else _standing(client, membership, found.admissions)

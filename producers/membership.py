@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from infra.admissions import read_roll
 from infra.keyring import former, pin, read_client
@@ -34,7 +35,7 @@ class Membership:
         self._pair = read_client(settings, client)
         self._pairs = {pair.public: pair for pair in (*former(settings, client), self._pair)}
         self._roll = read_roll(study, settings, say)
-        self._stamps: dict[tuple[bytes, int], Stamp] = {}
+        self._stamps: dict[tuple[bytes, int, int], Stamp] = {}
         if not looking:
             self._check()
         self.stamp = self._newest()
@@ -88,27 +89,32 @@ class Membership:
         self._roll.take(key, value)
         self._check()
         newest = self._newest()
-        if newest != self.stamp:
-            self.stamp = newest
+        before, self.stamp = self.stamp, newest
+        if newest.generation != before.generation:
             pin(self._settings, self._study.name, self._roll.publics[-1])
             self._say(f"study {self._study.name!r} has a new key: generation {newest.generation}")
 
-    def maker(self, payload: bytes, offset: int) -> bytes | None:
+    def maker(self, record: Any) -> bytes | None:
         """Return under which of its keys this client has made a release; None: it has not.
 
         Nobody else but the study can make its MAC. A key that it had before may have been stolen:
         it tells where it was the one that counted, and what was made under it there does count.
 
-        offset: Where the release is in the client's partition.
+        record: Of the client's partition, as Kafka's library has it.
         """
+        payload = record.value or b""
         number = int.from_bytes(payload[GENERATION], "little")
         known = {link.generation for link in self._roll.keys.chain} if self._roll.keys else set()
         if len(payload) <= HEADER.itemsize or number not in known:
             return None
         entries = self._roll.standing(self._client).entries
-        then = next((entry.key for entry in reversed(entries) if entry.offset < offset), "")
-        for key in {self.key, bytes.fromhex(then)} & self._pairs.keys():
-            if self._of(number, key).fits(payload):
+        then = next((entry for entry in reversed(entries) if entry.offset < record.offset), None)
+        for key, since in {
+            (bytes.fromhex(entry.key), entry.since)
+            for entry in entries
+            if entry is then or entry.key == self.key.hex()
+        } | {(self.key, 0)}:
+            if key in self._pairs and self._of(number, key, since).fits(payload, record.timestamp):
                 return key
         return None
 
@@ -141,15 +147,17 @@ class Membership:
 
     def _newest(self) -> Stamp:
         keys = self._roll.keys
-        return self._of(keys.chain[-1].generation if keys else 1)
+        entries = self._roll.standing(self._client).entries
+        since = entries[-1].since if entries else 0
+        return self._of(keys.chain[-1].generation if keys else 1, self.key, since)
 
-    def _of(self, generation: int, public: bytes | None = None) -> Stamp:
-        place = public or self.key, generation
+    def _of(self, generation: int, public: bytes, since: int) -> Stamp:
+        place = public, generation, since
         if place not in self._stamps and self._roll.keys is not None:
             link = next(x for x in self._roll.keys.chain if x.generation == generation)
             key = self._pairs[place[0]].mac_key(
                 bytes.fromhex(link.key),
                 study=self._study.name, client=self._client, generation=generation,
             )  # fmt: skip
-            self._stamps[place] = Stamp(key, generation)
+            self._stamps[place] = Stamp(key, generation, since)
         return self._stamps[place]

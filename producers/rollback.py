@@ -532,7 +532,7 @@ class Search:
             for records in batches.values():
                 for record in records:
                     if record.key == self._key and record.offset < end:
-                        self._take(record.value, record.offset)
+                        self._take(record)
             at = int(consumer.position(topic_partition))
             if now - told >= TELL:
                 told = now
@@ -541,17 +541,18 @@ class Search:
                     f"{min(at, end) - start} of {end - start} messages"
                 )
 
-    def _take(self, payload: bytes | None, offset: int) -> None:
+    def _take(self, record: Any) -> None:
         try:
-            release = header_of(payload or b"")
+            release = header_of(record.value or b"")
         except PayloadError:
             return
-        if self._membership is not None and not self._membership.maker(payload or b"", offset):
+        if self._membership is not None and not self._membership.maker(record):
             return
-        own = self._waiting.get(release.seq, payload or b"")
-        if release.ledger == self._ledger and _noised(own) != _noised(payload or b""):
+        value = record.value or b""
+        own = self._waiting.get(release.seq, value)
+        if release.ledger == self._ledger and _noised(own) != _noised(value):
             self._found.copied = True
-        self._found.take(release, offset, self._ledger)
+        self._found.take(release, record.offset, self._ledger)
 
 
 def _noised(payload: bytes) -> bytes:

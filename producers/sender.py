@@ -85,14 +85,15 @@ class Sender:
             end = self._claims.may_leave(self._producer, self._study, items[-1].seq)
             items = [item for item in items if item.seq < end]
         for item in items:
+            at = _time_of(item)
             try:
                 future = self._producer.send(
                     self._topic,
                     key=self._key,
                     partition=self._partition,
-                    value=self._leaving(item.payload),
+                    value=self._leaving(item.payload, at),
                     headers=item.headers,
-                    timestamp_ms=_time_of(item),
+                    timestamp_ms=at,
                 )
             except KafkaError as error:
                 raise self._refused(error) from error
@@ -159,9 +160,12 @@ class Sender:
             self._claims.close()
         close_producer(self._producer)
 
-    def _leaving(self, payload: bytes) -> bytes:
-        """Return a release with its MAC, under the key of the day; sent again, it is the same."""
-        return payload if self._membership is None else self._membership.stamp(payload)
+    def _leaving(self, payload: bytes, at: int) -> bytes:
+        """Return a release with its MAC, under the key of the day; sent again, it is the same.
+
+        at: Time of its record, milliseconds since 1970.
+        """
+        return payload if self._membership is None else self._membership.stamp(payload, at)
 
     def _refused(self, error: BaseException | None) -> VeilstreamError:
         otherwise = (
@@ -188,10 +192,10 @@ class Sender:
             self._store.sent(self._study, done, place)
 
 
-def _time_of(item: Outgoing) -> int | None:
+def _time_of(item: Outgoing) -> int:
     """Return the time that the release itself states, which is no finer than it should be.
 
     Kafka refuses the future: what was made while the clock was ahead is of the second it is sent.
     """
-    stated = header(item.headers, "ce_time")
-    return None if stated is None else min(milliseconds(stated.decode()), int(time.time()) * 1000)
+    stated, now = header(item.headers, "ce_time"), int(time.time()) * 1000
+    return now if stated is None else min(milliseconds(stated.decode()), now)

@@ -253,6 +253,23 @@ class LaterTest:
         return 0 if self._law is None else int(self._law.draw(1, SecureStream())[0])
 
 
+def refusal(
+    task: Task, source: Source, held: Held, stopped: Callable[[], bool] = lambda: False
+) -> tuple[str, Looked]:
+    """Return why a client would refuse a source at its start, and what its test finds.
+
+    held: What was read of it; the very slots of the test are added.
+
+    Returns: An empty text if it would not.
+
+    DataError if the source lacks a column.
+    """
+    if source.columns is not None:
+        Encoder(task.study).check_columns(source.columns)
+    found = look(task, source, held, None, Trial.of(task).slots, stopped)
+    return refusal_of(task, found.usable, found.undeclared, found.slots), found
+
+
 #: Record slots that are looked at, if a client's own test takes no more; seconds they may take.
 SLOTS, PATIENCE = 200, 5.0
 
@@ -280,14 +297,10 @@ def look_at_source(task: Task, settings: Settings, spec: str) -> Seen:
     source = open_source(spec, None, folder=Path(), settings=settings, columns=encoder.columns)
     try:
         held, until = Held(), time.monotonic() + PATIENCE
-        # the very slots of the client's own test, so that both come to the same end
-        first, whole = (
-            look(task, source, held, None, slots, lambda: time.monotonic() >= until)
-            for slots in (Trial.of(task).slots, SLOTS)
-        )
+        refused, first = refusal(task, source, held, lambda: time.monotonic() >= until)
+        whole = look(task, source, held, None, SLOTS, lambda: time.monotonic() >= until)
     finally:
         source.close()
-    refused = refusal_of(task, first.usable, first.undeclared, first.slots)
     return _judged(refused, first if refused else whole)
 
 

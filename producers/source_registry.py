@@ -40,10 +40,14 @@ Marks = Mapping[int, str]
 
 
 class Head:
-    """The first records of a source, as they come; none of them is kept."""
+    """The first records of a source, as they come; none of them is kept.
 
-    def __init__(self) -> None:
-        self._digest = hashlib.blake2b(digest_size=16)
+    key: As `Known.key`. Marks are of the records without it, and behind a "/" of all of them.
+    """
+
+    def __init__(self, key: str = "") -> None:
+        self._key = key
+        self._digests = [hashlib.blake2b(digest_size=16) for _ in range(2 if key else 1)]
         self._count = 0
         self._marks: dict[int, str] = {}
 
@@ -56,7 +60,7 @@ class Head:
     def marks(self) -> Marks:
         """The marks of what has come; none if no record has."""
         if 0 < self._count < FEWEST:
-            return {self._count: self._digest.hexdigest()}
+            return {self._count: self._mark()}
         return dict(self._marks)
 
     def take(self, record: Mapping[str, object] | None) -> None:
@@ -64,15 +68,24 @@ class Head:
         if record is None or self.full:
             return
         values = sorted((name, _plain(value)) for name, value in record.items())
-        self._digest.update(json.dumps(values, default=str).encode() + b"\n")
+        self._digests[-1].update(json.dumps(values, default=str).encode() + b"\n")
+        if self._key:
+            bare = [pair for pair in values if pair[0] != self._key]
+            self._digests[0].update(json.dumps(bare, default=str).encode() + b"\n")
         self._count += 1
         if self._count >= FEWEST and self._count & (self._count - 1) == 0:
-            self._marks[self._count] = self._digest.hexdigest()
+            self._marks[self._count] = self._mark()
+
+    def _mark(self) -> str:
+        return "/".join(digest.hexdigest() for digest in self._digests)
 
 
-def head_of(source: Source) -> Head:
-    """Read the head of a source that was opened at its start, as far as it is there already."""
-    head = Head()
+def head_of(source: Source, key: str = "") -> Head:
+    """Read the head of a source that was opened at its start, as far as it is there already.
+
+    key: As `Known.key`: the same records may have been written anew under other ones.
+    """
+    head = Head(key)
     while not head.full and (slots := source.read(MOST, 0.0)):
         for slot in slots:
             head.take(slot.record)
@@ -87,7 +100,7 @@ def compare(one: Marks, other: Marks) -> int | None:
     if not (both := one.keys() & other.keys()):
         return None
     most = max(both)
-    return most if one[most] == other[most] else 0
+    return most if {*one[most].split("/")} & {*other[most].split("/")} else 0
 
 
 def _plain(value: object) -> str:
@@ -247,15 +260,16 @@ def _shared(one: Looks, other: Looks) -> tuple[str, bool]:
         both = one.kind == other.kind and one.location == other.location
         return "the same topic" if both else "", False
     shared, file = compare(one.marks, other.marks), one.same_file(other)
-    if shared:
-        return ("the same file", True) if file else (f"the same first {shared} records", False)
-    if file and one.kind == "table":
+    certain, how = False, f"the same first {shared} records" if shared else ""
+    if shared and file and one.marks[shared][-32:] == other.marks[shared][-32:]:
+        certain, how = True, "the same file"
+    elif file and one.kind == "table":
         # its rows may have been written anew
-        return "the same table", False
-    # without a record there is nothing that could be released twice
-    if shared is None and file and one.marks:
-        return "the same file, as far as its name or number tells", False
-    return "", False
+        how = "the same table"
+    elif shared is None and file and one.marks:
+        # without a record there is nothing that could be released twice
+        how = "the same file, as far as its name or number tells"
+    return how, certain
 
 
 def _refusal(client: str, entry: Entry, source: str, how: str, *, certain: bool) -> ConfigError:
@@ -415,7 +429,8 @@ def looks_of(spec: str, follow: bool, check: Check = lambda _: None) -> Looks:
 
     DataError if it cannot be opened, or as `check` raises it for the columns of the source.
     """
-    location = known_as(spec).location or ""
+    known = known_as(spec)
+    location = known.location or ""
     if kind_of(spec) == "topic":
         # its records are not looked at: another topic with a copy of them is not found out
         return Looks("topic", location, None, None, {})
@@ -429,7 +444,7 @@ def looks_of(spec: str, follow: bool, check: Check = lambda _: None) -> Looks:
         # a row of a table, or a file of another store, has no number here
         found = path.stat() if path.exists() else None
         device, inode = (found.st_dev, found.st_ino) if found else (None, None)
-        return Looks(kind_of(spec), location, device, inode, head_of(source).marks)
+        return Looks(kind_of(spec), location, device, inode, head_of(source, known.key).marks)
     except OSError as error:
         raise DataError(
             f"{Path(spec).name}: cannot be read ({error.strerror}); the data owner must name a "

@@ -32,6 +32,7 @@ class World:
 
     pairs: The study's keys, oldest first.
     clients: Pairs by client id.
+    bound: Whether admissions say that MACs are over the times of records, as those of today do.
     """
 
     task: Task = field(default_factory=trusted_task)
@@ -39,15 +40,17 @@ class World:
     clients: dict[str, Pair] = field(default_factory=dict)
     log: list[LogEntry] = field(default_factory=list)
     serial: int = 0
+    bound: bool = False
+    since: dict[str, int] = field(default_factory=dict)
 
     @property
     def authority(self) -> Authenticator:
         """The study's keys at work."""
         return Authenticator(self.task, self.pairs)
 
-    def append(self, key: str, value: bytes) -> LogEntry:
+    def append(self, key: str, value: bytes, time: int = 1000) -> LogEntry:
         """Add a record to the log."""
-        self.log.append(LogEntry(len(self.log), key.encode(), value, timestamp=1000))
+        self.log.append(LogEntry(len(self.log), key.encode(), value, timestamp=time))
         return self.log[-1]
 
     def client(self, name: str) -> Pair:
@@ -58,7 +61,8 @@ class World:
         """Add an admission, or a revocation, and return it."""
         self.serial += 1
         public = "" if key is None else key.public.hex()
-        word = Admission(self.task.study.name, client, self.serial, public)
+        self.since[client] = self.serial if self.bound else 0
+        word = Admission(self.task.study.name, client, self.serial, public, self.since[client])
         payload = write_signed(word, by or self.pairs[-1])
         self.append(client, payload)
         return payload
@@ -84,7 +88,7 @@ class World:
         key = (own or self.client(client)).mac_key(
             study.public, study=self.task.study.name, client=client, generation=study.generation
         )
-        return Stamp(key, study.generation)
+        return Stamp(key, study.generation, self.since.get(client, 0))
 
     def bare(self, client: str, seq: int, model: Model | None = None) -> bytes:
         """Return a release as it is before it leaves."""
@@ -93,9 +97,9 @@ class World:
             client=client, ledger=f"l-{client}", seq=seq,
         )  # fmt: skip
 
-    def send(self, client: str, seq: int, model: Model | None = None) -> LogEntry:
+    def send(self, client: str, seq: int, model: Model | None = None, time: int = 1000) -> LogEntry:
         """Add a client's release to the log."""
-        return self.append(client, self.stamp(client)(self.bare(client, seq, model)))
+        return self.append(client, self.stamp(client)(self.bare(client, seq, model), time), time)
 
     def folded(self, *sizes: int) -> tuple[Partition, list[tuple[int, str]]]:
         """Fold the log in batches of these sizes, the rest at once; return dead letters, too."""

@@ -27,14 +27,17 @@ from pipeline.api.planning import CLIENTS
 from pipeline.errors import DataError, RecordError
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import offline_method
+from pipeline.records.encoder import Encoder
 from pipeline.records.features import Features, response_of
-from pipeline.release.quality import Trial, refusal_of, worded
+from pipeline.release.quality import worded
 from pipeline.release.task import Task
 from pipeline.study.data_tables import Feature
 from pipeline.study.features import TRANSFORMS, transformed
 from pipeline.study.reference import norms, typical_norm_bound
 from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector
+from producers.source_check import Held, refusal
+from producers.sources.base import Slot, Source
 from producers.sources.tables import read_batches
 
 NOT_PRIVATE = (
@@ -107,8 +110,8 @@ def of_sample(
 def _of_response(task: Task, path: str, form: str) -> dict[str, object]:
     """Return how the responses of a file fit their range, for a study that has no features."""
     response, (low, high) = response_of(task.study), task.study.data.response.ends
-    parts, read = [np.zeros(0)], 0
-    for batch in read_batches(path, [response.name], form=form):
+    parts, read, start = [np.zeros(0)], 0, _Start(task)
+    for batch in read_batches(path, [response.name], form=form, first=start):
         written = response.of_column(batch.columns[response.name])[1]
         parts.append(written[np.isfinite(written) & ~batch.lost])
         read += len(batch)
@@ -122,6 +125,7 @@ def _of_response(task: Task, path: str, form: str) -> dict[str, object]:
     found = {
         "records": read,
         "unusable": read - len(values),
+        **({"refused": start.refused} if start.refused else {}),
         "outside_range": outside,
         "nine_tenths_lie": f"from {least:g} to {most:g}",
     }
@@ -240,12 +244,11 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
     Raises DataError if the file cannot be read, lacks a feature, or has no record that can be used.
     """
     features, response = Features.of(task.study), response_of(task.study)
-    refusals, ends = {*features.refusals, *response.refusals}, task.study.data.response.ends
+    ends, start = task.study.data.response.ends, _Start(task)
     parts, responses = [], [np.zeros(0)]
-    # a client looks at so many of the first records, and at no others
-    most, first, usable, undeclared = Trial.of(task).slots, 0, 0, 0
     faults, read, beyond = Counter[str](), 0, 0
-    for batch in read_batches(path, features.names, form=form, optional=[response.name]):
+    more = [response.name, *Encoder(task.study).level_columns]
+    for batch in read_batches(path, features.names, form=form, optional=more, first=start):
         columns = [features.column(name, batch.columns[name]) for name in features.names]
         checks: list[tuple[str, Vector, Callable[[Any], object]]] = [
             (name, column, partial(features.value, name))
@@ -255,12 +258,11 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
         if response.name in batch.columns:
             encoded, written = response.of_column(batch.columns[response.name])
             checks.append((response.name, encoded, response.of_label))
-        bad, strange = batch.lost.copy(), np.zeros(len(batch), dtype=np.bool_)
+        bad = batch.lost.copy()
         for name, column, ask in checks:
             for at in np.flatnonzero(~np.isfinite(column) & ~batch.lost).tolist():
-                fault = _fault(ask, batch.columns[name][at])
-                faults[fault] += 1
-                bad[at], strange[at] = True, strange[at] or fault in refusals
+                faults[_fault(ask, batch.columns[name][at])] += 1
+                bad[at] = True
         lost = int(np.count_nonzero(batch.lost))
         faults.update({"the line cannot be read": lost} if lost else {})
         parts.append(np.column_stack(columns)[~bad])
@@ -269,10 +271,6 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
             with np.errstate(invalid="ignore"):
                 out = (written < ends[0]) | (written > ends[1])
             beyond += int(np.count_nonzero(out & ~bad))
-        tested = slice(most - first)
-        first += len(bad[tested])
-        usable += int(np.count_nonzero(~bad[tested]))
-        undeclared += int(np.count_nonzero(strange[tested]))
         read += len(batch)
         if read >= RECORDS:
             break
@@ -285,10 +283,27 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
         )
     outside = features.outside(values)
     outside.update({response.name: beyond} if beyond else {})
-    # what runs in `fit` alone has no clients
-    live = offline_method(task.study) is None
-    refused = refusal_of(task, usable, undeclared, first) if live else ""
-    return Sample(values, np.concatenate(responses), read, faults, outside, refused)
+    return Sample(values, np.concatenate(responses), read, faults, outside, start.refused)
+
+
+class _Start:
+    """Looks at the first records of a file as a client does at its start.
+
+    refused: Why that would refuse it; empty if it would not.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task, self.refused = task, ""
+
+    def __call__(self, source: Source) -> list[Slot]:
+        """Return the slots that were read; what runs in `fit` alone has no clients."""
+        held = Held()
+        if offline_method(self._task.study) is None:
+            try:
+                self.refused, _ = refusal(self._task, source, held)
+            except DataError as error:
+                self.refused = str(error)
+        return held.slots
 
 
 def _fault(ask: Callable[[Any], object], value: object) -> str:

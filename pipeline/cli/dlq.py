@@ -87,7 +87,8 @@ def replay(study: Path, **chosen: Any) -> None:
     """Send dead letters of STUDY to its releases topic again, for the worker to fold.
 
     Use it once the reason is removed: the client is admitted by now, or the worker has the newest
-    keys or version. The bytes are those that came. A letter that still does not fit becomes a dead
+    keys or version. The bytes are those that came, but for the MAC of what was sent before a
+    client was admitted again. A letter that still does not fit becomes a dead
     letter again. A release counts once, however often it is sent.
     """
     _settle(study, chosen, "replayed")

@@ -169,11 +169,12 @@ def check(
 
 
 def _unusable(found: dict[str, Any]) -> str:
-    """Return how many records of a sample cannot be used, and what to do; empty if all can."""
+    """Return what of a sample cannot be used, and what to do; empty if all can."""
+    told = f"`veilstream produce` will refuse such a source: {found.get('refused')}"
     if not found["unusable"]:
-        return ""
+        return told if "refused" in found else ""
     refused = (
-        f". `veilstream produce` will refuse such a source: {found['refused']}"
+        f". {told}"
         if "refused" in found
         else ". Each leaves an empty slot, and a client spends its budget on noise alone"
     )

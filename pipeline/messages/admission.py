@@ -51,12 +51,16 @@ class Admission(msgspec.Struct, frozen=True, tag="admission/1", tag_field="type"
     """From here on, releases of a client count under this key; an empty one revokes it.
 
     serial: Grows with each word about a client: an old one that is sent again says nothing.
+    since: Serial of the admission with which the client came in under this key, and from which it
+        was not revoked: MACs are over it, and over the times of records. 0: they are over payloads
+        alone, as versions before this one say it.
     """
 
     study: str
     client: str
     serial: Serial
     key: Annotated[str, Meta(pattern=r"^([0-9a-f]{128})?\Z")]
+    since: Annotated[int, Meta(ge=0, le=LAST_SERIAL)] = 0
 
 
 class Retirement(msgspec.Struct, frozen=True, tag="retirement/1", tag_field="type"):
@@ -74,6 +78,7 @@ class Entry(msgspec.Struct, frozen=True):
     key: str
     partition: int
     offset: int
+    since: int = 0
 
 
 class Standing(msgspec.Struct, frozen=True, tag="client/1", tag_field="type"):

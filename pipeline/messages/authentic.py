@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
+import msgspec
 import numpy as np
 
 from pipeline.errors import ConfigError, PayloadError
@@ -22,7 +23,16 @@ from pipeline.release.budget import above_share
 from pipeline.release.form import HEADER, NO_PARTITION, Rows, ends_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task, form_of
-from pipeline.trust.crypto import LAST_GENERATION, MAC_SIZE, Pair, check_signed, mac, signed
+from pipeline.trust.crypto import (
+    LAST_GENERATION,
+    MAC_SIZE,
+    MARK_SIZE,
+    Pair,
+    check_signed,
+    mac,
+    signed,
+)
+from pipeline.types import Integers
 
 #: Keys of clients and tickets of models that are kept at hand.
 KEPT = 1 << 16
@@ -32,16 +42,17 @@ _KEYS = LAST_GENERATION + 1
 _NO_KEY = hashlib.blake2b(digest_size=MAC_SIZE)
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a client at some offset of its partition.
 
     serial: Of the newest word about it.
     key: Its public key, 64 bytes; empty once it is revoked.
+    since: As `Admission.since`.
     """
 
     serial: int
     key: bytes
+    since: int = 0
 
 
 class Authenticator:
@@ -170,6 +181,7 @@ class Authenticator:
         self,
         incoming: Incoming,
         payloads: Sequence[bytes | None],
+        times: Integers,
         admitted: Mapping[str, Admitted],
         least: int,
         partition: int,
@@ -177,6 +189,7 @@ class Authenticator:
         """Return the releases of a batch that are believed; the others join the faults.
 
         payloads: The whole batch, by place.
+        times: Of their records, milliseconds since 1970, shape (n,).
         admitted: Clients of the partition, as the log has admitted them so far.
         least: The oldest generation that still counts.
         partition: Where they are: a client counts in one, or it could count in each.
@@ -189,14 +202,17 @@ class Authenticator:
         # who under which key of the study, as one number
         senders = incoming.clients * _KEYS + rows["reserved"]
         keys: list[hashlib.blake2b] = []
+        since = list[int]()
         bad: dict[int, PayloadError] = {}
         refused: dict[int, str] = {}
         each, sender = np.unique(senders, return_inverse=True)
         for place, (client, generation) in enumerate(divmod(key, _KEYS) for key in each.tolist()):
             name = incoming.names[client]
             key: hashlib.blake2b | str = "wrong-partition"
+            known = admitted.get(name)
+            since.append(0 if known is None else known.since)
             if partition_of(name.encode(), self._partitions) == partition:
-                key = self._key(name, admitted.get(name), generation, least)
+                key = self._key(name, known, generation, least)
             if isinstance(key, str):
                 refused[place], key = key, _NO_KEY
             keys.append(key)
@@ -205,8 +221,10 @@ class Authenticator:
             bad = {at: FAULTS[refused[who]] for at, who in enumerate(hashers) if who in refused}
         digests = [
             # no function call for each: this is most of what authentication costs a worker
-            (hashed := keys[who].copy()).update(payload[:-MAC_SIZE]) or hashed.digest()  # type: ignore[index]
-            for who, payload in zip(hashers, sent, strict=True)
+            (hashed := keys[who].copy()).update(payload[:-MAC_SIZE] + mark) or hashed.digest()  # type: ignore[index]
+            for who, payload, mark in zip(
+                hashers, sent, marks(times[incoming.places], np.array(since)[sender]), strict=True
+            )
         ]
         # all at once: no time tells how much of one MAC was right
         expected = np.frombuffer(b"".join(digests), "<u8").reshape(-1, MAC_SIZE // 8)
@@ -217,15 +235,7 @@ class Authenticator:
         ends = ends_of(rows, self._limits.window.records)
         for at in above_share(self._limits, ends, rows["model_watermark"]).tolist():
             bad.setdefault(at, FAULTS["share"])
-        if not bad:
-            return incoming
-        sound = np.ones(len(rows), dtype=bool)
-        sound[list(bad)] = False
-        faults = {places[at]: fault for at, fault in bad.items()}
-        return replace(
-            incoming, rows=rows[sound], places=incoming.places[sound],
-            clients=incoming.clients[sound], faults=incoming.faults | faults,
-        )  # fmt: skip
+        return incoming.without(bad)
 
     def _unpublished(self, rows: Rows, bad: set[int], least: int) -> list[int]:
         """Return which releases have no ticket of ours."""
@@ -289,6 +299,13 @@ class Authenticator:
         return mac(pair.ticket_key, names + text)
 
 
+def marks(times: Integers, since: Integers) -> list[bytes]:
+    """Return what MACs are over beside payloads, each `MARK_SIZE` bytes or none: see `Stamp`."""
+    both = np.stack([times, since], axis=1).astype("<i8").tobytes()
+    ends = zip(range(0, len(both), MARK_SIZE), since.tolist(), strict=True)
+    return [both[at : at + MARK_SIZE] if bound else b"" for at, bound in ends]
+
+
 def _keep_room(held: dict, kept: int = KEPT) -> None:  # type: ignore[type-arg]
     """Drop the older half of what is kept, once it is full."""
     if len(held) >= kept:
@@ -303,7 +320,8 @@ _FAULTS = {
     "old-key": "made under a key of the study that this worker has not, or that is retired: start "
     "the client again, or give the worker the newest key file",
     "wrong-partition": "it is in another partition than its client's id leads to",
-    "forged": "its MAC is not that of the client whose name it bears",
+    "forged": "its MAC is not that of the client whose name it bears, at the time of this record "
+    "and under its present admission",
     "unpublished-model": "its model was not published by this study",
     "share": "above this client's share of all releases at its model (trust.largest_share): its "
     "producer must be one that waits for others, as those of this version do",

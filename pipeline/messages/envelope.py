@@ -81,6 +81,7 @@ class DeadLetter:
     offset: Where it stands in its partition.
     key, value, headers: As they came.
     fault: Why; free of payload contents.
+    time: Of the record, milliseconds since 1970: a MAC may be over it.
     """
 
     offset: int
@@ -88,6 +89,7 @@ class DeadLetter:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     fault: PayloadError
+    time: int = 0
 
     def annotated(self, topic: str, partition: int) -> list[tuple[str, bytes | None]]:
         """Return the original headers with the reason and the origin behind them.
@@ -96,7 +98,7 @@ class DeadLetter:
         """
         ours = {
             "reason": self.fault.reason, "detail": self.fault.detail, "topic": topic,
-            "partition": partition, "offset": self.offset,
+            "partition": partition, "offset": self.offset, "time": self.time,
         }  # fmt: skip
         return [*without_marks(self.headers), *dlq_headers(ours)]
 
@@ -119,6 +121,7 @@ class Marks(NamedTuple):
     partition, offset: Where the record stood in the releases topic.
     done: What became of it, if this is a note of that; else empty.
     letter: Where in the topic of dead letters that one is, of a note; None if it does not say.
+    time: Of the record, milliseconds since 1970; None if it does not say.
     """
 
     partition: int
@@ -127,6 +130,7 @@ class Marks(NamedTuple):
     detail: str
     done: str
     letter: int | None = None
+    time: int | None = None
 
 
 def dlq_headers(marks: Mapping[str, object]) -> Headers:
@@ -151,11 +155,14 @@ def marks_of(items: Sequence[tuple[str, bytes | None]], value: bytes | None) -> 
     place = last.get("partition", ""), last.get("offset", "")
     if not all(map(_NUMBER.fullmatch, place)):
         return None
-    letter = last.get("letter", "")
+    letter, time = (
+        int(text) if _NUMBER.fullmatch(text := last.get(name, "")) else None
+        for name in ("letter", "time")
+    )
     note = value is None and "reason" not in last
     return Marks(
         int(place[0]), int(place[1]), last.get("reason", ""), last.get("detail", ""),
-        last.get("done", "") if note else "", int(letter) if _NUMBER.fullmatch(letter) else None,
+        last.get("done", "") if note else "", letter, time,
     )  # fmt: skip
 
 

@@ -202,6 +202,9 @@ def _header(row: Rows, place: Rows | None = None) -> Header:
 
 #: The highest number of a release: the gaps of 2^23 clients together stay below 2^63.
 SEQ_LIMIT = 2**40
+#: How far a number may be above the place of its record in the log. Each release takes a place, so
+#: what lies above was lost with a log before this one: one release a second for two years.
+MOST_LOST = 2**26
 #: The longest id of a client, in characters.
 LONGEST_NAME = 200
 
@@ -225,6 +228,18 @@ class Incoming:
     clients: Integers
     names: list[str]
     faults: dict[int, PayloadError]
+
+    def without(self, bad: Mapping[int, PayloadError]) -> Incoming:
+        """Return the batch without some releases, by row, which join the faults."""
+        if not bad:
+            return self
+        sound = np.ones(len(self.rows), dtype=bool)
+        sound[list(bad)] = False
+        faults = {int(self.places[row]): fault for row, fault in bad.items()}
+        return Incoming(
+            self.rows[sound], self.places[sound], self.clients[sound], self.names,
+            self.faults | faults,
+        )  # fmt: skip
 
 
 class Decoder:
@@ -271,10 +286,7 @@ class Decoder:
         senders = digests[clients]
         if not self._all_sound(rows, senders):
             bad = _first_faults([*self._header(rows, senders), *self._numbers(rows)])
-            faults |= {int(places[row]): fault for row, fault in bad.items()}
-            sound = np.ones(len(rows), dtype=bool)
-            sound[list(bad)] = False
-            rows, places, clients = rows[sound], places[sound], clients[sound]
+            return Incoming(rows, places, clients, names, faults).without(bad)
         return Incoming(rows, places, clients, names, faults)
 
     def _all_sound(self, rows: Rows, clients: NDArray[np.uint64]) -> bool:

@@ -70,6 +70,9 @@ class Topics:
             if forgetting is not None and forgetting.of == "seconds"
             else {}
         )
+        if study.authenticated:
+            # MACs are over the times of records
+            bounded["message_timestamp_type"] = "CreateTime"
         compact = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.1"}
         releases = topic(
             "releases", stream.partitions, cleanup_policy="delete", retention_ms=kept,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pipeline.errors import StateError
-from pipeline.messages.admission import Retirement, Word
+from pipeline.messages.admission import Admission, Entry, Retirement, Word
 from pipeline.messages.authentic import Admitted
 
 #: What begins a stored name: no client that may be admitted has it in front of its id.
@@ -41,7 +41,7 @@ class Admissions:
         if isinstance(word, Retirement):
             self.retire(word.generation)
         else:
-            self.enter(word.client, word.serial, word.key)
+            self.enter(word.client, word)
 
     def retire(self, least: int) -> None:
         """Note that generations below this one count no more."""
@@ -49,18 +49,18 @@ class Admissions:
             self.least = least
             self.changed.add(_LEAST)
 
-    def enter(self, client: str, serial: int, key: str) -> None:
+    def enter(self, client: str, said: Admission | Entry) -> None:
         """Note what a word says of a client, unless a newer one is known."""
         known = self.clients.get(client)
-        if known is None or serial > known.serial:
-            self.clients[client] = Admitted(serial, bytes.fromhex(key))
+        if known is None or said.serial > known.serial:
+            self.clients[client] = Admitted(said.serial, bytes.fromhex(said.key), said.since)
             self.changed.add(MARK + client)
 
     def fields(self, *, everything: bool) -> dict[str, bytes]:
         """Return what is stored: all, or what changed."""
         names = {MARK + name for name in self.clients} if everything else self.changed - {_LEAST}
         found = {
-            name: msgspec.msgpack.encode((known.serial, known.key))
+            name: msgspec.msgpack.encode(known)
             for name in sorted(names)
             if (known := self.clients.get(name.removeprefix(MARK))) is not None
         }
@@ -74,11 +74,11 @@ class Admissions:
         found = cls()
         try:
             for name, data in fields.items():
-                number, key = msgspec.msgpack.decode(data, type=tuple[int, bytes])
+                said = msgspec.msgpack.decode(data, type=Admitted)
                 if name == _LEAST:
-                    found.least = number
+                    found.least = said.serial
                 else:
-                    found.clients[name.removeprefix(MARK)] = Admitted(number, key)
+                    found.clients[name.removeprefix(MARK)] = said
         except msgspec.DecodeError as error:
             raise StateError(
                 "a stored admission cannot be read; run `veilstream state rebuild`"

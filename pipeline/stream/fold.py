@@ -21,11 +21,11 @@ from pipeline.errors import ConfigError, OffsetGap, PayloadError, StateError
 from pipeline.estimators.forgetting import KEPT, bucket_of
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
-from pipeline.messages.release import Decoder, Incoming, Mask
+from pipeline.messages.release import MOST_LOST, Decoder, Incoming, Mask
 from pipeline.methods import require_live, server_of
 from pipeline.release.form import Rows, ends_of, slots_of
 from pipeline.release.task import Task
-from pipeline.stream.partition import Partition, Progress
+from pipeline.stream.partition import JUMPS, Partition, Progress
 from pipeline.study.release_tables import Rate
 from pipeline.types import Integers
 
@@ -151,21 +151,24 @@ class Reducer:
 
     def _fold_releases(self, state: Partition, records: Sequence[LogRecord]) -> list[DeadLetter]:
         payloads = [r.value for r in records]
+        stamps = np.array([record.timestamp for record in records], dtype=np.int64)
         incoming = self._decoder.read(payloads, [r.key for r in records])
         if self._trust is not None:
             known = state.admissions
             if state.number is None:
                 raise StateError("a partition of an authenticated study must know its number")
             incoming = self._trust.believed(
-                incoming, payloads, known.clients, known.least, state.number
+                incoming, payloads, stamps, known.clients, known.least, state.number
             )
-        found = numbered(state, incoming, self._rate, [record.offset for record in records])
+        offsets = [record.offset for record in records]
+        beyond = incoming.rows["seq"] > np.array(offsets)[incoming.places] + MOST_LOST
+        incoming = incoming.without(dict.fromkeys(np.flatnonzero(beyond).tolist(), JUMPS))
+        found = numbered(state, incoming, self._rate, offsets)
         rows, places, erased = incoming.rows, incoming.places, incoming.rows[found.erased]
         if not found.accepted.all():
             rows, places = rows[found.accepted], places[found.accepted]
         forgotten, newest = 0, 0
         if len(rows):
-            stamps = np.array([record.timestamp for record in records], dtype=np.int64)
             times = np.clip(stamps[places], 0, LATEST)
             forgotten, newest = self._add(state, rows, times), int(times.max()) * 1000
         faults = {**incoming.faults, **found.faults}
@@ -225,7 +228,8 @@ def check_continuity(expected: int, records: Sequence[LogRecord]) -> None:
 
 
 def _dead(record: LogRecord, fault: PayloadError) -> DeadLetter:
-    return DeadLetter(record.offset, record.key, record.value, tuple(record.headers), fault)
+    headers = tuple(record.headers)
+    return DeadLetter(record.offset, record.key, record.value, headers, fault, record.timestamp)
 
 
 @dataclass(slots=True)

@@ -206,6 +206,11 @@ def read_head(task: Task, fields: dict[str, bytes]) -> Head:
 Outcome = Literal["next", "late", "duplicate"]
 #: More gaps than this mean that somebody sends numbers at random.
 MAX_GAPS = 1000
+JUMPS = PayloadError(
+    "too-many-gaps",
+    f"the sequence numbers of this client jump in more than {MAX_GAPS} places, or beyond what it "
+    "can have sent; the operator must look at this client",
+)
 
 
 @dataclass(slots=True)
@@ -273,7 +278,7 @@ class Progress:
                 )
             if seq > self.highest + 1:
                 if len(self.gaps) >= MAX_GAPS:
-                    raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
+                    raise JUMPS
                 self.gaps.append((self.highest + 1, seq - 1))
             self.highest, self.slots = seq, ends
             self.counted += slots
@@ -285,7 +290,7 @@ class Progress:
             rest = [(first, seq - 1), (seq + 1, last)]
             left = [(low, high) for low, high in rest if low <= high]
             if len(self.gaps) + len(left) - 1 > MAX_GAPS:
-                raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
+                raise JUMPS
             self.gaps[at : at + 1] = left
             self.counted += slots
             return "late"

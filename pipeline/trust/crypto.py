@@ -139,6 +139,8 @@ def is_signed(text: bytes, signature: bytes, public: bytes) -> bool:
 
 #: Bytes of a MAC and of a ticket.
 MAC_SIZE = 16
+#: Bytes of the time of a release's record and of its client's admission, as its MAC is over them.
+MARK_SIZE = 16
 #: Where the header of a release has the generation of the study's key, as `release.form` says.
 GENERATION = slice(6, 8)
 
@@ -159,20 +161,30 @@ class Stamp:
 
     key: For the MAC.
     generation: Of the study's pair that it was agreed with.
+    since: As `Admission.since`: from 1 on, a MAC is over it and the time of the record.
     """
 
     key: bytes
     generation: int
+    since: int = 0
 
-    def __call__(self, payload: bytes) -> bytes:
-        """Return a release with generation and MAC; calling it twice changes nothing."""
+    def __call__(self, payload: bytes, time: int = 0) -> bytes:
+        """Return a release with generation and MAC; calling it twice changes nothing.
+
+        time: Of its record, milliseconds since 1970.
+        """
         number = self.generation.to_bytes(2, "little")
         body = payload[: GENERATION.start] + number + payload[GENERATION.stop : -MAC_SIZE]
-        return body + mac(self.key, body)
+        return body + mac(self.key, body + self._mark(time))
 
-    def fits(self, payload: bytes) -> bool:
-        """Whether a release has the MAC that this stamp makes."""
-        return is_mac(self.key, payload[:-MAC_SIZE], payload[-MAC_SIZE:])
+    def fits(self, payload: bytes, time: int = 0) -> bool:
+        """Whether a release has the MAC that this stamp makes; `time` as it takes it."""
+        return is_mac(self.key, payload[:-MAC_SIZE] + self._mark(time), payload[-MAC_SIZE:])
+
+    def _mark(self, time: int) -> bytes:
+        if not self.since:
+            return b""
+        return b"".join(n.to_bytes(8, "little", signed=True) for n in (time, self.since))
 
 
 #: What is signed begins with this: no signature of another protocol is one of ours.

@@ -47,10 +47,12 @@ class Known(NamedTuple):
     name: Stable name for the privacy ledger: it holds no password, and the same records keep it.
     location: Which data it is, by whatever name: a second client on them is found by it; None for
         what comes once.
+    key: The column that says the place of a record alone, and is none of its values.
     """
 
     name: str
     location: str | None
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

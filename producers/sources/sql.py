@@ -144,10 +144,10 @@ KIND = "table"
 FORM = (
     "sqlite://FILE, duckdb://FILE or postgresql://USER@HOST/DATABASE, then ?table=TABLE&key=COLUMN "
     "and, if rows that come behind the key shall be left out, &late=skip; if rows that were read "
-    "may change or go, &changed=skip"
+    "may change or go, &changed=skip; if new rows begin as the table did, &again=skip"
 )
 #: What may be passed over, as far as a source says so.
-_SKIPPED = ("late", "changed")
+_SKIPPED = ("late", "changed", "again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,7 @@ class TableSpec:
     key: The column of whole numbers that only grows.
     skip_late: Whether rows that came behind the key are left out, and not counted.
     skip_changed: Whether to go on although rows that were read are not what they were.
+    skip_again: Whether rows that begin as the table did are new ones.
     """
 
     scheme: str
@@ -168,6 +169,7 @@ class TableSpec:
     key: str
     skip_late: bool = False
     skip_changed: bool = False
+    skip_again: bool = False
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -220,7 +222,8 @@ def known_as(spec: str) -> Known:
         place = f"{host}{parts.path}"
     else:
         place = str(Path(found.place).resolve())
-    return Known(f"sql:{found.table}", f"{found.scheme}://{place}?table={found.table}")
+    location = f"{found.scheme}://{place}?table={found.table}"
+    return Known(f"sql:{found.table}", location, found.key)
 
 
 def opened(spec: str, asked: Opening) -> Source:
@@ -240,6 +243,8 @@ def quoted(name: str) -> str:
 
 #: Rows of one query, and rows before a position that tell whether they are what they were.
 FETCH, MARKED = 1000, 64
+#: So many of the first rows must differ, to be known again.
+DISTINCT = 48
 #: Seconds between two looks at a table that may grow.
 LOOK = 0.5
 
@@ -253,6 +258,8 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sql", ta
     behind: Rows up to that key, as far as they are known.
     last, mark: Of the row of that key, and of the last ones up to it; empty if nobody looked.
     columns: Those that the marks are of; none: all, as the table has them.
+    first: Mark of the rows that the table began with, without their keys; empty if they are too
+        few, or too alike, to be known again.
     """
 
     name: str
@@ -262,6 +269,7 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sql", ta
     last: str = ""
     mark: str = ""
     columns: tuple[str, ...] = ()
+    first: str = ""
 
 
 class SqlTable(Elsewhere):
@@ -318,6 +326,8 @@ class SqlTable(Elsewhere):
         #: Of the last row that was fetched.
         self._key = None if self._at is None else self._at.key
         self._last = ""
+        #: Mark of the rows that the table began with; None as long as nobody has looked.
+        self._began: str | None = None
         if self._at is not None:
             self._at = self._checked(self._at, say)
 
@@ -361,7 +371,13 @@ class SqlTable(Elsewhere):
         found = self._read_position(position)
         with self._asking():
             rows = self._before(found.key, self._names)
-        marks = {"last": _mark(rows[:1]), "mark": _mark(rows), "columns": self._names}
+            if self._began is None:
+                begun = self._before(found.key, self._names, "ASC")
+                self._began = self._values_of(begun) if len(begun) == MARKED else None
+        marks = {
+            "last": _mark(rows[:1]), "mark": _mark(rows), "columns": self._names,
+            "first": self._began or "",
+        }  # fmt: skip
         return msgspec.json.encode(msgspec.structs.replace(found, **marks))
 
     def close(self) -> None:
@@ -382,6 +398,13 @@ class SqlTable(Elsewhere):
         last = rows.pop(0) if rows and rows[0][self._where] == self._key else None
         if self._last and (last is None or self._last != _mark([last])):
             raise self._changed()
+        if self._began and not self._spec.skip_again and self._values_of(rows) == self._began:
+            raise DataError(
+                f"{self.identity}: the rows behind the last key are those that the table began "
+                "with: it was filled anew under new keys, and would be released twice. The data "
+                "owner must take them out, or, if they are new records that begin alike, say "
+                "again=skip in the source"
+            )
         for row in rows:
             key = row[self._where]
             if type(key) is not int:
@@ -405,6 +428,8 @@ class SqlTable(Elsewhere):
 
     def _checked(self, at: _At, say: Callable[[str], None]) -> _At:
         """Look for rows that changed behind a position; return it as it stands now."""
+        if at.columns == self._names:
+            self._began = at.first or None
         # a study that follows may read others: what is compared are the columns of the marks
         gone = not set(at.columns) <= set(self.columns)
         rows = [] if gone else self._before(at.key, at.columns)
@@ -421,7 +446,8 @@ class SqlTable(Elsewhere):
                 say(
                     f"WARNING: rows of {self.identity} were changed or removed after they had been "
                     "read: what was released stays as it was. Were they written again under new "
-                    "keys, they are released a second time, as changed=skip allows"
+                    f"keys, in another order or without the first {MARKED}, they are released a "
+                    "second time, as changed=skip allows"
                 )
         else:
             self._last = _mark(self._before(at.key, self._names)[:1])
@@ -435,10 +461,22 @@ class SqlTable(Elsewhere):
             raise self._changed()
         return msgspec.structs.replace(at, behind=behind)
 
-    def _before(self, key: int, columns: Collection[str]) -> list[tuple[Any, ...]]:
-        """Return the last rows up to a key, the last one first; no columns: all."""
-        query = f"WHERE {{key}} <= {key} ORDER BY {{key}} DESC LIMIT {MARKED}"
+    def _before(
+        self, key: int, columns: Collection[str], order: str = "DESC"
+    ) -> list[tuple[Any, ...]]:
+        """Return the last rows up to a key, the last one first; no columns: all.
+
+        order: "ASC": the first ones, the first one first.
+        """
+        query = f"WHERE {{key}} <= {key} ORDER BY {{key}} {order} LIMIT {MARKED}"
         return self._select(_listed(columns), query)[1]
+
+    def _values_of(self, rows: list[tuple[Any, ...]]) -> str:
+        """Return a mark of the first rows without their keys; empty of few, or of many alike."""
+        at = self._where
+        found = [row[:at] + row[at + 1 :] for row in rows[:MARKED]]
+        # what comes again by chance, or in turn, is no sign
+        return _mark(found) if len({*map(repr, found)}) >= DISTINCT else ""
 
     def _select(self, what: str, rest: str = "") -> tuple[list[str], list[tuple[Any, ...]]]:
         # names are quoted, and all else is ours or a whole number

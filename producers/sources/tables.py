@@ -7,7 +7,8 @@ on their size and not on the length of the file.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,18 @@ from pipeline.errors import DataError
 from pipeline.records.encoder import Batch
 from pipeline.records.features import there
 from pipeline.settings import extra
-from producers.sources import open_once
+from producers.sources import open_once, open_source
 from producers.sources.arrow import miscounted, named_once, row_groups, values_of
-from producers.sources.base import Slot
+from producers.sources.base import Slot, Source
 
 #: Records in one batch of a Parquet file, and of a file that is read record by record.
 PARQUET_RECORDS, TEXT_RECORDS = 65_536, 8_192
 
 
 def read_batches(
-    spec: str, columns: Sequence[str], *, form: str = "csv", optional: Sequence[str] = ()
-) -> Iterator[Batch]:
+    spec: str, columns: Sequence[str], *, form: str = "csv", optional: Sequence[str] = (),
+    first: Callable[[Source], list[Slot]] | None = None,
+) -> Iterator[Batch]:  # fmt: skip
     """Yield a history in batches, with these columns alone.
 
     spec: A path that ends in .csv, .jsonl, .ndjson or .parquet; "-" for standard input; or
@@ -37,15 +39,21 @@ def read_batches(
         without one has None there.
     form: As in `open_source`.
     optional: Names of further columns, which batches lack where the history does.
+    first: Is given the source first, and returns what it has read of it.
 
     Raises DataError if it cannot be read, or lacks a column; ConfigError if it is Parquet and
     pyarrow is not installed.
     """
     if Path(spec).suffix.lower() == ".parquet":
+        if first is not None:
+            names = [*columns, *optional]
+            with closing(open_source(spec, None, folder=Path(), columns=names)) as source:
+                first(source)
         yield from parquet_batches(Path(spec), columns, PARQUET_RECORDS, optional)
         return
     source = open_once(spec, form=form)
     try:
+        slots = [] if first is None else first(source)
         found = source.columns or columns
         missing = [name for name in columns if name not in found]
         if missing:
@@ -53,10 +61,10 @@ def read_batches(
                 f"{spec} has no column {', '.join(map(repr, missing))}{there(found, missing)}"
             )
         every = [*columns, *(name for name in optional if name in (source.columns or optional))]
-        while not source.ended:
-            slots = source.read(TEXT_RECORDS, 1.0)
-            if slots:
+        while slots or not source.ended:
+            if slots := slots or source.read(TEXT_RECORDS, 1.0):
                 yield _batch(slots, every, source.progress)
+            slots = []
     finally:
         source.close()
 

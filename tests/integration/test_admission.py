@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -334,7 +335,10 @@ def test_a_client_whose_key_was_stolen_goes_on_behind_what_the_thief_has_sent(st
             )
             for seq in numbers
         ]
-        records = [{"key": b"north", "value": stamp(payload)} for payload in stolen]
+        at = int(time.time() * 1000)
+        records = [
+            {"key": b"north", "value": stamp(payload, at), "timestamp_ms": at} for payload in stolen
+        ]
         for record in records:
             record["partition"] = partition_of(b"north", 2)
         send(stage.settings.kafka, stage.topics.releases.name, records)
@@ -540,6 +544,22 @@ def test_a_topic_that_forgets_who_was_admitted_is_refused(stage: Stage) -> None:
     stage.worker()
     assert stage.code("w0") == 10
     assert "needs compact" in stage.said("w0")
+
+
+def test_a_topic_that_changes_the_times_of_clients_is_refused(stage: Stage) -> None:
+    """No MAC would fit any more: all that clients release would be dead letters."""
+    opened(stage, "north")
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        given = {"message.timestamp.type": "LogAppendTime"}
+        topic = ConfigResource(ConfigResourceType.TOPIC, stage.topics.releases.name, given)
+        admin.alter_configs([topic])
+    stage.produce("north", write_csv(stage.folder / "north.csv", 100))
+    assert stage.code("north") == 10
+    assert "message.timestamp.type = LogAppendTime" in stage.said("north")
+    assert not stage.database("north").exists()
+    stage.worker()
+    assert stage.code("w0") == 10
+    assert "must set it to CreateTime" in stage.said("w0")
 
 
 def test_a_log_that_was_lost_has_its_clients_again_after_one_command(stage: Stage) -> None:

@@ -28,6 +28,7 @@ from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
 from pipeline.records.values import misspelt, number_of, time_of
 from pipeline.release.quality import worded
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from producers.intake import GOOD, encoded
@@ -170,23 +171,25 @@ def of_cases(folder: Path) -> Iterator[tuple[str, str]]:
     for name, make in CASES.items():
         yield name, make(folder / name)
     if given := os.environ.get("SOURCE_CASES"):
-        for path in sorted(Path(given).iterdir()):
-            spec = f"sqlite://{path}?table=t&key=id" if path.suffix == ".db" else str(path)
-            if path.suffix in (".csv", ".parquet", ".db"):
-                yield path.name, spec
+        paths = {path.name: path for path in Path(given).iterdir()}
+        # none is left out, and of none it is unknown what must happen
+        assert paths.keys() - {"README.md", "study.toml"} == CASES.keys()
+        for name in CASES:
+            path = paths[name]
+            yield name, f"sqlite://{path}?table=t&key=id" if path.suffix == ".db" else str(path)
 
 
-def admit(spec: str) -> Held:
+def admit(spec: str, task: Task = TASK) -> Held:
     """Have a client test a source before its first release."""
-    encoder = Encoder(TASK.study)
+    encoder = Encoder(task.study)
     columns = encoder.columns
     looks_of(spec, follow=False, check=encoder.check_columns)
     source = open_source(spec, None, folder=Path(), columns=columns)
     with tempfile.TemporaryDirectory() as folder, ClientStore(Path(folder) / "s.db", "s") as store:
-        store.open_stream(TASK, "csv:data.csv")
+        store.open_stream(task, "csv:data.csv")
         try:
             found = passed(
-                TASK, source, store.tests, name="x", stamp="", accept=False, times=None,
+                task, source, store.tests, name="x", stamp="", accept=False, times=None,
                 stopped=lambda: False, say=lambda _: None, report=lambda _: None,
             )  # fmt: skip
         finally:
@@ -213,13 +216,13 @@ def read(spec: str, time: str | None = None) -> Found:
     return Found(slots, used, why)
 
 
-def looked_at(spec: str) -> str:
-    return look_at_source(TASK, Settings(), spec).said
+def looked_at(spec: str, task: Task = TASK) -> str:
+    return look_at_source(task, Settings(), spec).said
 
 
-def sampled(spec: str) -> int:
+def sampled(spec: str, task: Task = TASK) -> int:
     """Read a source as `study check --sample` does; DataError also where a client would refuse."""
-    found = read_sample(TASK, spec)
+    found = read_sample(task, spec)
     if found.refused:
         raise DataError(f"{found.refused}: {worded(found.faults)}")
     return len(found.values)
@@ -279,6 +282,32 @@ def test_a_text_that_is_no_number_is_none_of_these_forms(text: str) -> None:
     with pytest.raises(RecordError) as caught:
         number_of(text, "a")
     assert str(caught.value) not in misspelt("a")
+
+
+LEVELS = STUDY.replace("loss =", 'kind = "ldp-sgd"\nloss =') + "[stream]\npartitions = 1\n"
+LEVELS = LEVELS.replace(
+    "[privacy]",
+    '[privacy]\nneighbours = "replace-one"\n'
+    'personal = { column = "consent", levels = { strict = 0.5, normal = 4.0 } }',
+)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize(("study", "column"), [(STUDY, "y"), (LEVELS, "consent"), (LEVELS, "y")])
+def test_no_command_takes_a_source_that_a_client_refuses_for_its_columns(
+    study: str, column: str, form: str, tmp_path: Path
+) -> None:
+    task, held = task_of(parse_study(study)), rows() | {"consent": ["strict"] * RECORDS}
+    del held[column]
+    path = tmp_path / f"a.{form}"
+    if form == "csv":
+        lines = zip(*held.values(), strict=True)
+        path.write_text("\n".join([",".join(held), *(",".join(map(str, one)) for one in lines)]))
+    else:
+        pq.write_table(pa.table(held), path)
+    for use in (admit, looked_at, sampled):
+        with pytest.raises(DataError, match=f"the source has no column '{column}'"):
+            use(str(path), task)
 
 
 @pytest.mark.parametrize("bad", [range(50), range(50, 120)], ids=["first", "later"])

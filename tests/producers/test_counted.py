@@ -13,6 +13,7 @@ from pipeline.release.form import identity
 from pipeline.study_file.load import parse_study
 from producers import audit as counted
 from producers.audit import TOO_MUCH, Counted
+from tests.builders import LogEntry
 from tests.stage import study_text
 from tests.trusted import TRUST, World
 
@@ -28,8 +29,9 @@ class Member:
         self.serial, self.before = 1, list[Entry]()
         self.word = world.authority.word
 
-    def maker(self, payload: bytes, _offset: int) -> bytes | None:
-        return self.key if self._world.stamp(self._client).fits(payload) else None
+    def maker(self, record: LogEntry) -> bytes | None:
+        fits = self._world.stamp(self._client).fits(record.value or b"", record.timestamp)
+        return self.key if fits else None
 
     def said_before(self, _partition: int, offset: int) -> list[Entry]:
         return [entry for entry in self.before if entry.offset < offset]

@@ -60,6 +60,8 @@ class Ends:
         How many Kafka has: the offset of a release is its number.
     """
 
+    claiming = False
+
     store: ClientStore
     newest: Model
     acknowledge: int = 0

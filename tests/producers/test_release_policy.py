@@ -124,6 +124,8 @@ class ThinnedTask(RenewableTask):
 class Ends:
     """Stands for the two ends at Kafka: nothing is acknowledged, models come as a test says."""
 
+    claiming = False
+
     newest: Model
 
     def pump(self) -> None: ...

@@ -205,6 +205,8 @@ def test_an_account_tells_all_releases_together_and_nothing_lowers_it(path: Path
 class Ends:
     """Stands for the two ends at Kafka: nothing is acknowledged, and no model comes."""
 
+    claiming = False
+
     def __init__(self, model: Model) -> None:
         self.newest = model
 

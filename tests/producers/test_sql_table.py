@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.killed_sources import duck_connection
 from pipeline.errors import ConfigError, DataError
-from producers.source_registry import goes_on, looks_of
+from producers.source_registry import compare, goes_on, looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
 from tests.compliance.sources import CHECKS, Case, drain
 from tests.postgres import postgres
@@ -176,6 +176,65 @@ def test_a_table_that_is_filled_anew_while_it_is_followed_ends_it(lite: Base) ->
         lite.run("UPDATE t SET id = id + 100")
         with pytest.raises(DataError, match="changed=skip"):
             following.read(9, 1.0)
+
+
+AGAIN = "INSERT INTO t SELECT id + {}, heat, failed FROM t WHERE id < 1000"
+ANEW = (["UPDATE t SET id = id + 1000"], [AGAIN.format(5000), "DELETE FROM t WHERE id < 1000"])
+
+
+@pytest.mark.parametrize("kept", [100, 64])
+@pytest.mark.parametrize("change", [*ANEW, [AGAIN.format(1000)]])
+def test_a_table_that_is_filled_anew_under_new_keys_is_known_by_its_first_rows(
+    change: list[str], kept: int, base: Base
+) -> None:
+    spec = base.make(*range(kept)) + "&changed=skip"
+    needed = ["heat", "failed"]
+    with closing(open_source(spec, None, folder=Path(), columns=needed)) as first:
+        position = first.anchored(first.read(200, 1.0)[-1].position)
+    base.run(*change)
+    with (
+        closing(open_source(spec, position, folder=Path(), columns=needed)) as anew,
+        pytest.raises(DataError, match=r"filled anew under new keys.* again=skip"),
+    ):
+        anew.read(9, 1.0)
+    again = open_source(f"{spec}&again=skip", position, folder=Path(), columns=needed)
+    assert len(drain(again)) == kept
+
+
+def test_a_copy_that_is_added_while_a_table_is_followed_is_not_read(lite: Base) -> None:
+    with closing(source(lite.make(*range(100)), follow=True)) as following:
+        following.anchored(following.read(200, 1.0)[-1].position)
+        lite.run(AGAIN.format(1000))
+        with pytest.raises(DataError, match="again=skip"):
+            following.read(9, 1.0)
+
+
+@pytest.mark.parametrize("rows", ["new", "few", "alike"])
+def test_rows_that_come_again_by_chance_or_in_turn_are_no_table_filled_anew(
+    rows: str, lite: Base
+) -> None:
+    count = 50 if rows == "few" else 120
+    spec = lite.make(*range(count))
+    if rows == "alike":
+        lite.run("UPDATE t SET heat = id % 40")
+    with closing(source(spec)) as first:
+        position = first.anchored(first.read(200, 1.0)[-1].position)
+    lite.run(AGAIN.format(1000))
+    if rows == "new":
+        lite.run("UPDATE t SET heat = -heat WHERE id = 1063")
+    assert len(drain(source(spec, position))) == count
+
+
+def test_a_table_is_known_elsewhere_under_other_keys(base: Base) -> None:
+    known = looks_of(base.make(*range(8)), follow=False)
+    base.make(table="u")
+    base.run("INSERT INTO u SELECT id + 70, heat, failed FROM t")
+    assert compare(looks_of(base.source("u"), follow=False).marks, known.marks) == 8
+    base.run("UPDATE u SET heat = 0 WHERE id = 71")
+    assert compare(looks_of(base.source("u"), follow=False).marks, known.marks) == 0
+    # a register of before has marks of whole rows, and a file without keys has no others
+    for kept in (0, 1):
+        assert compare(known.marks, {n: m.split("/")[kept] for n, m in known.marks.items()}) == 8
 
 
 def test_what_a_driver_says_of_rows_is_not_shown(tmp_path: Path) -> None:

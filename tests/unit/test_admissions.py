@@ -80,7 +80,7 @@ def test_a_log_that_lost_its_beginning_believes_no_key_that_was_retired_there() 
     for cut in range(1, len(world.log)):
         state = Partition.empty(world.task, number=0).starting_at(cut)
         state.admissions.retire(held.least_at(0, cut))
-        state.admissions.enter("north", 1, world.client("north").public.hex())
+        state.admissions.enter("north", Entry(1, world.client("north").public.hex(), 0, 0))
         letters = Reducer(world.task, trust=world.authority).fold(state, world.log[cut:])
         found = [(letter.offset, letter.fault.reason) for letter in letters]
         assert found == [letter for letter in whole if letter[0] >= cut], cut

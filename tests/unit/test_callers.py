@@ -365,16 +365,17 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
     item = ast.unparse(loop.target)
     assert sent == {
         "key": "self._key",
-        "value": f"self._leaving({item}.payload)",
+        "value": f"self._leaving({item}.payload, at)",
         "headers": f"{item}.headers",
-        "timestamp_ms": f"_time_of({item})",
+        "timestamp_ms": "at",
         "partition": "self._partition",
     }
+    assert f"at = _time_of({item})" in map(ast.unparse, loop.body)
     assert ast.unparse(call.args[0]) == "self._topic"
     leaving = next(n for n in nodes(TREES[SENDER]) if getattr(n, "name", None) == "_leaving")
     [given] = [n.value for n in nodes(leaving) if isinstance(n, ast.Return)]
     assert ast.unparse(given) == (
-        "payload if self._membership is None else self._membership.stamp(payload)"
+        "payload if self._membership is None else self._membership.stamp(payload, at)"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.model import Newest
+from pipeline.messages.release import MOST_LOST
 from pipeline.privacy import memory
 from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import Partition, Progress
@@ -45,6 +46,31 @@ def test_refused_releases_lie_between_those_that_count() -> None:
     progress = Progress("one", highest=9, refused=7)
     assert progress.holes == 4
     assert Progress("one", highest=9, refused=2).holes == 2
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_a_number_is_not_above_what_a_client_can_have_sent(first: int) -> None:
+    """Each release takes a place in the log: a jump is of a client that has seen another one."""
+    task = task_of()
+    log = sample_log(task, releases=9, clients=1)
+    key, value = log[0].key, log[0].value
+    head = log[:first]
+    places = range(first, first + 5)
+    far = [2**40, 2**40 - 1, places[2] + MOST_LOST + 1, places[3] + MOST_LOST, 2**39]
+    forged = [
+        LogEntry(0, key, edited(task, value, seq=seq, held=seq * task.slots), timestamp=0)
+        for seq in far
+    ]
+    log = relogged([*head, *forged, *log[first:]])
+    for size in (1, 3, len(log)):
+        state, reducer, letters = Partition.empty(task), Reducer(task), []
+        for at in range(0, len(log), size):
+            letters += reducer.fold(state, log[at : at + size])
+        assert [(x.offset, x.fault.reason) for x in letters] == [
+            (place, "too-many-gaps") for place in places if place != places[3]
+        ]
+        assert state.head.missing < MOST_LOST + len(log)
+        assert state.head.folded == 10
 
 
 @pytest.mark.parametrize("divisor", [0, 1, 4, 10])

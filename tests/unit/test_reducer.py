@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_marks
-from pipeline.messages.release import MAX_RELEASE_BYTES, SEQ_LIMIT, Decoder, read
+from pipeline.messages.release import MAX_RELEASE_BYTES, MOST_LOST, SEQ_LIMIT, Decoder, read
 from pipeline.release.form import identity
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_LIMIT
@@ -228,7 +228,7 @@ def test_times_that_no_calendar_has_are_held_at_its_ends() -> None:
         assert (message.event_time or "").startswith("9999-12-31T23:59:59") is bool(newest)
 
 
-@pytest.mark.parametrize(("seq", "dead"), [(SEQ_LIMIT, 0), (2**62 - 1, 5)])
+@pytest.mark.parametrize(("seq", "dead"), [(MOST_LOST, 0), (2**62 - 1, 5)])
 def test_gaps_of_several_clients_can_be_counted_and_stored(seq: int, dead: int) -> None:
     log = relogged(sample_log(PRIVATE, releases=5, clients=5))
     state = Partition.empty(PRIVATE)

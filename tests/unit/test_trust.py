@@ -212,6 +212,59 @@ def test_clocks_that_are_wrong_change_nothing_that_counts(world: World) -> None:
         )
 
 
+def test_no_release_counts_at_another_time_than_its_clients() -> None:
+    """Where releases fade by seconds, whoever may write to the log could make an old one new."""
+    text = study_text("trusted", partitions=1) + TRUST
+    fades = 'loss = "logistic"\nforgetting = { half_life = 60, of = "seconds" }'
+    world = World(task_of(parse_study(text.replace('loss = "logistic"', fades))), bound=True)
+    world.admit("north")
+    old = world.stamp("north")(world.bare("north", 0), 1000)
+    for time in (10**9, 1001, 0, -1000):
+        world.append("north", old, time)
+    world.append("north", old)
+    # a MAC of before is over no time, and an admission of today has none of those
+    stamp = replace(world.stamp("north"), since=0)
+    world.append("north", stamp(world.bare("north", 1)))
+    world.send("north", 2, time=2**40)
+    for sizes in ((), (1,) * 7, (3, 2)):
+        state, letters = world.folded(*sizes)
+        assert letters == [(at, "forged") for at in (1, 2, 3, 4, 6)]
+        assert sorted(state.sums.states) == [0, 8 * 2**40 // 60_000]
+
+
+def test_what_a_client_sent_while_it_was_revoked_is_not_counted_by_a_copy() -> None:
+    world = World(bound=True)
+    world.admit("north")
+    world.send("north", 0)
+    world.say("north", None)
+    aside = world.append("north", world.stamp("north")(world.bare("north", 1), 1000))
+    before = World(bound=True)
+    before.admit("north")
+    sent = world.append("north", before.stamp("north")(world.bare("north", 2), 1000))
+    world.admit("north")
+    for copied in (aside, sent):
+        world.append("north", copied.value)
+    world.send("north", 3)
+    state, letters = world.folded()
+    assert letters == [(3, "revoked"), (4, "revoked"), (6, "forged"), (7, "forged")]
+    assert (state.head.folded, state.clients["north"].highest) == (2, 3)
+    # a stored state knows it as well
+    fields, clients = state.fields(everything=True), state.client_fields(everything=True)
+    known = Partition.decode(world.task, fields, clients, number=0).admissions.clients
+    assert known["north"].since == world.serial == 3
+
+
+def test_a_state_of_before_admits_whom_it_admitted(world: World) -> None:
+    state, _ = world.folded()
+    fields = state.fields(everything=True)
+    clients = {
+        name: msgspec.msgpack.encode(msgspec.msgpack.decode(data)[:2]) if name[0] == "/" else data
+        for name, data in state.client_fields(everything=True).items()
+    }
+    read = Partition.decode(world.task, fields, clients, number=0)
+    assert read.admissions.clients == state.admissions.clients
+
+
 def test_a_revoked_client_counts_up_to_its_revocation_and_its_admission_cannot_be_repeated(
     world: World,
 ) -> None:

@@ -32,7 +32,7 @@ from pipeline.types import Matrix, Vector
 KNOWN = 1.75
 #: Where many directions are unknown, noise alone makes an eigenvalue of 1.4 s: what it hides is
 #: surely nothing from so many s on.
-SURELY_KNOWN = 3.0
+SURELY_KNOWN = 2.5
 #: No eigenvalue of M is below so many s.
 FLOOR = 0.5
 #: A coefficient has no interval where what unknown directions may hide of it is more than this
