@@ -33,13 +33,13 @@ from producers.rollback import check_followed, lost_releases, named, owe, pass_o
 from producers.sender import Sender
 from producers.source_check import LaterTest
 from producers.source_registry import Admission
-from producers.sources import known_as, open_source
+from producers.sources import Source, known_as, open_source
 from producers.store import NO_LIMIT, ClientStore
 
 #: Seconds between two progress reports.
 REPORT_SECONDS = 1.0
-#: Told of progress: this run's counters, and the share of the source that was read if known.
-Report = Callable[[Progress, float | None], None]
+#: Told of this run's progress.
+Report = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def run_client(
             times=times,
             stopped=lambda: stopping.asked,
             say=say,
-            report=_paced(lambda: report(progress, None), progress),
+            report=_paced(lambda: report(progress), progress),
         )
         if held is None:
             return progress
@@ -206,7 +206,7 @@ def run_client(
             if pass_over(
                 task, store, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
             ):
-                _loop(client, sender, stopping, lambda: report(client.progress, source.progress))
+                _loop(client, source, sender, stopping, report)
             client.finish()
         finally:
             sender.close()
@@ -285,15 +285,20 @@ def _paced(report: Callable[[], None], progress: Progress) -> Callable[[int], No
     return tell
 
 
-def _loop(client: Client, sender: Sender, stopping: Stopping, report: Callable[[], None]) -> None:
-    reported = time.monotonic()
+def _loop(
+    client: Client, source: Source, sender: Sender, stopping: Stopping, report: Report
+) -> None:
+    reported, progress = time.monotonic(), client.progress
     try:
-        while not stopping.asked and client.turn():
+        while not (stopping.asked or progress.finished):
+            progress.finished = not client.turn()
             if time.monotonic() - reported >= REPORT_SECONDS:
-                report()
+                progress.share = source.progress
+                report(progress)
                 reported = time.monotonic()
     except BudgetExceeded:
         # what has been paid for leaves now: who is refused has no reason to start again
         sender.drain()
         raise
-    report()
+    progress.share = source.progress
+    report(progress)

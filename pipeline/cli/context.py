@@ -45,6 +45,10 @@ CLIENT_COLUMN = click.option(
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 
+TIMEOUT = click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True),
+    help="End with exit code 26 after so many seconds of one wait.  [default: wait for ever]",
+)  # fmt: skip
 ACCEPT_LOSS = click.option(
     "--accept-loss", is_flag=True, help="Begin with what is left of the log, if its start is gone."
 )

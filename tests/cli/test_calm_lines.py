@@ -28,7 +28,7 @@ def test_at_a_terminal_a_client_says_how_far_it_is_each_ten_seconds(
     report = produce._report(parse_study(study_text()), told.append)
     for second in range(31):
         now[0] = 1000.0 + second
-        report(Progress(records=second, releases=0, waiting_for=""), None)
+        report(Progress(records=second, releases=0, waiting_for=""))
     assert [line.split()[0] for line in told] == ["0", "10", "20", "30"]
 
 

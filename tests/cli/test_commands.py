@@ -192,6 +192,13 @@ def test_study_init_writes_a_file_that_checks_and_never_overwrites(bare: Stage) 
     assert path.read_text() == "mine"
 
 
+def test_study_init_keeps_a_history_for_ever(bare: Stage) -> None:
+    path = bare.folder / "history.toml"
+    assert bare.run("study", "init", path, "--event-time", "taken at").returncode == 0
+    assert load_study(path).stream.retention == "forever"
+    assert "--event-time taken at" in path.read_text()
+
+
 def test_study_init_writes_a_file_for_many_sites(bare: Stage) -> None:
     path = bare.folder / "sites.toml"
     kind = ("--kind", "noisy-mle", "--clients", "20", "--records", "200000")
