@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import islice
 
 from agents.log_watch import check_log
-from agents.metrics import Meters
+from agents.meters import Meters
 from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter

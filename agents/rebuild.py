@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from agents.announcing import authenticator, begin_admitted, store_of
 from agents.history import History
 from agents.log_watch import check_end
-from agents.metrics import Meters
+from agents.meters import Meters
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.topics import Topics

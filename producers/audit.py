@@ -22,8 +22,8 @@ from pipeline.stream.fold import within
 from pipeline.study.model import Study
 from pipeline.study.release_tables import Rate
 from pipeline.trust.crypto import GENERATION
+from producers.database import reading
 from producers.membership import Membership
-from producers.report import reading
 
 #: Reasons for which a client's own releases do not count.
 UNWANTED = ("sent while this client was not admitted", "under a key of the study that is retired")

@@ -461,3 +461,17 @@ def _file_faults() -> Iterator[None]:
             f"the client database cannot be kept in this folder ({error.strerror}); see "
             "VEILSTREAM_FOLDER"
         ) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a client's database, to be read alone; LocalStoreError if it cannot be."""
+    try:
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        database.row_factory = sqlite3.Row
+        try:
+            yield database
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise LocalStoreError(f"the client database cannot be read ({error})") from error

@@ -11,8 +11,8 @@ from pipeline.privacy.accounting import Unit, total_epsilon
 from pipeline.privacy.events import Event
 from pipeline.release.task import Task
 from producers.budget import HAIR, Rows, charges, protecting, spent
-from producers.database import clients_of, vault_path
-from producers.report import check_version, finite, reading, rows_of
+from producers.database import clients_of, reading, vault_path
+from producers.report import check_version, finite, rows_of
 
 _STANDING = """
     SELECT study, streams.source, next_seq, waiting, epsilon, delta, unit_records, neighbours

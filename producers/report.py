@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from pipeline.errors import LocalStoreError
 from pipeline.messages.spend import SpendsMessage
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.events import Event, NonPrivate
@@ -28,7 +26,7 @@ from producers.budget import (
     spent_by,
     unit_in_words,
 )
-from producers.database import Remembered, check_schema, parsed
+from producers.database import Remembered, check_schema, parsed, reading
 from producers.prior_spend import account
 from producers.store import absent
 
@@ -223,17 +221,3 @@ def _warnings(studies: list[dict[str, Any]], released_without_privacy: bool) -> 
 def finite(value: float) -> float | None:
     """Return an epsilon or mu; None where there is no such number."""
     return value if math.isfinite(value) else None
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a client's database, to be read alone; LocalStoreError if it cannot be."""
-    try:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        database.row_factory = sqlite3.Row
-        try:
-            yield database
-        finally:
-            database.close()
-    except sqlite3.Error as error:
-        raise LocalStoreError(f"the client database cannot be read ({error})") from error

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import ConfigError, DataError, LocalStoreError
-from producers.report import reading
+from producers.database import reading
 from producers.sources import Slot, Source, kind_of, known_as, open_source, packaged, share_rows
 
 #: Fewest records that tell one source from another, and the most that are looked at.

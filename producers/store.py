@@ -24,7 +24,6 @@ from pipeline.stream.release import Standing
 from producers.budget import Ledger, Limit
 from producers.database import Database, Remembered, damaged
 from producers.prior_spend import Heritage
-from producers.source_check import Trials
 from producers.succession import Following
 
 
@@ -239,6 +238,72 @@ def absent(says: Remembered, held: Mapping[str, int]) -> dict[str, int]:
     if says.releases > total:
         found[ANY] = says.releases - total
     return found
+
+
+#: Stands in the place of a file's stamp where a stream was stopped later.
+STOPPED = "stopped"
+
+
+class Trials:
+    """What a client's database remembers of the tests of its studies' sources."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def passed(self, study: str) -> bool:
+        """Whether the study need not be tested: it was, or it has released."""
+        row = self._db.row("SELECT tested, next_seq FROM streams WHERE study = ?", study)
+        return row is not None and (row[0] > 0 or row[1] > 0)
+
+    def counts(self, study: str) -> tuple[int, int]:
+        """Return how many slots of a study have been released, and how many were unusable."""
+        row = self._db.row(
+            "SELECT records + rejected, rejected FROM streams WHERE study = ?", study
+        )
+        return (0, 0) if row is None else (int(row[0]), int(row[1]))
+
+    def number(self, study: str, stamp: str) -> int:
+        """Return which test the next one is, from 1 on; more than `MOST_TESTS` if none is left.
+
+        It is 0 if the last one has refused the very same file: then the refusal stands.
+        """
+        row = self._db.row("SELECT tries, stamp FROM source_tests WHERE study = ?", study)
+        tries, before = (0, "") if row is None else row
+        return 0 if stamp and stamp == before else int(tries) + 1
+
+    def refuse(self, study: str, number: int, stamp: str) -> None:
+        """Remember a refusal before anybody hears of it.
+
+        A client that dies before has told nobody what the noise said, so that its next start
+        draws anew: there is no refusal of a file that nobody has refused.
+        """
+        with self._db.transaction():
+            self._db.write(
+                "INSERT OR REPLACE INTO source_tests VALUES (?, ?, ?)", study, number, stamp
+            )
+
+    def untested(self, study: str) -> int:
+        """Return how many of the next slots were in the test of the first ones."""
+        row = self._db.row("SELECT tested - records - rejected FROM streams WHERE study = ?", study)
+        return 0 if row is None else max(0, int(row[0]))
+
+    def stops(self, study: str) -> int:
+        """Return how often in succession a stream was stopped, without any test between."""
+        asked = "SELECT tries FROM source_tests WHERE study = ? AND stamp = ?"
+        row = self._db.row(asked, study, STOPPED)
+        return 0 if row is None else int(row[0])
+
+    def note_stop(self, study: str, times: int) -> None:
+        """Remember how often in succession a stream was stopped."""
+        with self._db.transaction():
+            self._db.write(
+                "INSERT OR REPLACE INTO source_tests VALUES (?, ?, ?)", study, times, STOPPED
+            )
+
+    def note(self, study: str, slots: int) -> None:
+        """Remember that a study's source has passed, by so many slots."""
+        with self._db.transaction():
+            self._db.write("UPDATE streams SET tested = ? WHERE study = ?", max(1, slots), study)
 
 
 NO_LIMIT = Limit()

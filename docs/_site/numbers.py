@@ -9,7 +9,8 @@ from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
-from agents.metrics import Exposition, Meters
+from agents.meters import Meters
+from agents.metrics import Exposition
 from infra import deploy
 from pipeline import errors as kinds
 from producers.metrics import ClientMetrics

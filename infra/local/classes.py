@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra.local.runtime import hold
+from infra.local.state import hold
 
 
 def shared_classes(

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
 import signal
 import threading
 import time
@@ -16,12 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from infra.local import processes
 from infra.local.download import ProgramPaths
 from infra.local.processes import (
-    Identity,
     free_port,
     is_alive,
     last_word,
@@ -30,64 +25,8 @@ from infra.local.processes import (
     tail,
 )
 from infra.local.services import MEMORY, Kafka, Redis, Service
+from infra.local.state import Record, Records, hold, read_state, write_state
 from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
-
-
-class Record(msgspec.Struct):
-    """One service. Its port outlives its process, so that clients find it again.
-
-    port: Where it listens.
-    process: None when it was ended on purpose; one that died stays here until it is started again.
-    """
-
-    port: int
-    process: Identity | None = None
-
-
-Records = dict[str, Record]
-
-
-def read_state(folder: Path) -> Records:
-    """Read the records; none when there is no file yet.
-
-    Raises RuntimeSetupError: the file is not one that this project wrote.
-    """
-    path = folder / "runtime.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Records)
-    except FileNotFoundError:
-        return {}
-    except msgspec.DecodeError as error:
-        raise RuntimeSetupError(
-            f"{path} cannot be read ({error}): end the servers it was about and remove it"
-        ) from error
-
-
-def write_state(folder: Path, records: Records) -> None:
-    """Replace the file in one step."""
-    path = folder / "runtime.json"
-    aside = path.with_suffix(".new")
-    aside.write_bytes(msgspec.json.format(msgspec.json.encode(records)) + b"\n")
-    aside.replace(path)
-
-
-@contextmanager
-def hold(folder: Path, name: str, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock in the folder; the system lets go of it when the process ends, however it ends.
-
-    Raises AlreadyRunning: another process holds it, and ``wait`` is False.
-    """
-    # Never removed: a lock file that comes and goes can be held by two processes at once.
-    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise AlreadyRunning(f"another process holds {folder / name}") from error
-        yield
-    finally:
-        os.close(descriptor)
-
 
 WATCH_SECONDS = 0.5
 FIRST_PAUSE = 0.5

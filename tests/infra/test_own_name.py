@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from agents.metrics import Health, Meters
+from agents.meters import Meters
+from agents.metrics import Health
 from infra.local.processes import free_port
 from infra.process import ELSEWHERE
 from producers.metrics import serving

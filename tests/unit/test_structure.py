@@ -19,9 +19,6 @@ LONGEST = 600
 #: cuts a circle takes it out.
 FILES: tuple[set[str], ...] = (
     {f"pipeline.backtest.{name}" for name in ("grid", "plots", "result", "run")},
-    {f"producers.sources.{name}" for name in ("kafka_topic", "topic_spec")},
-    {f"producers.sources.{name}" for name in ("mqtt_spec", "mqtt_topic")},
-    {f"producers.sources.{name}" for name in ("sql_databases", "sql_spec", "sql_table")},
 )
 FOLDERS: tuple[set[str], ...] = ({"pipeline.methods.noisy_copies", "pipeline.methods.noisy_mle"},)
 
