@@ -64,7 +64,7 @@ class Feed:
         self._past = 0
         self._held: list[tuple[EstimateMessage, bytes]] = []
         self._waits = waits or Waiting(first=AGAIN)
-        #: Told, once a minute, that no estimate comes.
+        #: Told, at each look that finds none, that no estimate comes: once a minute in words.
         self.say: Callable[[str], None] = lambda _: None
         self._topic_partition = TopicPartition(topic or Topics.of(study).estimates.name, 0)
         place, what = self._topic_partition, f"topic {self._topic_partition.topic}"
@@ -182,7 +182,8 @@ class Feed:
         while True:
             found = self.poll(0.5)
             yield from found
-            if line := self._waits.hint("" if found else "an estimate"):
+            line = self._waits.hint("" if found else "an estimate")
+            if not found:
                 self.say(line)
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ class _Shown:
         self._live = Live(console=console, auto_refresh=False) if drawn else None
         self._forecast, self.count = Forecast(), 0
         self._newest: EstimateMessage | None = None
-        self._silent, self._other = False, ""
+        self._silent, self._other, self._told = False, "", ""
         feed.say = self._silence
         if self._live:
             self._live.start()
@@ -117,15 +117,18 @@ class _Shown:
             self._live.stop()
 
     def _silence(self, line: str) -> None:
+        told = self._forecast.told()
         if self._live:
-            self._draw()
+            if told != self._told:
+                self._draw()
         # a log needs one line of a wait, however long it is
-        elif not self._silent:
+        elif not self._silent and (line or (told and self._forecast.stopped)):
             self._silent = True
-            say("; ".join(filter(None, [line, self._forecast.told()])))
+            say("; ".join(filter(None, [line, told])))
 
     def _draw(self) -> None:
         if self._live and self._newest:
+            self._told = self._forecast.told()
             other = f"WARNING: {self._other}" if self._other else ""
             words = "; ".join(filter(None, [other, self._when()]))
             shown = Group(table(self._newest, self._study), Text(words))
