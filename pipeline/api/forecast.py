@@ -87,9 +87,7 @@ class Forecast:
             # by now one would have come, had the rate lasted
             return "" if age < QUIET_SECONDS else f"no new estimate for {_range(age, age)}"
         each = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        return (
-            f"all intervals in about {_range(soon, late)} if {each} records a second keep coming"
-        )
+        return f"all intervals in about {_range(soon, late)} if {each} records a second keep coming"
 
     def _rate(self, message: EstimateMessage) -> float:
         """Return how many records come each second.

@@ -83,9 +83,7 @@ def test_a_forecast_is_the_middle_of_the_last_ones() -> None:
     said = [told(forecast, at(1000, 60_000 if n % 4 == 0 else 6000)) for n in range(LOOK_BACK)]
     assert said[-1] == "all intervals in about 10 minutes if 10 records a second keep coming"
     spread = [told(forecast, at(1000, 3000 if n % 2 else 9000)) for n in range(LOOK_BACK)]
-    assert (
-        spread[-1] == "all intervals in about 5 to 15 minutes if 10 records a second keep coming"
-    )
+    assert spread[-1] == "all intervals in about 5 to 15 minutes if 10 records a second keep coming"
     # who has seen as many estimates as it needs is told of the end, not of the past
     assert "1 second if 10 " in told(forecast, at(9995, 5))
     assert told(forecast, at(1000, None)) == ""
