@@ -76,6 +76,11 @@ def test_the_table_of_settings_holds_every_setting():
         assert re.search(rf"[| ,]{name.upper()}[ ,|]", table), f"{PREFIX}{name.upper()}"
 
 
+@pytest.mark.parametrize("name", ["Makefile", "README.md", "CONTRIBUTING.md"])
+def test_who_starts_all_tests_knows_how_long_they_take(name):
+    assert re.search(r"(test: .*##|make test  ).* 5 minutes on two", (ROOT / name).read_text())
+
+
 def test_every_command_has_a_help_text():
     for name in COMMANDS:
         assert cli.get_command(None, name).help
