@@ -22,7 +22,7 @@ from agents.folding import Folding
 from agents.progress import Progress
 from agents.publishing import Publishing
 from agents.rebuild import Verifying
-from infra import process as requests
+from infra import requests
 from pipeline.messages.estimate import EstimateMessage
 
 STATUSES = ("empty", "starting", "warming", "ready")

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from infra.process import ELSEWHERE, names_loopback
+from infra.requests import ELSEWHERE, names_loopback
 from pipeline.errors import ConfigError
 from pipeline.release.task import Task
 from producers.account import standing

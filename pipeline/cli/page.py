@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
-from infra.process import Waiting, is_loopback
+from infra.process import Waiting
+from infra.requests import is_loopback
 from pipeline.cli.context import FILE, STUDY, TIMEOUT, live_task_of, say
 from pipeline.cli.watch import await_topics
 from pipeline.errors import ConfigError

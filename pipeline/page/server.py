@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from infra import process as requests
+from infra import requests
 from pipeline.errors import ConfigError
 from pipeline.page.content import Watched
 

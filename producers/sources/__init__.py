@@ -44,13 +44,13 @@ _SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")
 _FLIGHTS = re.compile(r"flights:([0-9A-Z]{2})")
 #: The modules of sources that are named as SCHEME://; other schemes are stores of files.
 _SCHEMES = {
-    "kafka": "topic_spec",
-    "sqlite": "sql_spec",
-    "duckdb": "sql_spec",
-    "postgresql": "sql_spec",
-    "listen": "listening",
-    "mqtt": "mqtt_spec",
-    "mqtts": "mqtt_spec",
+    "kafka": "kafka",
+    "sqlite": "sql",
+    "duckdb": "sql",
+    "postgresql": "sql",
+    "listen": "push",
+    "mqtt": "mqtt",
+    "mqtts": "mqtt",
 }
 
 
@@ -109,7 +109,7 @@ def open_source(
 
     spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; a path or URL that
         ends in .parquet, .arrow or .feather, or in / for a folder of those; "kafka://TOPIC"; a
-        table as `sql_spec` has it; MQTT as `mqtt_spec` has it; "listen://HOST:PORT";
+        table as `sql` has it; MQTT as `mqtt` has it; "listen://HOST:PORT";
         "shuttle:K/N"; or "flights:AIRLINE" with a code of two characters.
     position: Behind which slot to resume; None is the start.
     folder: The client's own folder; standard input is spooled there.
@@ -179,7 +179,7 @@ def _room(spec: str) -> _Room | None:
     name = _SCHEMES.get(spec.partition("://")[0]) if "://" in spec else None
     if name is None and not is_arrow(spec):
         return None
-    return cast("_Room", import_module(f"producers.sources.{name or 'arrow_files'}"))
+    return cast("_Room", import_module(f"producers.sources.{name or 'arrow'}"))
 
 
 def _check_form(form: str) -> None:

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 import msgspec
 from aiohttp import web
 
-from infra import process as requests
+from infra import requests
 from pipeline.errors import ConfigError, DataError, LocalStoreError, VeilstreamError
 from pipeline.settings import Settings
 from producers.sources.base import (

@@ -13,7 +13,7 @@ import pytest
 from agents.meters import Meters
 from agents.metrics import Health
 from infra.local.processes import free_port
-from infra.process import ELSEWHERE
+from infra.requests import ELSEWHERE
 from producers.metrics import serving
 from producers.store import ClientStore
 from tests.builders import task_of

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from infra.process import is_loopback
+from infra.requests import is_loopback
 from pipeline.errors import ConfigError
 from pipeline.page.content import Watched
 from pipeline.page.server import POLICY, PageServer
