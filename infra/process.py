@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"\d+")
 _WHO = {
     "model": "`veilstream worker` must be running on this study; `veilstream watch` says what it "
     "lacks",
-    "estimate": "it takes a `veilstream worker` and a `veilstream produce` of this study",
+    "an estimate": "it takes a `veilstream worker` and a `veilstream produce` of this study",
 }
 
 

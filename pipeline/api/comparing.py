@@ -12,10 +12,12 @@ from pipeline.messages.estimate import EstimateMessage
 
 def comparison(private: EstimateMessage, exact: EstimateMessage) -> RenderableType:
     """Return an estimate beside the exact fit of the same records, which keeps no privacy."""
-    grid = Table(title=f"{private.study}: what privacy costs", expand=False)
-    grid.add_column("coefficient")
+    title = f"{private.study}: what privacy costs"
+    # two intervals side by side fit into 80 columns, and names are folded before they are
+    grid = Table(title=title, expand=False, show_edge=False, pad_edge=False)
+    grid.add_column("coefficient", overflow="fold")
     for name in ("private", f"{private.level:.0%} interval", "exact fit", "its interval", "held"):
-        grid.add_column(name, justify="right")
+        grid.add_column(name, justify="right", no_wrap=True)
     for one, other in zip(private.coefficients, exact.coefficients, strict=True):
         held = "-" if one.interval is None else "no"
         if one.interval is not None and covers(one.interval, other.value):

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from agents.publishing import LOOK_BACK_SECONDS, Pace
+from pipeline.api.comparing import comparison
 from pipeline.api.forecast import LOOK_BACK, STOPPED_SECONDS, Forecast
 from pipeline.api.table import line, state_of, table
 from pipeline.messages.estimate import EstimateMessage, ProgressMessage
@@ -184,6 +185,19 @@ def test_ready_says_how_many_intervals_there_are_unless_all() -> None:
     whole = [msgspec.structs.replace(row, interval=(-1.0, 1.0)) for row in rows]
     assert state_of(msgspec.structs.replace(some, coefficients=whole)) == "ready"
     assert state_of(message) == message.status != "ready"
+
+
+def test_two_intervals_side_by_side_fit_into_a_terminal() -> None:
+    message = estimate()
+    rows = [
+        msgspec.structs.replace(row, name="a_column", value=-12.25, interval=(-12.345, -10.125))
+        for row in message.coefficients
+    ]
+    text, one = io.StringIO(), msgspec.structs.replace(message, coefficients=rows)
+    Console(file=text, width=80, color_system=None).print(comparison(one, one))
+    told = [line for line in text.getvalue().splitlines() if "a_column" in line]
+    assert [line.count("[-12.345, -10.125]") for line in told] == [2] * len(rows)
+    assert all(line.rstrip().endswith("yes") for line in told)
 
 
 @pytest.mark.parametrize("width", [72, 80, 120])
