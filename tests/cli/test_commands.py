@@ -291,7 +291,7 @@ def test_fit_without_privacy_says_what_the_noise_costs(bare: Stage) -> None:
     assert done.returncode == 0, done.stderr
     assert "nobody's data is protected" in done.stderr
     assert "what privacy costs" in done.stdout
-    assert "exact fit: ready" in done.stdout
+    assert "exact: ready" in done.stdout
     done = bare.run("fit", bare.study, "--input", source, "--compare", "--json")
     assert done.returncode != 0
     assert "--compare" in done.stderr

@@ -62,7 +62,7 @@ def test_the_same_as_json_at_the_end_and_nothing_when_quiet(stage: Stage) -> Non
 
 
 def test_a_file_that_a_signal_cut_off_is_told_from_a_finished_one(stage: Stage) -> None:
-    source = write_csv(stage.folder / "h.csv", 2000, 2)
+    source = write_csv(stage.folder / "h.csv", 2000, 7)
     stage.produce("h", source, "--rate", 100, "--json")
     stage.until(lambda: b"h" in {record.key for record in stage.releases()}, "a release")
     assert stage.stop("h") == 0
