@@ -78,9 +78,9 @@ def connected(settings: Settings, *, redis: bool = False) -> Settings:
         raise ConfigError(
             f"nothing says where {' and '.join(map(str.capitalize, absent))} "
             f"{'is' if len(absent) == 1 else 'are'}: set "
-            f"{' and '.join(f'VEILSTREAM_{name}' for name in absent)}, or run `veilstream up`, "
-            f"which has not run in {settings.home}; where it has run, say with "
-            "VEILSTREAM_FOLDER"
+            f"{' and '.join(f'VEILSTREAM_{name}' for name in absent)}, or run `veilstream "
+            f"{'play ' * settings.trial}up`, which has not run in {settings.home}; where it has "
+            "run, say with VEILSTREAM_FOLDER"
         ) from None
     return dataclasses.replace(
         settings,

@@ -13,9 +13,17 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
+from pipeline.errors import WaitTimeout
+
 #: Seconds after which a wait is worth a line, and between two lines of one wait.
 FIRST, AGAIN = 5.0, 60.0
 _NUMBER = re.compile(r"\d+")
+#: Who brings what is waited for; a first model may need more releases.
+_WHO = {
+    "model": "`veilstream worker` must be running on this study; `veilstream watch` says what it "
+    "lacks",
+    "an estimate": "it takes a `veilstream worker` and a `veilstream produce` of this study",
+}
 
 
 class Waiting:
@@ -24,12 +32,14 @@ class Waiting:
     first: Seconds before a wait is said.
     clock: Seconds since 1970.
     rhythm: Seconds between two models of the study, at most: to wait so long for one is normal.
+    timeout: A wait ends after so many seconds; None: never.
     """
 
     def __init__(
-        self, first: float = FIRST, clock: Callable[[], float] = time.time, rhythm: float = 0.0
-    ) -> None:
-        self._first, self._clock = first, clock
+        self, first: float = FIRST, clock: Callable[[], float] = time.time, rhythm: float = 0.0,
+        timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        self._first, self._clock, self._timeout = first, clock, timeout
         self._first_of_model = max(first, min(AGAIN, 2 * rhythm))
         self._kind, self._since = ("", 0), 0.0
         #: When each was said last.
@@ -40,22 +50,20 @@ class Waiting:
 
         what: What is waited for, such as "Kafka"; empty: nothing. Numbers in it may change.
         done: A count of what was done so far: where it has grown, a wait begins anew.
+
+        Raises WaitTimeout once a wait has taken as long as it may.
         """
         now, name = self._clock(), _NUMBER.sub("", what)
         if (name, done) != self._kind:
             self._kind, self._since = (name, done), now
+        who = "".join(f": {said}" for kind, said in _WHO.items() if kind in what)
+        if what and self._timeout is not None and now - self._since >= self._timeout:
+            raise WaitTimeout(f"--timeout: {self._timeout:g} s without {what}{who}")
         first = self._first_of_model if "model" in what else self._first
         if not what or now - self._since < first or now - self._said.get(name, -AGAIN) < AGAIN:
             return ""
         self._said[name] = now
         since = time.strftime("%H:%M:%S", time.localtime(self._since))
-        # only a worker publishes models, and the first one may need more releases
-        who = (
-            ": `veilstream worker` must be running on this study; `veilstream watch` says what it "
-            "lacks"
-            if "model" in what
-            else ""
-        )
         return f"waiting for {what} since {since}{who}"
 
 

@@ -8,6 +8,7 @@
       x RecordError      the data owner  21   one record is bad: set aside, the stream goes on
       x PayloadError     the sender      22   one message is bad: it becomes a dead letter
       x NumericError     the analyst     25   an estimate cannot be formed from what has come so far
+      x WaitTimeout      the operator    26   what a command waits for has not come in time
       x PrivacyError     the operator    30   a release would break the policy
         x BudgetExceeded                 31   the ledger has no budget left for this release
       x StateError       the operator    40   stored state cannot be used as it is
@@ -72,6 +73,12 @@ class NumericError(VeilstreamError):
     """An estimate cannot be formed from what has come so far."""
 
     exit_code = 25
+
+
+class WaitTimeout(VeilstreamError):
+    """What a command waits for has not come within its --timeout."""
+
+    exit_code = 26
 
 
 class PrivacyError(VeilstreamError):

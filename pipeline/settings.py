@@ -25,6 +25,10 @@ SECURITY = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 
 
+#: A trial's folder in the folder, and the file in it that says so.
+TRIAL, MARK = "trial", "is-a-trial"
+#: What a trial takes from the settings; not where the real studies are, nor their keys.
+SHARED = ("source_", "listen_", "mqtt_", "kafka_home", "kafka_archive", "cache", "java")
 #: Files and folders that a worker reads while it runs.
 ROOTED = ("folder", "study_key", "kafka_ca", "kafka_certificate", "kafka_key")
 
@@ -152,9 +156,28 @@ class Settings:
         return replace(self, **{name: str(Path(at).absolute()) for name, at in named.items() if at})
 
     @property
+    def trial(self) -> bool:
+        """Whether the folder is a trial's."""
+        return (self.home / MARK).exists()
+
+    @property
     def home(self) -> Path:
         """The folder as an absolute path: a worker changes its working directory."""
         return Path(self.folder).absolute()
+
+
+def begin_trial() -> Settings:
+    """Set this process, and what it starts, to a folder of its own in the folder; return that."""
+    found = Settings.read()
+    home = found.home if found.trial else found.home / TRIAL
+    for variable in [name for name in os.environ if name.startswith(PREFIX)]:
+        name = variable.removeprefix(PREFIX)
+        if not (name in TEST_NAMES or name.lower().startswith(SHARED)):
+            del os.environ[variable]
+    os.environ[f"{PREFIX}FOLDER"] = str(home)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / MARK).touch()
+    return Settings.read()
 
 
 def _names_port(server: str) -> bool:

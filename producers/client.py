@@ -167,11 +167,17 @@ TURN_SECONDS, CLAIM_SECONDS = 0.2, 0.005
 
 @dataclass(slots=True)
 class Progress:
-    """What this run has done, for a progress line."""
+    """What this run has done, for a progress line.
+
+    share: Of the source that was read; None where nobody knows how long it is.
+    finished: Whether the source has ended, and all of it is released.
+    """
 
     records: int = 0
     releases: int = 0
     waiting_for: str = ""
+    share: float | None = None
+    finished: bool = False
 
 
 class Client:

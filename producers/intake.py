@@ -14,10 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from infra.topics import TimeRules, time_rules
+from infra.topics import TimeRules, are_there, time_rules
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.envelope import rfc3339
-from pipeline.messages.topics import AHEAD_MS, Topics
+from pipeline.messages.topics import AHEAD_MS, Topics, retention_ms
 from pipeline.records.encoder import Block, Encoder
 from pipeline.records.values import Record, time_of
 from pipeline.settings import Settings
@@ -97,8 +97,8 @@ class EventTimes:
                 f"--event-time: this window is of {rfc3339(self._latest / 1000)}, and the releases "
                 f"topic removes what is older than {self._keeps / 86_400_000:g} days, at once and "
                 'perhaps before it is folded: the operator must set stream.retention = "forever" '
-                "and, as the topic is there already, give the study a new name, or set its "
-                "retention.ms = -1 with Kafka's kafka-configs.sh; nothing of this window was spent"
+                "in the study file and, if the topic is there already, run `veilstream topics "
+                "STUDY --retention`; nothing of this window was spent"
             )
         self.closed = self._latest
         return self._latest
@@ -109,11 +109,16 @@ def event_times_of(
 ) -> EventTimes | None:
     """Return the times of the records as the releases topic keeps them; None without a column.
 
+    Where there is no such topic yet, it is taken as the study makes it.
+
     Raises as `EventTimes`; BrokerError if Kafka cannot be asked.
     """
     if column is None:
         return None
-    return EventTimes(study, column, latest, time_rules(settings, Topics.of(study).releases.name))
+    name, kept = Topics.of(study).releases.name, retention_ms(study.stream.retention)
+    made = TimeRules(False, kept if kept >= 0 else None)
+    rules = time_rules(settings, name) if are_there(settings, [name]) else made
+    return EventTimes(study, column, latest, rules)
 
 
 def check_column(column: str, columns: Sequence[str]) -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, RecordError
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.samplers import DiscreteLaplace
 from pipeline.records.encoder import Encoder
 from pipeline.release.quality import JUMP, Trial, refusal_of, worded
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from producers.intake import GOOD, EventTimes, encoded
+from producers.intake import GOOD, EventTimes, check_column, encoded, event_times_of
 from producers.source_registry import looks_of
 from producers.sources import Slot, Source, kind_of, open_source
 from producers.store import Trials
@@ -254,8 +255,9 @@ class LaterTest:
 
 
 def refusal(
-    task: Task, source: Source, held: Held, stopped: Callable[[], bool] = lambda: False
-) -> tuple[str, Looked]:
+    task: Task, source: Source, held: Held, stopped: Callable[[], bool] = lambda: False,
+    times: EventTimes | None = None,
+) -> tuple[str, Looked]:  # fmt: skip
     """Return why a client would refuse a source at its start, and what its test finds.
 
     held: What was read of it; the very slots of the test are added.
@@ -266,7 +268,7 @@ def refusal(
     """
     if source.columns is not None:
         Encoder(task.study).check_columns(source.columns)
-    found = look(task, source, held, None, Trial.of(task).slots, stopped)
+    found = look(task, source, held, times, Trial.of(task).slots, stopped)
     return refusal_of(task, found.usable, found.undeclared, found.slots), found
 
 
@@ -281,26 +283,44 @@ class Seen(NamedTuple):
     warning: bool = False
 
 
-def look_at_source(task: Task, settings: Settings, spec: str) -> Seen:
+def look_at_source(
+    task: Task, settings: Settings, spec: str, event_time: str | None = None
+) -> Seen:
     """Return how many of the first records of a source a study can use, and what ails the others.
 
     spec: As `producers.sources.open_source` takes it.
+    event_time: The column with the times of the records, for histories.
 
     Raises DataError if it cannot be opened, or if a client would refuse it at its start;
-    BrokerError, ConfigError as its kind of source does.
+    BrokerError, ConfigError as its kind of source does, and if the releases topic would not keep
+    the first window of a history.
     """
     if kind_of(spec) == "input" or spec.startswith("mqtt"):
         return Seen("not looked at: what is read of it is taken from it")
     encoder = Encoder(task.study)
+    times = event_times_of(task.study, settings, event_time, None)
+
+    def check(columns: Sequence[str]) -> None:
+        encoder.check_columns(columns)
+        if event_time is not None:
+            check_column(event_time, columns)
+
     # what a client asks first, which reads more than its test does
-    looks_of(spec, follow=False, check=encoder.check_columns)
-    source = open_source(spec, None, folder=Path(), settings=settings, columns=encoder.columns)
+    looks_of(spec, follow=False, check=check)
+    columns = [*encoder.columns, *([event_time] if event_time else [])]
+    source = open_source(spec, None, folder=Path(), settings=settings, columns=columns)
     try:
         held, until = Held(), time.monotonic() + PATIENCE
-        refused, first = refusal(task, source, held, lambda: time.monotonic() >= until)
-        whole = look(task, source, held, None, SLOTS, lambda: time.monotonic() >= until)
+        refused, first = refusal(task, source, held, lambda: time.monotonic() >= until, times)
+        whole = look(task, source, held, times, SLOTS, lambda: time.monotonic() >= until)
     finally:
         source.close()
+    if times is not None and held.slots:
+        for slot in held.slots[: task.slots]:
+            with suppress(RecordError):
+                if slot.record is not None:
+                    times.note(slot.record)
+        times.at_close()
     return _judged(refused, first if refused else whole)
 
 

@@ -40,8 +40,8 @@ from producers.store import NO_LIMIT, ClientStore, Stream
 
 #: Seconds between two progress reports.
 REPORT_SECONDS = 1.0
-#: Told of progress: this run's counters, and the share of the source that was read if known.
-Report = Callable[[Progress, float | None], None]
+#: Told of this run's progress.
+Report = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def check_source(start: Start) -> None:
         times=start.times,
         stopped=lambda: start.stopping.asked,
         say=start.say,
-        report=_paced(lambda: start.report(start.progress, None), start.progress),
+        report=_paced(lambda: start.report(start.progress), start.progress),
     )
     start.ended = start.held is None
 
@@ -311,10 +311,7 @@ def release(start: Start) -> None:
             task, store, start.source,
             say=start.say, stopped=lambda: stopping.asked, meanwhile=sender.pump,
         ):  # fmt: skip
-            _loop(
-                client, sender, stopping,
-                lambda: start.report(client.progress, start.source.progress),
-            )  # fmt: skip
+            _loop(client, start.source, sender, stopping, start.report)
         client.finish()
     finally:
         sender.close()
@@ -406,15 +403,20 @@ def _paced(report: Callable[[], None], progress: Progress) -> Callable[[int], No
     return tell
 
 
-def _loop(client: Client, sender: Sender, stopping: Stopping, report: Callable[[], None]) -> None:
-    reported = time.monotonic()
+def _loop(
+    client: Client, source: Source, sender: Sender, stopping: Stopping, report: Report
+) -> None:
+    reported, progress = time.monotonic(), client.progress
     try:
-        while not stopping.asked and client.turn():
+        while not (stopping.asked or progress.finished):
+            progress.finished = not client.turn()
             if time.monotonic() - reported >= REPORT_SECONDS:
-                report()
+                progress.share = source.progress
+                report(progress)
                 reported = time.monotonic()
     except BudgetExceeded:
         # what has been paid for leaves now: who is refused has no reason to start again
         sender.drain()
         raise
-    report()
+    progress.share = source.progress
+    report(progress)

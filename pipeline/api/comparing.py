@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,10 +13,12 @@ from pipeline.messages.estimate import EstimateMessage
 
 def comparison(private: EstimateMessage, exact: EstimateMessage) -> RenderableType:
     """Return an estimate beside the exact fit of the same records, which keeps no privacy."""
-    grid = Table(title=f"{private.study}: what privacy costs", expand=False)
-    grid.add_column("coefficient")
-    for name in ("private", f"{private.level:.0%} interval", "exact fit", "its interval", "held"):
-        grid.add_column(name, justify="right")
+    title = f"{private.study}: what privacy costs"
+    # two intervals side by side fit into 80 columns, and names are folded before they are
+    grid = Table(title=title, expand=False, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    grid.add_column("coefficient", overflow="fold")
+    for name in ("private", f"{private.level:.0%} interval", "exact", "its interval", "held"):
+        grid.add_column(name, justify="right", no_wrap=True)
     for one, other in zip(private.coefficients, exact.coefficients, strict=True):
         held = "-" if one.interval is None else "no"
         if one.interval is not None and covers(one.interval, other.value):
@@ -30,10 +33,10 @@ def comparison(private: EstimateMessage, exact: EstimateMessage) -> RenderableTy
         )
     lines = [
         ": ".join(filter(None, [name, message.status, message.reason]))
-        for name, message in (("private", private), ("exact fit", exact))
+        for name, message in (("private", private), ("exact", exact))
     ]
     fit = f"the same penalised fit (ridge {exact.ridge:.3g})" if exact.ridge else "the same fit"
-    lines.append(f"exact fit: {fit} to all records, without privacy")
+    lines.append(f"exact: {fit} to all records, without privacy")
     lines.append("held: whether the private interval contains it")
     return Group(grid, *map(Text, lines))
 

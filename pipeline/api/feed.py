@@ -41,6 +41,7 @@ class Feed:
     beginning: Start from the oldest estimate; else from the newest that exists.
     topic: Another topic of estimates than the one that has them all.
     history: How many before the newest are wanted, too, where it does not start from the oldest.
+    waits: Ends the iteration with WaitTimeout where it says so.
 
     refused: How many were not signed by the study, where it signs.
     repeated: How many were older than one before them: the study signed them, and somebody has
@@ -51,7 +52,7 @@ class Feed:
 
     def __init__(
         self, study: Study, settings: Settings, *, beginning: bool, topic: str | None = None,
-        history: int = 0,
+        history: int = 0, waits: Waiting | None = None,
     ) -> None:  # fmt: skip
         self._kept: list[tuple[EstimateMessage, bytes]] = []
         self._settings, self._study = settings, study
@@ -62,8 +63,8 @@ class Feed:
         #: Below it the newest alone is handed out, once all of them have been looked at.
         self._past = 0
         self._held: list[tuple[EstimateMessage, bytes]] = []
-        self._waits = Waiting(first=AGAIN)
-        #: Told, once a minute, that no estimate comes.
+        self._waits = waits or Waiting(first=AGAIN)
+        #: Told, at each look that finds none, that no estimate comes: once a minute in words.
         self.say: Callable[[str], None] = lambda _: None
         self._topic_partition = TopicPartition(topic or Topics.of(study).estimates.name, 0)
         place, what = self._topic_partition, f"topic {self._topic_partition.topic}"
@@ -181,7 +182,8 @@ class Feed:
         while True:
             found = self.poll(0.5)
             yield from found
-            if line := self._waits.hint("" if found else "an estimate"):
+            line = self._waits.hint("" if found else "an estimate")
+            if not found:
                 self.say(line)
 
     def close(self) -> None:

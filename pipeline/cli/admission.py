@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +14,7 @@ from agents.history import History
 from agents.rebuild import history_of
 from infra.addresses import connected
 from infra.admissions import Roll, admit_new, announce_keys, read_roll, tell
-from infra.keyring import client_path, enrolled, read_study, set_aside
+from infra.keyring import client_path, enrolled, pin, pinned, read_study, set_aside
 from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys
@@ -206,12 +206,17 @@ def admit_one(study: Study, settings: Settings, client: str, public: bytes) -> b
     return any(entry.key not in ("", public.hex()) for entry in standing.entries)
 
 
-def admit_here(study: Study, settings: Settings, clients: Iterable[str]) -> None:
+def admit_here(
+    study: Study, settings: Settings, clients: Iterable[str], say: Callable[[str], None] = say
+) -> None:
     """Make the keys of a study and of clients on one machine, admit those clients, and say so.
 
-    For the local runtime and demonstrations, where operator and clients are one.
+    For the local runtime and demonstrations, where operator and clients are one: whoever has made
+    the study's key need not be told to trust it.
     """
-    held, publics = study_keys(study, settings), dict[str, bytes]()
+    held, publics = study_keys(study, settings, say), dict[str, bytes]()
+    if pinned(settings, study.name) is None:
+        pin(settings, study.name, held.newest.public)
     for client in clients:
         publics[client] = enrolled(settings, client).public
     ensure_topics(settings, Topics.of(study).all())

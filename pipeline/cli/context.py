@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from infra import process as saying
 from pipeline.errors import ConfigError
@@ -20,6 +21,8 @@ from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import guarantee_of
 from pipeline.prediction.estimators import rule_of
 from pipeline.release.task import Task
+from pipeline.settings import Settings
+from pipeline.study.model import Study
 from pipeline.study_file.load import load_study
 
 if TYPE_CHECKING:
@@ -45,6 +48,10 @@ CLIENT_COLUMN = click.option(
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 
+TIMEOUT = click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True),
+    help="End with exit code 26 after so many seconds of one wait.  [default: wait for ever]",
+)  # fmt: skip
 ACCEPT_LOSS = click.option(
     "--accept-loss", is_flag=True, help="Begin with what is left of the log, if its start is gone."
 )
@@ -95,7 +102,7 @@ class Group(click.Group):
 
 def task_of(path: Path) -> Task:
     """Load a study file and say loudly if it keeps no privacy."""
-    return _said(make_task(load_study(path)))
+    return _said(make_task(_load(path)))
 
 
 def live_task_of(path: Path, doing: str, level: str | None = None) -> Task:
@@ -107,9 +114,19 @@ def live_task_of(path: Path, doing: str, level: str | None = None) -> Task:
     Raises ConfigError if its kind of estimator runs in `veilstream fit` alone, or it has no such
     level.
     """
-    study = load_study(path)
+    study = _load(path)
     require_live(study, doing)
     return _said(make_task(study, level))
+
+
+def _load(path: Path) -> Study:
+    """Load a study file; in a trial under a name that says so, with a key of its own."""
+    study = load_study(path)
+    if not Settings.read().trial:
+        return study
+    heading = replace(study.study, name=f"{study.name[:57]}-trial")
+    trust = study.trust and replace(study.trust, key=None)
+    return replace(study, study=heading, trust=trust)
 
 
 def _said(task: Task) -> Task:

@@ -269,6 +269,11 @@ def _thumb(plan: Plan, epsilon: float | None) -> str:
     help=("Also check the first records of this source, written as for `veilstream produce`."),
 )
 @click.option(
+    "--event-time", metavar="COLUMN",
+    help="With --source: the column of a history's times, as for `veilstream produce`; also checks "
+    "that the study's topic keeps releases so old.",
+)  # fmt: skip
+@click.option(
     "--role", type=click.Choice(list(ROLES)),
     help=(
         "Whose rights to check; default: those of a client and of a worker. A client needs no "
@@ -276,18 +281,22 @@ def _thumb(plan: Plan, epsilon: float | None) -> str:
     ),
 )  # fmt: skip
 @AS_JSON
-def connect(study: Path, source: str | None, role: str | None, as_json: bool) -> None:
+def connect(
+    study: Path, source: str | None, event_time: str | None, role: str | None, as_json: bool
+) -> None:
     """Check whether STUDY can run here: Kafka, topics and rights, Redis, clock, disk, a source.
 
     Prints one line for each, with what is wrong and who must act. Nothing is spent, made or sent.
     A WARNING can run, and somebody should act before. The exit code is that of the first fault, or
     0.
     """
+    if event_time is not None and source is None:
+        raise ConfigError("--event-time: it is a column of a source: give --source, too")
     task = live_task_of(study, "`veilstream doctor connect`")
     roles = cast("list[Role]", [role] if role else ["client", "worker"])
     settings = connected(Settings.read(), redis="worker" in roles)
     code, told = 0, []
-    for found in _findings(task, settings, roles, source):
+    for found in _findings(task, settings, roles, source, event_time):
         code = code or (found.fault.exit_code if found.fault else 0)
         if as_json:
             known = {"ok": found.word == "ok", "warning": found.warning}
@@ -300,8 +309,8 @@ def connect(study: Path, source: str | None, role: str | None, as_json: bool) ->
 
 
 def _findings(
-    task: Task, settings: Settings, roles: list[Role], source: str | None
+    task: Task, settings: Settings, roles: list[Role], source: str | None, event_time: str | None
 ) -> Iterator[Finding]:
     yield from findings(task, settings, roles)
     if source is not None:
-        yield look("source", lambda: look_at_source(task, settings, source))
+        yield look("source", lambda: look_at_source(task, settings, source, event_time))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def recover(study: Path, yes: bool) -> None:
     recovered(task, settings)
 
 
-def study_keys(study: Study, settings: Settings) -> StudyPairs:
+def study_keys(study: Study, settings: Settings, say: Callable[[str], None] = say) -> StudyPairs:
     """Return the keys of a study, made if it has none, and say so."""
     path = study_path(settings, study.name)
     if not path.exists():

@@ -92,6 +92,7 @@ COMMANDS = {
     "replay": "Replay the releases of STUDY: all, a range, or with other settings (what if).",
     "dlq": "Look at dead letters, have them folded after all, or note that nothing needs to be "
     "done.",
+    "play": "Run a COMMAND as a trial, with a Kafka, a Redis, keys and a ledger of its own.",
     "demo": "Stream real data from many clients, kill the worker on the way, and verify.",
 }
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
+from infra.process import Waiting
 from infra.requests import is_loopback
-from pipeline.cli.context import FILE, STUDY, live_task_of, say
+from pipeline.cli.context import FILE, STUDY, TIMEOUT, live_task_of, say
 from pipeline.cli.watch import await_topics
 from pipeline.errors import ConfigError
 from pipeline.page.content import Watched
@@ -41,7 +42,8 @@ LEAST_TOKEN = 16
         "start, except on loopback."
     ),
 )  # fmt: skip
-def page(study: Path, host: str, port: int, token_file: Path | None) -> None:
+@TIMEOUT
+def page(study: Path, host: str, port: int, token_file: Path | None, timeout: float | None) -> None:
     """Show the live estimates of STUDY in a browser, until stopped.
 
     Estimates with intervals over time, clients, budget, recoveries. It only reads what is
@@ -52,7 +54,7 @@ def page(study: Path, host: str, port: int, token_file: Path | None) -> None:
         token = secrets.token_urlsafe(24)
     task = live_task_of(study, "`veilstream page`")
     settings = connected(Settings.read())
-    await_topics(task.study, settings)
+    await_topics(task.study, settings, Waiting(timeout=timeout))
     watched = Watched(task.study)
     reading = Reading(task.study, settings, watched)
 

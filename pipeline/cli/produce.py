@@ -14,7 +14,7 @@ import click
 from infra.addresses import connected, is_local
 from infra.process import Waiting
 from pipeline.cli.admission import admit_here
-from pipeline.cli.context import AS_JSON, FORMAT, STUDY, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, FORMAT, STUDY, TIMEOUT, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -98,12 +98,13 @@ LINE_SECONDS = 10.0
     "--metrics-port", type=click.IntRange(1, 65535),
     help="Serve /metrics on this port of loopback: budget, releases, counts of records.",
 )  # fmt: skip
+@TIMEOUT
 @AS_JSON
 @click.option("--quiet", is_flag=True, help="Nothing but warnings and errors.")
 def produce(
     *, study: Path, source: str | None, listen: str | None, epsilon_limit: float | None,
     delta_limit: float | None, level: str | None, metrics_port: int | None, as_json: bool,
-    quiet: bool, **given: Any,
+    quiet: bool, timeout: float | None, **given: Any,
 ) -> None:  # fmt: skip
     """Read records, send noised sums of them to STUDY, and count the privacy spent.
 
@@ -141,14 +142,14 @@ def produce(
         if here:
             admit_here(task.study, settings, [job.client])
 
-    before, code = standing(path, task), 1
+    before, code, progress = standing(path, task), 1, Progress()
     try:
         with _metrics(metrics_port, path, task):
-            run_client(
+            progress = run_client(
                 task,
                 settings,
                 job,
-                report=_report(task.study, tell),
+                report=_report(task.study, tell, timeout),
                 say=tell,
                 admit=admit,
                 started=begin,
@@ -160,25 +161,32 @@ def produce(
     finally:
         after = standing(path, task)
         done = run_of(before, after)
+        cut_off = code == 0 and not progress.finished
         for line in (
-            closing(done, after, task.study, failed=code != 0) if after and is_begun else ()
+            closing(done, after, task.study, failed=code != 0 or cut_off)
+            if after and is_begun
+            else ()
         ):
             tell(line)
+        if cut_off:
+            read = "" if progress.share is None else f" when {progress.share:.0%} was read"
+            tell(f"NOT finished: a signal stopped it{read}; the same command goes on")
         if as_json:
             names = {"client": job.client, "study": task.study.name, "revision": task.revision}
-            put({**names, "source": after.get("source"), "exit_code": code, **done})
+            put({**names, "source": after.get("source"), "exit_code": code,
+                 "finished": progress.finished, "read": progress.share, **done})  # fmt: skip
 
 
-def _report(study: Study, tell: Callable[[str], None]) -> Report:
-    """Return what says how far a client is, and what it waits for."""
+def _report(study: Study, tell: Callable[[str], None], timeout: float | None = None) -> Report:
+    """Return what says how far a client is, and what it waits for; WaitTimeout if for too long."""
     rhythm, counts, told = study.stream.publish, "", -LINE_SECONDS
-    wait = Waiting(rhythm=rhythm.seconds + rhythm.pause)
+    wait = Waiting(rhythm=rhythm.seconds + rhythm.pause, timeout=timeout)
 
-    def report(progress: Progress, share: float | None) -> None:
+    def report(progress: Progress) -> None:
         nonlocal counts, told
         # counts of an open window are for the person at the terminal, not for a log collector
         if sys.stderr.isatty() and time.monotonic() - told >= LINE_SECONDS:
-            read = "" if share is None else f" ({share:.0%})"
+            read = "" if progress.share is None else f" ({progress.share:.0%})"
             releases = counted(progress.releases, "release")
             line = f"{counted(progress.records, 'record')}{read}, {releases}"
             if line != counts:

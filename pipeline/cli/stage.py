@@ -30,6 +30,7 @@ from pipeline.api.table import line, privacy_line, table
 from pipeline.cli.admission import admit_here
 from pipeline.cli.context import say
 from pipeline.errors import VeilstreamError
+from pipeline.losses import MEANINGS
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.records.encoder import Row
 from pipeline.release.task import Task
@@ -133,7 +134,7 @@ NAMED = 4
 HOW_TO_READ = (
     "each line: what has been added up, the newest model (the point at which clients sum up their "
     "records next), the status (starting, warming: no intervals yet; ready) and coefficients. "
-    "In a terminal there is a table, and a page for the browser"
+    "In a terminal there is a table"
 )
 #: A line about the estimate comes no sooner than this, where no table can be shown.
 LINE_SECONDS = 3.0
@@ -185,6 +186,22 @@ class Demonstration(ABC):
         """
 
 
+def about(task: Task) -> Iterator[str]:
+    """Yield what a study is about: what is predicted from what, and what a coefficient means."""
+    study, names = task.study, list(task.study.data.features)
+    yield f"{study.name}: {study.study.description}"
+    if names:
+        response, more = study.data.response, f" and {len(names) - NAMED} more"
+        what = response.name
+        if response.kind == "class":
+            what = f"whether {what} is {response.positive!r}"
+        yield f"predicted: {what}, from {', '.join(names[:NAMED])}{more * (len(names) > NAMED)}"
+        yield (
+            "a coefficient: what half of a feature's public range adds to the prediction "
+            f"({study.estimator.loss}: {MEANINGS[study.estimator.loss]})"
+        )
+
+
 def same_state(same: bool) -> str:
     """Say whether the log, folded again, gave the same state."""
     return f"The state was {'' if same else 'NOT '}the same, bit by bit, after the crash."
@@ -224,12 +241,13 @@ class Stage:
         ahead: Seconds until all streams begin at once; None: each begins when its client is up.
         """
         if self.task.study.authenticated:
-            admit_here(self.task.study, self.settings, [site.name for site in self.sites])
+            names = [site.name for site in self.sites]
+            # keys are for an operator to know of
+            admit_here(self.task.study, self.settings, names, say=lambda _: None)
         say(f"starting one worker and {len(self.sites)} clients as processes of their own ...")
         self._start_worker()
-        if Console().is_terminal:
-            self._page = free_port()
-            self.processes.start("page", "page", self.study, "--port", str(self._page))
+        self._page = free_port()
+        self.processes.start("page", "page", self.study, "--port", str(self._page))
         begin = [] if ahead is None else ["--begin", f"{time.time() + ahead:.3f}"]
         for site in self.sites:
             self.processes.start(

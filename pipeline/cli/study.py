@@ -33,7 +33,7 @@ from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, load_live
 from pipeline.release.quality import worded
 from pipeline.settings import Settings
-from pipeline.study_file.edit import TEMPLATE, template_of
+from pipeline.study_file.edit import TEMPLATE, edited, template_of
 from pipeline.study_file.load import parse_study
 
 #: What facts are called where their keys, which `--json` has, do not say it to a reader.
@@ -192,7 +192,11 @@ def _unusable(found: dict[str, Any]) -> str:
 @click.option(
     "--kind", type=click.Choice(tuple(METHODS)), help=("Method of the study.  [default: renewable]")
 )
-def init(path: Path, records: int, clients: int, kind: str | None) -> None:
+@click.option(
+    "--event-time", metavar="COLUMN",
+    help="For histories, which clients send with --event-time COLUMN: releases are kept for ever.",
+)  # fmt: skip
+def init(path: Path, records: int, clients: int, kind: str | None, event_time: str | None) -> None:
     """Write a commented study file to PATH (default study.toml).
 
     Its settings are those that `veilstream study design` proposes for the expected size. After you
@@ -202,6 +206,12 @@ def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     if path.exists():
         raise ConfigError(f"{path} exists; name another file")
     text = template_of(load_live(kind).spec, clients) if kind else TEMPLATE
+    if event_time is not None:
+        text = edited(
+            text,
+            {"stream.retention": "forever"},
+            {"stream.retention": f"for --event-time {event_time}: Kafka removes by these times"},
+        )
     found = proposed(parse_study(text), records, clients)
     try:
         path.write_text(designed(text, found), encoding="utf-8")

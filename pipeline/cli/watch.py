@@ -12,10 +12,11 @@ from rich.live import Live
 from rich.text import Text
 
 from infra.addresses import connected
+from infra.process import AGAIN, Waiting
 from pipeline.api.feed import Feed, lacks_topics, newest_estimate, of_another_revision
 from pipeline.api.forecast import Forecast
 from pipeline.api.table import short_table, table
-from pipeline.cli.context import SAVE_MODEL, STUDY, live_task_of, save_model, say
+from pipeline.cli.context import SAVE_MODEL, STUDY, TIMEOUT, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
@@ -31,23 +32,28 @@ from pipeline.study.model import Study
     show_default=True, help="Where to start.",
 )  # fmt: skip
 @click.option("--count", type=click.IntRange(min=1), help="Stop after this many estimates.")
+@TIMEOUT
 @SAVE_MODEL
 def watch(
-    study: Path, as_json: bool, start: str, count: int | None, save_model_to: Path | None
-) -> None:
+    *, study: Path, as_json: bool, start: str, count: int | None, timeout: float | None,
+    save_model_to: Path | None,
+) -> None:  # fmt: skip
     """Follow the estimates of STUDY: a live table, or lines where there is no terminal.
 
     With --save-model: write the newest estimate to a file, and end.
     """
-    if save_model_to is not None and (as_json or count or start != "latest"):
-        raise click.UsageError("--save-model ends at once: without --json, --from and --count")
+    if save_model_to is not None and (as_json or count or timeout or start != "latest"):
+        raise click.UsageError(
+            "--save-model ends at once: without --json, --from, --count and --timeout"
+        )
     task = live_task_of(study, "`veilstream watch`")
     settings = connected(Settings.read())
     if save_model_to is not None:
         save_model(task, newest_estimate(task.study, settings), save_model_to)
         return
-    await_topics(task.study, settings)
-    feed = Feed(task.study, settings, beginning=start == "beginning")
+    waits = Waiting(first=AGAIN, timeout=timeout)
+    await_topics(task.study, settings, waits)
+    feed = Feed(task.study, settings, beginning=start == "beginning", waits=waits)
     shown = _Shown(task.study, feed, as_json=as_json, whole=start == "beginning")
     try:
         # what is there already is as old as it says
@@ -82,7 +88,7 @@ class _Shown:
         self._live = Live(console=console, auto_refresh=False) if drawn else None
         self._forecast, self.count = Forecast(), 0
         self._newest: EstimateMessage | None = None
-        self._silent, self._other = False, ""
+        self._silent, self._other, self._told = False, "", ""
         feed.say = self._silence
         if self._live:
             self._live.start()
@@ -111,15 +117,18 @@ class _Shown:
             self._live.stop()
 
     def _silence(self, line: str) -> None:
+        told = self._forecast.told()
         if self._live:
-            self._draw()
+            if told != self._told:
+                self._draw()
         # a log needs one line of a wait, however long it is
-        elif not self._silent:
+        elif not self._silent and (line or (told and self._forecast.stopped)):
             self._silent = True
-            say("; ".join(filter(None, [line, self._forecast.told()])))
+            say("; ".join(filter(None, [line, told])))
 
     def _draw(self) -> None:
         if self._live and self._newest:
+            self._told = self._forecast.told()
             other = f"WARNING: {self._other}" if self._other else ""
             words = "; ".join(filter(None, [other, self._when()]))
             shown = Group(table(self._newest, self._study), Text(words))
@@ -133,11 +142,15 @@ class _Shown:
         return "; ".join(filter(None, [self._forecast.told(), self._feed.warning]))
 
 
-def await_topics(study: Study, settings: Settings) -> None:
-    """Wait for the topics of a study that nobody has begun, and say so once."""
+def await_topics(study: Study, settings: Settings, waits: Waiting) -> None:
+    """Wait for the topics of a study that nobody has begun, and say so once.
+
+    Raises WaitTimeout where `waits` has one.
+    """
     told = False
     while lacking := lacks_topics(study, settings):
         if not told:
             say(f"{lacking}; waiting")
         told = True
+        waits.hint("an estimate")
         time.sleep(1.0)

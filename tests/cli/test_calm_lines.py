@@ -28,7 +28,7 @@ def test_at_a_terminal_a_client_says_how_far_it_is_each_ten_seconds(
     report = produce._report(parse_study(study_text()), told.append)
     for second in range(31):
         now[0] = 1000.0 + second
-        report(Progress(records=second, releases=0, waiting_for=""), None)
+        report(Progress(records=second, releases=0, waiting_for=""))
     assert [line.split()[0] for line in told] == ["0", "10", "20", "30"]
 
 
@@ -54,8 +54,11 @@ def test_where_nobody_looks_a_wait_for_estimates_is_one_line(
     monkeypatch.setattr(watch, "say", told.append)
     study = parse_study(study_text())
     shown = watch._Shown(study, feed, as_json=True, whole=False)  # type: ignore[arg-type]
+    feed.say("")
+    assert told == []
     for _ in range(5):
         feed.say("waiting for an estimate")
+        feed.say("")
     assert len(told) == 1
     message: Any = SimpleNamespace(study_revision=revision_of(study))
     monkeypatch.setattr(shown._forecast, "take", lambda *_, **__: None)

@@ -192,6 +192,13 @@ def test_study_init_writes_a_file_that_checks_and_never_overwrites(bare: Stage) 
     assert path.read_text() == "mine"
 
 
+def test_study_init_keeps_a_history_for_ever(bare: Stage) -> None:
+    path = bare.folder / "history.toml"
+    assert bare.run("study", "init", path, "--event-time", "taken at").returncode == 0
+    assert load_study(path).stream.retention == "forever"
+    assert "--event-time taken at" in path.read_text()
+
+
 def test_study_init_writes_a_file_for_many_sites(bare: Stage) -> None:
     path = bare.folder / "sites.toml"
     kind = ("--kind", "noisy-mle", "--clients", "20", "--records", "200000")
@@ -284,7 +291,7 @@ def test_fit_without_privacy_says_what_the_noise_costs(bare: Stage) -> None:
     assert done.returncode == 0, done.stderr
     assert "nobody's data is protected" in done.stderr
     assert "what privacy costs" in done.stdout
-    assert "exact fit: ready" in done.stdout
+    assert "exact: ready" in done.stdout
     done = bare.run("fit", bare.study, "--input", source, "--compare", "--json")
     assert done.returncode != 0
     assert "--compare" in done.stderr

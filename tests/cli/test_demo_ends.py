@@ -22,9 +22,14 @@ def test_ctrl_c_on_the_demo_ends_every_process_and_removes_the_folder(tmp_path: 
             start_new_session=True,
         )  # fmt: skip
     try:
-        # Kafka, Redis, a worker, 8 clients
-        until_it_answers(demo, lambda: len(_of(tmp_path, demo.pid)) >= 11, tmp_path / "said")
+        # Kafka, Redis, a worker, a page, 8 clients
+        until_it_answers(demo, lambda: len(_of(tmp_path, demo.pid)) >= 12, tmp_path / "said")
         time.sleep(1.0)
+        first = (tmp_path / "said").read_text().splitlines()
+        assert "whether anomaly is '1', from sensor_1, sensor_2" in first[1]
+        assert first[2].startswith("a coefficient: what half of a feature's public range adds")
+        # of keys and trust only an operator needs to know
+        assert not [line for line in first if "key" in line or "trust" in line or "admit" in line]
         demo.send_signal(signal.SIGINT)
         assert demo.wait(PATIENCE) == 130, (tmp_path / "said").read_text()
         assert _of(tmp_path, demo.pid) == []

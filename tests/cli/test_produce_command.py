@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
-from pipeline.errors import DataError
+from pipeline.errors import DataError, WaitTimeout
 from tests.stage import Stage, lent, study_text, write_csv
 
 
@@ -54,9 +55,36 @@ def test_the_same_as_json_at_the_end_and_nothing_when_quiet(stage: Stage) -> Non
     assert done.stderr == ""
     facts = json.loads(done.stdout)
     assert (facts["records_used"], facts["releases"], facts["exit_code"]) == (60, 3, 0)
+    assert (facts["finished"], facts["read"]) == (True, 1.0)
     assert facts["epsilon"] == pytest.approx({"limit": 2.0, "spent": 2.0, "remaining": 0.0})
     again = json.loads(produce(stage, "b", "--json").stdout)
     assert (again["records_used"], again["in_all"]["records_used"]) == (0, 60)
+
+
+def test_a_file_that_a_signal_cut_off_is_told_from_a_finished_one(stage: Stage) -> None:
+    source = write_csv(stage.folder / "h.csv", 2000, 7)
+    stage.produce("h", source, "--rate", 100, "--json")
+    stage.until(lambda: b"h" in {record.key for record in stage.releases()}, "a release")
+    assert stage.stop("h") == 0
+    facts = json.loads(stage.said("h"))
+    assert (facts["finished"], facts["exit_code"]) == (False, 0)
+    assert 0 < facts["read"] < 1
+    rest = produce(stage, "h", "--json")
+    assert json.loads(rest.stdout)["finished"]
+    assert json.loads(rest.stdout)["in_all"]["records_used"] == 2000
+    assert "NOT finished" not in rest.stderr
+
+
+def test_who_waits_for_a_model_waits_no_longer_than_it_was_told(
+    tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    with Stage(tmp_path, kafka, redis_url, study_text(stream="max_in_flight_windows = 1")) as stage:
+        write_csv(tmp_path / "w.csv", 200)
+        done = produce(stage, "w", "--timeout", "1", "--json")
+        assert isinstance(done.exception, WaitTimeout)
+        facts = json.loads(done.stdout)
+        assert (facts["finished"], facts["exit_code"]) == (False, 26)
+        stage.remove()
 
 
 def test_a_source_without_records_is_said_to_be_one(stage: Stage) -> None:

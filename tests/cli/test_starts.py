@@ -109,5 +109,17 @@ def test_the_list_says_what_a_command_says_of_itself(name: str) -> None:
     assert COMMANDS[name] == command.get_short_help_str(limit=1000)
 
 
+@pytest.mark.parametrize(
+    "module", ["pipeline.api.reading", "pipeline.cli.topics", "pipeline.cli.produce"]
+)
+def test_where_warnings_are_errors_those_of_kafka_s_library_are_none(module: str) -> None:
+    """A user can do nothing about how it reads its own files."""
+    every = "-W", "error::DeprecationWarning"
+    done = subprocess.run(
+        [sys.executable, *every, "-c", f"import {module}"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_command_that_does_not_exist_is_none() -> None:
     assert cli.get_command(click.Context(cli), "nothing") is None

@@ -76,6 +76,27 @@ def test_the_table_of_settings_holds_every_setting():
         assert re.search(rf"[| ,]{name.upper()}[ ,|]", table), f"{PREFIX}{name.upper()}"
 
 
+@pytest.mark.parametrize("name", ["Makefile", "README.md", "CONTRIBUTING.md"])
+def test_who_starts_all_tests_knows_how_long_they_take(name):
+    assert re.search(r"(test: .*##|make test  ).* 5 minutes on two", (ROOT / name).read_text())
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("README.md", ["Docker Compose", "Kubernetes", "one more client while a study runs"]),
+        ("docs/index.md", ["Docker Compose", "Kubernetes"]),
+        ("docs/guides/index.md", ["Docker Compose", "Kubernetes", "adding a client"]),
+        ("docs/guides/kafka-topic.md", ["Failed to update metadata after 60.0 secs"]),
+        ("docs/guides/show-the-page.md", ["JSON behind the page", "/events"]),
+        ("pipeline/page/assets/index.html", ["/events", "/estimates.csv", "watch --json"]),
+    ],
+)
+def test_what_newcomers_look_for_is_where_they_look(page, words):
+    text = (ROOT / page).read_text()
+    assert not [word for word in words if word not in text]
+
+
 def test_every_command_has_a_help_text():
     for name in COMMANDS:
         assert cli.get_command(None, name).help

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from infra.local.services import KAFKA_SETTINGS, REDIS_SETTINGS
+from tests.stage import Stage, study_text, write_csv
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
@@ -58,6 +62,33 @@ def test_programs_wait_for_servers_that_answer(services: dict[str, Any], name: s
     for server in ("kafka", "redis"):
         assert needs[server]["condition"] == "service_healthy"
         assert "healthcheck" in services[server]
+
+
+@pytest.mark.takes("the program is started ten times, as compose does")
+def test_what_compose_runs_first_admits_the_client(
+    services: dict[str, Any], tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    """Worker and client ended with 10, again and again: nobody had made a key."""
+    text = study_text() + '\n[trust]\nreleases = "authenticated"\n'
+    with Stage(tmp_path, kafka, redis_url, text) as stage:
+        source = str(write_csv(tmp_path / "a.csv", 200))
+        [line] = services["admission"]["command"]
+        line = line.replace("/studies/shuttle.toml", str(stage.study))
+        paths = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        for _ in range(2):
+            done = subprocess.run(
+                ["sh", "-c", line], env=stage.environment | {"PATH": paths}, check=False,
+                capture_output=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+        [_, _, *others] = services["producer"]["command"]
+        sent = [source if word.startswith("shuttle") else word for word in others]
+        # it waits for a worker's model, and is not refused
+        done = stage.run("produce", stage.study, *sent, "--timeout", "1")
+        assert done.returncode == 26, done.stderr
+        needed = services["worker"]["depends_on"]["admission"]["condition"]
+        assert needed == "service_completed_successfully"
+        stage.remove()
 
 
 def test_what_builds_and_installs_is_checked_by_its_hash() -> None:

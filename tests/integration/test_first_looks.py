@@ -81,8 +81,14 @@ def test_who_watches_before_there_are_topics_is_told_and_waits(
             stage.until(
                 lambda name=name: "no topics of study" in stage.said(name), "what it waits for"
             )
+        short = ("watch", stage.study, "--count", 1, "--timeout", 0.1)
+        assert stage.run(*short).returncode == 26
+        assert stage.run("page", *short[1:2], *short[4:]).returncode == 26
         stage.ensure_topics()
         stage.until(lambda: "no estimate yet" in stage.said("watch"), "the topics")
+        done = stage.run(*short)
+        assert done.returncode == 26
+        assert "--timeout: 0.1 s without an estimate: it takes a `veilstream worker`" in done.stderr
         stage.until(lambda: "http://127.0.0.1" in stage.said("page"), "the page")
         stage.kill("watch")
         stage.kill("page")

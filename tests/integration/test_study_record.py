@@ -63,7 +63,7 @@ def test_a_client_that_found_no_record_stops_before_its_next_spend_when_one_diff
     source, other = write_csv(stage.folder / "data.csv", 60), other_than(stage)
     job, told = Job("site", str(source), follow=True), []
 
-    def report(progress: Progress, _share: float | None) -> None:
+    def report(progress: Progress) -> None:
         if told:
             with source.open("a") as file:
                 file.writelines(lines(20, len(told)))

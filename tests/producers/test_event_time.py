@@ -112,11 +112,34 @@ def test_what_kafka_would_remove_at_once_is_refused_before_it_is_spent(build: Bu
     assert stage.query("a", "SELECT count(*), (SELECT next_seq FROM streams) FROM ledger") == [
         (0, 0)
     ]
+    look = ("doctor", "connect", stage.study, "--source", source, "--event-time")
+    assert stage.run(*look, "then").returncode == 20
+    done = stage.run(*look, "when")
+    assert (done.returncode, done.stdout.count("FAULT")) == (10, 1)
+    assert "removes what is older than 1 days" in done.stdout
+    # what the message names as the remedy
+    assert "`veilstream topics STUDY --retention`" in done.stdout
+    text = stage.study.read_text()
+    stage.study.write_text(text.replace('retention = "1d"', 'retention = "forever"'))
+    assert stage.run("topics", stage.study).stdout.count("keeps") == 0
+    assert stage.run(*look, "when").returncode == 10
+    assert stage.run("topics", stage.study, "--retention").stdout.count("for forever now") == 2
+    assert stage.run(*look, "when").returncode == 0
     set_config(stage, {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"})
     assert "LogAppendTime" in stage.run(*ask).stderr
     set_config(stage, {"retention.ms": "-1", "message.timestamp.type": "CreateTime"})
     assert stage.run(*ask).returncode == 0
     assert taken(stage) == [(9, 10), (19, 10), (29, 10)]
+
+
+def test_a_history_is_looked_at_before_there_are_topics(
+    tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    with Stage(tmp_path, kafka, redis_url, study_text(privacy=OPEN)) as stage:
+        source = history(stage.folder / "h.csv", list(range(BEGIN, BEGIN + 30)))
+        look = ("doctor", "connect", stage.study, "--source", source, "--event-time", "when")
+        assert stage.run(*look).returncode == 10
+        assert "give --source, too" in stage.run(*look[:3], *look[5:]).stderr
 
 
 def set_config(stage: Stage, values: dict[str, str]) -> None:

@@ -253,7 +253,7 @@ def test_records_that_wait_in_a_pipe_go_on_into_the_study_that_follows(
     new = Stage(tmp_path, kafka, redis_url, following(old.study.read_text(), f"{name}-2", name))
 
     def run(stage: Stage, stream: BinaryIO, until: int) -> None:
-        def report(progress: Progress, _share: float | None) -> None:
+        def report(progress: Progress) -> None:
             waiting = stage.query("site", "SELECT count(*) FROM outbox")
             # a busy Kafka takes them later than a client that ends waits for it
             if progress.releases == until and waiting == [(0,)]:

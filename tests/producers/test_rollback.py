@@ -53,7 +53,7 @@ class Place:
         said: list[str] = []
         job = Job(self.client, str(self.source), limit=Limit(50.0), **options)
         try:
-            run_client(stage.task, stage.settings, job, report=lambda *_: None, say=said.append)
+            run_client(stage.task, stage.settings, job, report=silent, say=said.append)
         except VeilstreamError as error:
             return error.exit_code, str(error)
         return 0, "\n".join(said)
@@ -106,7 +106,7 @@ def place(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Place]:
     made.new.remove()
 
 
-def silent(_progress: Progress, _share: float | None) -> None:
+def silent(_progress: Progress) -> None:
     return None
 
 
@@ -229,7 +229,7 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
     shutil.copytree(place.home.with_name("other"), other.old.settings.folder)
     began: list[bool] = []
 
-    def report(_progress: Progress, _share: float | None) -> None:
+    def report(_progress: Progress) -> None:
         if not began:
             # it runs and has released nothing; the other one takes what comes
             began.append(True)

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from agents.publishing import LOOK_BACK_SECONDS, Pace
+from pipeline.api.comparing import comparison
 from pipeline.api.forecast import LOOK_BACK, STOPPED_SECONDS, Forecast
 from pipeline.api.table import line, state_of, table
 from pipeline.messages.estimate import EstimateMessage, ProgressMessage
@@ -75,14 +76,17 @@ def told(forecast: Forecast, message: EstimateMessage) -> str:
 def test_a_forecast_is_the_middle_of_the_last_ones() -> None:
     forecast = Forecast()
     assert forecast.told() == ""
-    assert told(forecast, at(1000, 6000)) == "all intervals in about 10 minutes at the present rate"
+    assert (
+        told(forecast, at(1000, 6000))
+        == "all intervals in about 10 minutes if 10 records a second keep coming"
+    )
     # every fourth estimate says ten times as much
     said = [told(forecast, at(1000, 60_000 if n % 4 == 0 else 6000)) for n in range(LOOK_BACK)]
-    assert said[-1] == "all intervals in about 10 minutes at the present rate"
+    assert said[-1] == "all intervals in about 10 minutes if 10 records a second keep coming"
     spread = [told(forecast, at(1000, 3000 if n % 2 else 9000)) for n in range(LOOK_BACK)]
-    assert spread[-1] == "all intervals in about 5 to 15 minutes at the present rate"
+    assert spread[-1] == "all intervals in about 5 to 15 minutes if 10 records a second keep coming"
     # who has seen as many estimates as it needs is told of the end, not of the past
-    assert "1 second at" in told(forecast, at(9995, 5))
+    assert "1 second if 10 " in told(forecast, at(9995, 5))
     assert told(forecast, at(1000, None)) == ""
     assert told(forecast, at(1000, 0)) == ""
     assert told(forecast, at(1000, 600, rate=None)) == ""
@@ -94,13 +98,14 @@ def test_a_forecast_ends_with_the_records_and_comes_back_with_them() -> None:
     forecast = Forecast(steady=steady)
     forecast.take(at(1000, 6000))
     steady.now = STOPPED_SECONDS - 1
-    assert forecast.told() == "all intervals in about 10 minutes at the present rate"
+    # what was promised has come nearer
+    assert forecast.told() == "all intervals in about 9 minutes if 10 records a second keep coming"
     steady.now = 300.0
     assert forecast.told() == (
-        "no new estimate for 5 minutes: the records have ended, or no worker runs; without new "
-        "records there will be no intervals"
+        "no new estimate for 5 minutes: no more records are coming, or no worker runs; without new "
+        "records there will be no further intervals"
     )
-    assert told(forecast, at(1000, 6000)).endswith("at the present rate")
+    assert told(forecast, at(1000, 6000)).endswith("keep coming")
     forecast.take(at(7000, 0))
     steady.now = 4000.0
     assert forecast.told() == ""
@@ -109,11 +114,39 @@ def test_a_forecast_ends_with_the_records_and_comes_back_with_them() -> None:
 def test_a_time_that_has_passed_without_an_estimate_is_promised_no_longer() -> None:
     steady = Clock()
     forecast = Forecast(steady=steady)
-    assert told(forecast, at(1000, 40)) == "all intervals in about 4 seconds at the present rate"
+    assert told(forecast, at(1000, 40)).startswith("all intervals in about 4 seconds if")
+    steady.now = 3.0
+    assert forecast.told().startswith("all intervals in about 1 second if")
+    steady.now = 4.5
+    assert forecast.told() == ""
     steady.now = 7.0
-    assert forecast.told() == (
-        "all intervals after about 40 more records; no new estimate for 7 seconds"
-    )
+    assert forecast.told() == "no new estimate for 7 seconds"
+
+
+def test_a_stream_that_has_ended_is_said_to_have_within_seconds() -> None:
+    steady = Clock()
+    forecast = Forecast(steady=steady)
+    for number in range(5):
+        published = f"2026-01-01T00:00:0{number}Z"
+        message = msgspec.structs.replace(at(1000 + 10 * number, 600), published_at=published)
+        forecast.take(message)
+    steady.now = 4.0
+    assert "keep coming" in forecast.told()
+    assert not forecast.stopped
+    steady.now = 5.0
+    assert "no new estimate for 5 seconds: no more records are coming" in forecast.told()
+    assert forecast.stopped
+
+
+def test_clients_that_have_ended_are_soon_no_part_of_the_rate() -> None:
+    forecast = Forecast()
+    for second in range(30):
+        # all but one of ten clients end after ten seconds; the last minutes say 1,000 a second
+        records = 1000 * min(second, 10) + 100 * max(0, second - 10)
+        published = f"2026-01-01T00:00:{second:02}Z"
+        message = at(records, 60_000, rate=1000.0)
+        forecast.take(msgspec.structs.replace(message, published_at=published))
+    assert "if 100 records a second keep coming" in forecast.told()
 
 
 def test_a_stream_that_is_slow_by_nature_has_not_stopped() -> None:
@@ -121,11 +154,12 @@ def test_a_stream_that_is_slow_by_nature_has_not_stopped() -> None:
     forecast = Forecast(steady=steady)
     for number in range(3):
         published = f"2026-01-01T00:{10 * number:02}:00Z"
-        forecast.take(msgspec.structs.replace(at(1000, 6000), published_at=published))
+        message = at(1000 + 6000 * number, 60_000)
+        forecast.take(msgspec.structs.replace(message, published_at=published))
     steady.now = 1000.0
-    assert "at the present rate" in forecast.told()
+    assert "keep coming" in forecast.told()
     steady.now = 1700.0
-    assert "have ended" not in forecast.told()
+    assert "are coming" not in forecast.told()
     steady.now = 1900.0
     assert "no new estimate for 32 minutes" in forecast.told()
 
@@ -151,6 +185,19 @@ def test_ready_says_how_many_intervals_there_are_unless_all() -> None:
     whole = [msgspec.structs.replace(row, interval=(-1.0, 1.0)) for row in rows]
     assert state_of(msgspec.structs.replace(some, coefficients=whole)) == "ready"
     assert state_of(message) == message.status != "ready"
+
+
+def test_two_intervals_side_by_side_fit_into_a_terminal() -> None:
+    message = estimate()
+    rows = [
+        msgspec.structs.replace(row, name="a_column", value=-12.25, interval=(-12.345, -10.125))
+        for row in message.coefficients
+    ]
+    text, one = io.StringIO(), msgspec.structs.replace(message, coefficients=rows)
+    Console(file=text, width=80, color_system=None).print(comparison(one, one))
+    told = [line for line in text.getvalue().splitlines() if "a_column" in line]
+    assert [line.count("[-12.345, -10.125]") for line in told] == [2] * len(rows)
+    assert all(line.rstrip().endswith("yes") for line in told)
 
 
 @pytest.mark.parametrize("width", [72, 80, 120])

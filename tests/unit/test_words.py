@@ -9,6 +9,7 @@ from rich.console import Console
 
 from infra.process import FIRST, Waiting
 from pipeline.api.table import line, short_table, table, unit_lines
+from pipeline.errors import WaitTimeout
 from pipeline.stream.in_process import OfflineRun
 from pipeline.words import clipped_line, counted
 from tests.builders import task_of
@@ -41,6 +42,21 @@ def test_a_wait_is_said_when_it_lasts_and_then_once_a_minute() -> None:
     now += FIRST
     assert "`veilstream worker` must be running" in waits.hint("a newer model")
     assert waits.hint("") == ""
+
+
+def test_a_wait_ends_where_one_thing_takes_too_long() -> None:
+    now = 1000.0
+    waits = Waiting(clock=lambda: now, timeout=3.0)
+    for second in range(10):
+        now = 1000.0 + second
+        waits.hint("a newer model", done=second // 2)
+    now += 3.0
+    assert waits.hint("") == waits.hint("Kafka") == ""
+    now += 2.9
+    waits.hint("Kafka")
+    now += 0.1
+    with pytest.raises(WaitTimeout, match="3 s without Kafka"):
+        waits.hint("Kafka")
 
 
 def test_a_client_that_goes_on_waits_for_nothing() -> None:
