@@ -9,12 +9,13 @@ are both in it (from before there was this file), the first goes on.
 It holds paths and hashes, no records. Whoever can read it can test a guess about first records: it
 lies beside the clients' databases, with their permissions.
 
-A mark is a hash of the first n records that can be read, n = 4, 8, 16, ... 1024: files grow at
-their end, so two of them are compared at the largest n that both have. Values are hashed, not
-bytes, so that neither the form of the file nor its quotes, line ends or order of columns make other
-data. A header makes no mark. Fewer than four records are no sign of anything: one binary column
-agrees in three records by chance once in eight. So a source that is shorter has one mark, of all
-that it holds, which only another one of the same length can equal.
+A mark is a hash of the first n records that can be read, n = 4, 8, 16, ... 1024. Files grow at
+their end, so one is what it was where the largest n that both have agrees; two sources have records
+in common where any n agrees, if so many are no chance: streams often begin with the same few
+values. Values are hashed, not bytes, so that neither the form of the file nor its quotes, line ends
+or order of columns make other data. A header makes no mark. Fewer than four records are no sign of
+anything: one binary column agrees in three records by chance once in eight. So a source that is
+shorter has one mark, of all that it holds, which only another one of the same length can equal.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from producers.sources import Slot, Source, kind_of, known_as, open_source, pack
 #: Fewest records that tell one source from another, and the most that are looked at.
 FEWEST = 4
 MOST = 1024
+#: First records that two sources share are no chance where so many of them differ from each other,
+#: or where there are so many in all: sensors begin with zeros.
+DIFFERENT, MANY = 16, 256
 
 #: Marks by the number of records that they are of.
 Marks = Mapping[int, str]
@@ -50,6 +54,9 @@ class Head:
         self._digests = [hashlib.blake2b(digest_size=16) for _ in range(2 if key else 1)]
         self._count = 0
         self._marks: dict[int, str] = {}
+        self._different = set[bytes]()
+        #: From how many records on a shared mark is no chance.
+        self.telling = MANY
 
     @property
     def full(self) -> bool:
@@ -68,11 +75,16 @@ class Head:
         if record is None or self.full:
             return
         values = sorted((name, _plain(value)) for name, value in record.items())
-        self._digests[-1].update(json.dumps(values, default=str).encode() + b"\n")
+        line = json.dumps(values, default=str).encode() + b"\n"
+        self._digests[-1].update(line)
         if self._key:
             bare = [pair for pair in values if pair[0] != self._key]
             self._digests[0].update(json.dumps(bare, default=str).encode() + b"\n")
         self._count += 1
+        if len(self._different) < DIFFERENT:
+            self._different.add(hashlib.blake2b(line, digest_size=16).digest())
+            if len(self._different) == DIFFERENT:
+                self.telling = min(self._count, MANY)
         if self._count >= FEWEST and self._count & (self._count - 1) == 0:
             self._marks[self._count] = self._mark()
 
@@ -99,8 +111,12 @@ def compare(one: Marks, other: Marks) -> int | None:
     """
     if not (both := one.keys() & other.keys()):
         return None
-    most = max(both)
-    return most if {*one[most].split("/")} & {*other[most].split("/")} else 0
+    return max((n for n in both if {*one[n].split("/")} & {*other[n].split("/")}), default=0)
+
+
+def agree(one: Marks, other: Marks) -> bool:
+    """Whether two sources share the most first records that both are known by."""
+    return bool(shared := compare(one, other)) and shared == max(one.keys() & other.keys())
 
 
 def _plain(value: object) -> str:
@@ -125,6 +141,7 @@ TABLES = (
       client TEXT, source TEXT, other_client TEXT, other_source TEXT,
       PRIMARY KEY (client, source, other_client, other_source)
     )""",
+    "CREATE TABLE tests (study TEXT NOT NULL, marks TEXT NOT NULL)",
 )
 
 
@@ -135,7 +152,8 @@ class Looks:
     kind: "file", "table", "packaged", "topic" or "input".
     location: The path of the file, the specification of what is none, or "".
     device, inode: Of a file, as the system numbers them.
-    marks: Of its first records, see `heads`.
+    marks: Of its first records; see `Head`.
+    telling: As `Head.telling`; what is in the register does not say.
     """
 
     kind: str
@@ -143,6 +161,14 @@ class Looks:
     device: int | None
     inode: int | None
     marks: Marks
+    telling: int = MANY
+
+    def shares(self, marks: Marks) -> int | None:
+        """Return how many first records are shared, as `compare`, where that is no chance."""
+        shared = compare(self.marks, marks)
+        if not shared or shared >= self.telling or agree(self.marks, marks):
+            return shared
+        return 0
 
     def same_file(self, other: Looks) -> bool:
         """Whether both are one file by its path or number, which may have been given anew."""
@@ -212,6 +238,17 @@ class KnownSources:
                 _extend(database, own, looks)
             return bool(mine) and own is None
 
+    def tested(self, study: str, looks: Looks) -> int:
+        """Return how often records that begin as these were refused for a study, by any client."""
+        with self._transaction() as database:
+            rows = database.execute("SELECT marks FROM tests WHERE study = ?", (study,)).fetchall()
+        return sum(bool(looks.shares(_marks(marks))) for (marks,) in rows)
+
+    def refused(self, study: str, looks: Looks) -> None:
+        """Note that a test of these records has refused them."""
+        with self._transaction() as database:
+            database.execute("INSERT INTO tests VALUES (?, ?)", (study, json.dumps(looks.marks)))
+
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
@@ -224,9 +261,10 @@ class KnownSources:
             database.execute("PRAGMA synchronous = FULL")
             database.execute("BEGIN IMMEDIATE")
             # closing without a commit takes everything back
-            if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
-                for table in TABLES:
-                    database.execute(table)
+            made = database.execute("SELECT 1 FROM sqlite_master").fetchone()
+            for table in TABLES:
+                database.execute(table.replace("TABLE", "TABLE IF NOT EXISTS", 1))
+            if not made:
                 for client, source, looks in self._earlier():
                     _insert(database, client, source, looks)
             yield database
@@ -246,8 +284,9 @@ def goes_on(known: Looks, now: Looks) -> bool:
     if now.kind == "table" and known.location == now.location:
         # its columns may be others by now; whether its rows are, its position tells
         return True
-    shared = compare(known.marks, now.marks)
-    return bool(shared) or (shared is None and (now.kind == "input" or known.same_file(now)))
+    if compare(known.marks, now.marks) is None:
+        return now.kind == "input" or known.same_file(now)
+    return agree(known.marks, now.marks)
 
 
 def _shared(one: Looks, other: Looks) -> tuple[str, bool]:
@@ -259,7 +298,7 @@ def _shared(one: Looks, other: Looks) -> tuple[str, bool]:
         # topics of one name can be on two clusters
         both = one.kind == other.kind and one.location == other.location
         return "the same topic" if both else "", False
-    shared, file = compare(one.marks, other.marks), one.same_file(other)
+    shared, file = one.shares(other.marks), one.same_file(other)
     certain, how = False, f"the same first {shared} records" if shared else ""
     if shared and file and one.marks[shared][-32:] == other.marks[shared][-32:]:
         certain, how = True, "the same file"
@@ -294,9 +333,12 @@ def _refusal(client: str, entry: Entry, source: str, how: str, *, certain: bool)
 
 def _entry(row: tuple[object, ...]) -> Entry:
     number, client, source, kind, location, device, inode, marks = row
-    found = {int(count): mark for count, mark in json.loads(str(marks)).items()}
-    looks = Looks(str(kind), str(location), device, inode, found)  # type: ignore[arg-type]
+    looks = Looks(str(kind), str(location), device, inode, _marks(marks))  # type: ignore[arg-type]
     return Entry(int(str(number)), str(client), str(source), looks)
+
+
+def _marks(text: object) -> Marks:
+    return {int(count): mark for count, mark in json.loads(str(text)).items()}
 
 
 def _insert(database: sqlite3.Connection, client: str, source: str, looks: Looks) -> None:
@@ -313,7 +355,7 @@ def _extend(database: sqlite3.Connection, entry: Entry, looks: Looks) -> None:
     both = (entry.looks.marks, looks.marks)
     # too short to share a mark with what it was: the longer of the two is what was released
     longer = max(both, key=lambda marks: max(marks, default=0))
-    marks = {**both[0], **both[1]} if compare(*both) else longer
+    marks = {**both[0], **both[1]} if agree(*both) else longer
     database.execute(
         "UPDATE known SET place = ?, device = ?, inode = ?, marks = ? WHERE id = ?",
         (looks.location, looks.device, looks.inode, json.dumps(marks), entry.number),
@@ -335,6 +377,26 @@ def _unusable(error: BaseException) -> LocalStoreError:
         "nothing was spent: free some disk space or put the file back. If it is gone, it is made "
         "anew from the databases"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FolderTests:
+    """Tests of records by any client of a folder, whatever the source is called.
+
+    known: The folder's register.
+    looks: Of these records.
+    """
+
+    known: KnownSources
+    looks: Looks
+
+    def tries(self, study: str) -> int:
+        """Return how often they were refused for a study."""
+        return self.known.tested(study, self.looks)
+
+    def refuse(self, study: str) -> None:
+        """Note that they are refused."""
+        self.known.refused(study, self.looks)
 
 
 #: Told of a source's columns, where it has the same in all of its records.
@@ -384,6 +446,13 @@ class Admission:
                 "may give them a name and a budget of their own: --source-name NAME"
             )
 
+    def tests(self, held: Sequence[Slot]) -> FolderTests:
+        """Return what is known in the folder of tests of these records, the first of the source."""
+        head = Head(known_as(self._spec).key)
+        for slot in held:
+            head.take(slot.record)
+        return FolderTests(self._known, looks_of_input(head))
+
     def begins(self, position: bytes | None) -> None:
         """Say where this run reads on: the head of what comes once is only seen from its start."""
         if kind_of(self._spec) == "input" and position is None:
@@ -402,8 +471,8 @@ class Admission:
         """
         if kind_of(self._spec) == "input":
             marks: Marks = {} if self._input is None else self._input.marks
-            if marks and marks != self._seen:
-                self._check(Looks("input", "", None, None, marks), releases=True)
+            if self._input is not None and marks and marks != self._seen:
+                self._check(looks_of_input(self._input), releases=True)
                 self._seen = marks
             return
         if self._seen == WHOLE:
@@ -422,6 +491,11 @@ class Admission:
         return self._known.check(
             self._client, self._name, looks, releases=releases, other_data=self._other_data
         )
+
+
+def looks_of_input(head: Head) -> Looks:
+    """Return what a source that comes once can be known by."""
+    return Looks("input", "", None, None, head.marks, head.telling)
 
 
 def looks_of(spec: str, follow: bool, check: Check = lambda _: None) -> Looks:
@@ -444,7 +518,8 @@ def looks_of(spec: str, follow: bool, check: Check = lambda _: None) -> Looks:
         # a row of a table, or a file of another store, has no number here
         found = path.stat() if path.exists() else None
         device, inode = (found.st_dev, found.st_ino) if found else (None, None)
-        return Looks(kind_of(spec), location, device, inode, head_of(source, known.key).marks)
+        head = head_of(source, known.key)
+        return Looks(kind_of(spec), location, device, inode, head.marks, head.telling)
     except OSError as error:
         raise DataError(
             f"{Path(spec).name}: cannot be read ({error.strerror}); the data owner must name a "

@@ -161,6 +161,14 @@ class Spool(Tape):
                 )
             return self._side.columns
 
+    def version(self) -> object:
+        """Return nothing: nobody else writes here."""
+        return None
+
+    def go_on(self, at: int) -> None:
+        """Do nothing: it is in its place."""
+        del at
+
     def extent(self, at: int) -> tuple[int, bool]:
         """Return what is safely on disk; no record goes on beyond a seam."""
         with self._changed:

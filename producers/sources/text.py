@@ -28,6 +28,8 @@ RECORD_LIMIT = 1 << 20
 MARKED = 16_384
 #: Seconds between two looks at a file that may grow.
 POLL = 0.05
+#: Seconds in which a file that was put in the place of a followed one must be as long.
+GRACE = 5.0
 
 
 class Tape:
@@ -37,8 +39,13 @@ class Tape:
     base = 0  #: the offset of the first byte that is still there
 
     def __init__(self, path: Path, follow: bool) -> None:
-        self.name = path.name
+        self.name, self._place = path.name, path
         self.follow = follow
+        self._replaced: float | None = None
+        self._open()
+
+    def _open(self) -> None:
+        path = self._place
         try:
             self._file = path.open("rb")
         except OSError as error:
@@ -67,6 +74,44 @@ class Tape:
         for start in (0, max(0, at - MARKED)):
             digest.update(os.pread(file, min(MARKED, at - start), start))
         return digest.hexdigest()
+
+    def version(self) -> object:
+        """Return what changes whenever the file is written to."""
+        found = os.fstat(self._file.fileno())
+        return found.st_size, found.st_mtime_ns
+
+    def go_on(self, at: int) -> None:
+        """Read on in the file that is in this one's place by now, if there is one.
+
+        at: Where this one was read to; all of it, as far as it goes.
+
+        Raises DataError if the other does not begin as this one did, up to there.
+        """
+        try:
+            there = self._place.stat()
+        except OSError:
+            # between two steps of whoever renames it
+            return
+        if os.path.samestat(there, os.fstat(self._file.fileno())):
+            self._replaced = None
+            return
+        now = time.monotonic()
+        self._replaced = self._replaced or now
+        if there.st_size < at and now - self._replaced < GRACE:
+            return
+        before, old = self.mark(at), self._file
+        self._open()
+        if there.st_size < at or self.mark(at) != before:
+            old.close()
+            raise DataError(
+                f"{self.name}: another file was put in its place, which does not begin with the "
+                "records that were read; the old one was read to its end. The data owner must put "
+                "a file there that begins with all of its records; or start this client with the "
+                "old file, where it is now, and the same --source-name, and give the new one a "
+                "client of its own"
+            )
+        old.close()
+        self._replaced = None
 
     def wait(self, seconds: float) -> None:
         """Wait a moment for more."""
@@ -112,11 +157,7 @@ class RecordFile(ABC):
                     "there; the data owner must name the source this client has read from before"
                 )
             if found.mark and found.mark != tape.mark(found.at):
-                raise DataError(
-                    f"{tape.name}: what lies before the stored position is not what was released "
-                    "from; records may only be added at a file's end. The data owner must put the "
-                    "old file back; what was released from it cannot be released again"
-                )
+                raise _rewritten(tape.name)
             self._at, self._line = found.at, found.line
         elif tape.base:
             raise DataError(
@@ -125,6 +166,8 @@ class RecordFile(ABC):
                 "or remove the spool as well"
             )
         self._check_length()
+        #: The last position that was marked, with its mark and what the file was then.
+        self._marked = (self._at, tape.mark(self._at), tape.version())
         self._inside = self._at > start[0] and tape.line(self._at - 1, 1) != b"\n"
         self._stuck: tuple[int, bool] | None = None
 
@@ -169,15 +212,26 @@ class RecordFile(ABC):
                 continue
             if slots or (extent[1] and self._at >= extent[0]):
                 return slots
+            if self._tape.follow:
+                self._tape.go_on(self._at)
             left = deadline - time.monotonic()
             self._tape.wait(max(left, 0.0))
             if left <= 0:
                 return []
 
     def anchored(self, position: bytes) -> bytes:
-        """Return a position with a mark of what lies before it, for storing."""
+        """Return a position with a mark of what lies before it, for storing.
+
+        DataError if the file was rewritten since the last one was marked.
+        """
         found = decode_position(position, self._kind, self._tape.name)
-        return msgspec.json.encode(msgspec.structs.replace(found, mark=self._tape.mark(found.at)))
+        at, mark, version = self._marked
+        now = self._tape.version()
+        if now != version and self._tape.mark(at) != mark:
+            raise _rewritten(self._tape.name)
+        # a change that comes between is seen at the next one
+        self._marked = (found.at, self._tape.mark(found.at), now)
+        return msgspec.json.encode(msgspec.structs.replace(found, mark=self._marked[1]))
 
     def forget(self, position: bytes) -> None:
         """Release storage that only slots up to this committed position needed."""
@@ -227,6 +281,14 @@ class RecordFile(ABC):
                 "data owner must put the whole file back, records may only be added at its end"
             )
         return extent
+
+
+def _rewritten(name: str) -> DataError:
+    return DataError(
+        f"{name}: what lies before the stored position is not what was released "
+        "from; records may only be added at a file's end. The data owner must put the "
+        "old file back; what was released from it cannot be released again"
+    )
 
 
 _QUOTING = "quotes that do not close where the field ends"
