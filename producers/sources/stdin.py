@@ -73,6 +73,19 @@ class Pipe(Tape):
         while not self._ended and b"\n" not in self._held and len(self._held) <= RECORD_LIMIT:
             self._pull()
 
+    def mark(self, at: int) -> str:
+        """Return nothing: what was read is gone."""
+        del at
+        return ""
+
+    def version(self) -> object:
+        """Return nothing: nobody else writes here."""
+        return None
+
+    def go_on(self, at: int) -> None:
+        """Do nothing: nothing takes its place."""
+        del at
+
     def extent(self, at: int) -> tuple[int, bool]:
         """Return what has come so far, and let go of what lies before `at`."""
         del self._held[: at - self._first]
