@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.kafka import asking, log_reader
@@ -42,6 +42,9 @@ from producers.membership import Membership
 from producers.prior_spend import Log, fault
 from producers.sources import Source
 from producers.store import ClientStore, Stream
+
+#: Sends a claim to the ledger topic and returns its future.
+Send = Callable[[bytes, bytes], Any]
 
 
 class Claims:
@@ -93,18 +96,19 @@ class Claims:
         claim = self._newest.get(study)
         return not lost or (claim is not None and claim.releases >= lost.stop)
 
-    def may_leave(self, producer: KafkaProducer, study: str, last: int) -> int:
+    def may_leave(self, send: Send, study: str, last: int) -> int:
         """Return which number of a release, and all after it, may not leave yet.
 
         What is stored by now is claimed first, and the log is read up to the claim.
 
+        send: Sends a claim, by its key and value.
         last: The newest release that is to leave.
 
         Raises LedgerBehind if another copy has claimed something meanwhile; BrokerError,
         ConfigError as `asking`.
         """
         if self._future is None and last >= self._claimed:
-            self._claim(producer, study)
+            self._claim(send, study)
         if self._future is not None and self._future.is_done:
             with asking(self._settings, f"topic {NAME}", "Write", fault("written")):
                 offset = self._future.get(timeout=0).offset
@@ -129,7 +133,7 @@ class Claims:
         if self._reader is not None:
             self._reader.close()
 
-    def _claim(self, producer: KafkaProducer, study: str) -> None:
+    def _claim(self, send: Send, study: str) -> None:
         store = self._store
         if not self._begun:
             # what is claimed must be known to be this database's own, whatever happens next
@@ -139,9 +143,7 @@ class Claims:
         self._asked = store.peek(study).next_seq
         claim = Claim(store.client, store.ledger, self._run, self._asked, store.slots(line), line)
         with asking(self._settings, f"topic {NAME}", "Write", fault("written")):
-            self._future = producer.send(
-                NAME, key=claim.key, value=write_claim(claim, self._secret), partition=0
-            )
+            self._future = send(claim.key, write_claim(claim, self._secret))
         self._deadline = time.monotonic() + PATIENCE
 
     def _read_to(self, offset: int) -> bool:

@@ -14,6 +14,7 @@ from infra.kafka import close_producer, kafka_options, told
 from pipeline.errors import VeilstreamError
 from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import MAX_RELEASE_BYTES
+from pipeline.messages.spend import NAME
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from producers.membership import Membership
@@ -82,7 +83,7 @@ class Sender:
             return
         items = self._store.unsent(self._study, self._handed, room)
         if self._claims is not None and items:
-            end = self._claims.may_leave(self._producer, self._study, items[-1].seq)
+            end = self._claims.may_leave(self._claim, self._study, items[-1].seq)
             items = [item for item in items if item.seq < end]
         for item in items:
             at = _time_of(item)
@@ -159,6 +160,10 @@ class Sender:
         if self._claims is not None:
             self._claims.close()
         close_producer(self._producer)
+
+    def _claim(self, key: bytes, claim: bytes) -> Any:
+        """Send what is claimed before releases leave, which holds nothing of any record."""
+        return self._producer.send(NAME, key=key, value=claim, partition=0)
 
     def _leaving(self, payload: bytes, at: int) -> bytes:
         """Return a release with its MAC, under the key of the day; sent again, it is the same.

@@ -36,7 +36,6 @@ from pipeline.study.features import TRANSFORMS, transformed
 from pipeline.study.reference import norms, typical_norm_bound
 from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector
-from producers.source_check import Held, refusal
 from producers.sources.base import Slot, Source
 from producers.sources.tables import read_batches
 
@@ -297,6 +296,9 @@ class _Start:
 
     def __call__(self, source: Source) -> list[Slot]:
         """Return the slots that were read; what runs in `fit` alone has no clients."""
+        # it knows Kafka, which no plan without a sample needs
+        from producers.source_check import Held, refusal  # noqa: PLC0415
+
         held = Held()
         if offline_method(self._task.study) is None:
             try:

@@ -185,6 +185,8 @@ def test_times_survive_a_crash_byte_for_byte(build: Build) -> None:
 class Dead:
     """A sender of a client that dies before it sends."""
 
+    claiming = False
+
     def pump(self) -> None:
         """Send nothing."""
 

@@ -133,7 +133,9 @@ def stage(build: Build) -> Stage:
 
 def topic_of(stage: Stage, store: ClientStore, said: list[str]) -> LedgerTopic:
     ensure_topics(stage.settings, ledger_topics(stage.task.study, stage.settings))
-    return LedgerTopic(stage.settings, store.client, store.heritage, said.append)
+    topic = LedgerTopic(stage.settings, store.client, store.heritage, said.append)
+    topic.read(b"claims")
+    return topic
 
 
 def claim(client: str, source: str, **fields: object) -> SpendsMessage:
@@ -156,6 +158,7 @@ def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str)
                     write_spends(claim("other", "csv:a.csv")), None]  # fmt: skip
         key = client.encode()
         send(stage.settings.kafka, NAME, [{"key": key, "value": value} for value in payloads])
+        topic.read(b"claims")
         topic.take_over("csv:a.csv", begun=False, other_data=False)
         assert any("5 messages" in line and "passed over" in line for line in said)
         rows = stage.query(client, "SELECT study, event FROM inherited")

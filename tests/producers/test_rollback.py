@@ -155,6 +155,35 @@ def test_a_whole_folder_from_before_a_change_of_the_study_is_found_out(
     assert place.once()
 
 
+def test_a_study_that_follows_is_not_begun_behind_an_old_copy_of_the_other(place: Place) -> None:
+    """Both have released since: what is lost of the first is settled first, then of the second."""
+    place.grow(2 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("early")
+    place.grow(2 * SLOTS, 2)
+    place.goes(place.old)
+    # the new study has released nothing yet
+    place.put_back("early")
+    place.refused(place.new)
+    assert place.numbers(place.new) == []
+    place.goes(place.old, skip_lost=True)
+    place.grow(2 * SLOTS, 3)
+    place.goes(place.new)
+    assert place.numbers(place.new) == [0, 1]
+
+    place.put_back("early")
+    said = place.refused(place.new, skip_lost=True)
+    assert "start that study once with --skip-lost" in said
+    place.goes(place.old, skip_lost=True)
+    released = len(place.old.releases())
+    place.grow(3 * SLOTS, 4)
+    place.goes(place.new, skip_lost=True)
+    # nothing of the six windows is left, and no record behind them is passed over
+    assert len(place.old.releases()) == released
+    assert place.numbers(place.new) == [0, 1, 2, 3, 4]
+    assert place.once()
+
+
 def offline(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a client that noises what there is and has lost its network since."""
     with monkeypatch.context() as patch:

@@ -355,13 +355,26 @@ def strings(tree: ast.AST) -> str:
 def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
     for path, tree in TREES.items():
         if path.startswith("producers/"):
-            assert bool(calls(tree, "send")) == (path == SENDER), path
+            senders = (SENDER, "producers/rollback.py")
+            assert bool(calls(tree, "send")) == (path in senders), path
             assert bool(calls(tree, "write_one")) == (path == LEDGER_TOPIC), path
             assert not calls(tree, "send_and_wait"), path
-    [call] = calls(TREES[SENDER], "send")
+    claim, call = sorted(calls(TREES[SENDER], "send"), key=lambda call: ast.unparse(call.args[0]))
+    assert ast.unparse(claim) == "self._producer.send(NAME, key=key, value=claim, partition=0)"
+    # what is claimed is what `Claims` makes of counts
+    [made] = calls(TREES["producers/rollback.py"], "send")
+    assert ast.unparse(made) == "send(claim.key, write_claim(claim, self._secret))"
+    [counts] = calls(TREES["producers/rollback.py"], "Claim")
+    assert ast.unparse(counts) == (
+        "Claim(store.client, store.ledger, self._run, self._asked, store.slots(line), line)"
+    )
     sent = {word.arg: ast.unparse(word.value) for word in call.keywords}
     [loop] = [n for n in nodes(TREES[SENDER]) if isinstance(n, ast.For) and calls(n, "send")]
-    assert ast.unparse(loop.iter).startswith("self._store.unsent(")
+    assert ast.unparse(loop.iter) == "items"
+    assert {ast.unparse(value) for value in assigned(TREES[SENDER], "items")} == {
+        "self._store.unsent(self._study, self._handed, room)",
+        "[item for item in items if item.seq < end]",
+    }
     item = ast.unparse(loop.target)
     assert sent == {
         "key": "self._key",
@@ -385,7 +398,7 @@ def test_the_ledger_topic_gets_accounts_of_what_was_spent_alone() -> None:
     assert [ast.unparse(given) for given in send.args] == ["self._settings", "NAME"]
     sent = {word.arg: ast.unparse(word.value) for word in send.keywords}
     assert sent == {
-        "otherwise": "_fault('written')",
+        "otherwise": "fault('written')",
         "patience": "PATIENCE",
         "key": "self._client.encode()",
         "value": "write_spends(message)",

@@ -259,10 +259,12 @@ def hides(values: Vector, size: float, own: Vector, usual: float) -> Vector:
 
     values, size: As `raise_to_noise` takes them.
     own: Coefficients along the directions, shape (d,).
-    usual: How large they may be at least where nothing is known; see `USUAL`.
+    usual: How large they may be at least where nothing is known; see `USUAL`. 0: as large as the
+        others, since scores that are no likelihood's are linear, or held by a ridge.
     """
-    _, drawn, _ = raise_to_noise(values, size)
-    unknown = np.clip((SURELY_KNOWN - values / size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
+    unknown, drawn, _ = raise_to_noise(values, size)
+    if usual:
+        unknown = np.clip((SURELY_KNOWN - values / size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
     sure = unknown < KNOWN_BY_HALF
     others = float(np.mean(own[sure] ** 2)) if sure.any() else 1.0
     share = drawn / np.maximum(np.maximum(values, 0.0) + drawn, 1e-12)
@@ -310,7 +312,7 @@ def _solved(task: RenewableTask, sums: Sums) -> Solution:
     meat, effect = _meat(sums, bread, curvature, scale, noise, penalty * coefficients)
     errors = rough + ((effect or 1.0) - 1.0) * by_records
     by_chance = noise.of_gradient(sums.noise, slots) ** 2 + np.maximum(bread.values, 0.0) / slots
-    left = bread.left_over(coefficients, by_chance)
+    left = bread.left_over(coefficients, by_chance) if usual_of(task) else 0.0
     bent = _bent(task, sums, curvature, coefficients, step, left)
     chance = bread.inverse @ (scale * curvature / slots + known) @ bread.inverse
     privacy = _symmetric(bread.inverse @ known @ bread.inverse)
