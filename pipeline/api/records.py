@@ -141,7 +141,7 @@ class Records:
         table = self._data if self._y is None else self._joined()
         if self._client_column is not None:
             others = [self._client_column]
-        columns = [*encoder.features.names, encoder.response.name, *encoder.level_columns, *others]
+        columns = [*encoder.columns, *others]
         for batch in table_batches(table, list(dict.fromkeys(columns))):
             names = list(batch.columns)
             for values in zip(*(batch.columns[name].tolist() for name in names), strict=True):
@@ -149,7 +149,7 @@ class Records:
 
     def _joined(self) -> dict[str, Any]:
         """Return the columns of features and responses that came apart."""
-        names, response = self._encoder.features.names, self._encoder.response.name
+        names, response = self._encoder.features.columns, self._encoder.response.name
         if hasattr(self._data, "columns") or isinstance(self._data, Mapping):
             return {**{name: self._data[name] for name in self._data}, response: self._y}
         array = np.asarray(self._data)

@@ -245,8 +245,9 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
     # a client looks at so many of the first records, and at no others
     most, first, usable, undeclared = Trial.of(task).slots, 0, 0, 0
     faults, read, beyond = Counter[str](), 0, 0
-    for batch in read_batches(path, features.names, form=form, optional=[response.name]):
-        columns = [features.column(name, batch.columns[name]) for name in features.names]
+    for batch in read_batches(path, features.columns, form=form, optional=[response.name]):
+        given = features.filled_columns(batch.columns)
+        columns = [features.column(name, given[name]) for name in features.names]
         checks: list[tuple[str, Vector, Callable[[Any], object]]] = [
             (name, column, partial(features.value, name))
             for name, column in zip(features.names, columns, strict=True)
@@ -258,7 +259,7 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
         bad, strange = batch.lost.copy(), np.zeros(len(batch), dtype=np.bool_)
         for name, column, ask in checks:
             for at in np.flatnonzero(~np.isfinite(column) & ~batch.lost).tolist():
-                fault = _fault(ask, batch.columns[name][at])
+                fault = _fault(ask, given[name][at])
                 faults[fault] += 1
                 bad[at], strange[at] = True, strange[at] or fault in refusals
         lost = int(np.count_nonzero(batch.lost))

@@ -249,7 +249,7 @@ class Reading:
         self.names = self._clients.names
         self.records = self.unusable = self._read = 0
         self.faults: Counter[str] = Counter()
-        self.clipped = np.zeros(len(study.data.features), dtype=np.int64)
+        self.clipped = np.zeros(len(self._encoder.features.names), dtype=np.int64)
         self.classes = [0, 0]
         self.span: tuple[float, float] | None = None
         self.share: float | None = None
@@ -298,7 +298,8 @@ class Reading:
             self.clipped += encoded.clipped(usable & inside)
             unread = np.count_nonzero(encoded.unread[inside], axis=0).tolist()
             faults = [(LINE, int(np.count_nonzero(batch.lost & inside)))]
-            faults += zip(self._encoder.columns, unread, strict=True)
+            names = (*self._encoder.features.names, self._encoder.response.name)
+            faults += zip(names, unread, strict=True)
             self.faults.update({name: count for name, count in faults if count})
             yield part
         self._check()
