@@ -409,7 +409,7 @@ def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
     missing = [name for name in columns if name not in names]
     if missing:
         lacks = ", ".join(map(repr, missing))
-        raise DataError(f"the table has no column {lacks}{there(names, missing, of_file=False)}")
+        raise DataError(f"the table has no column {lacks}{there(names, columns, of_file=False)}")
     found = {name: _column(name, table[name]) for name in columns}
     shapes = {values.shape for values in found.values()}
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):

@@ -44,6 +44,8 @@ from pipeline.types import Matrix, Vector
 OTHER_MARKS = (";", "\t", "|")
 #: Names are alike from this share of their letters on, as difflib counts them.
 LIKE = 0.75
+#: So many letters at the beginning make names alike, too, and so many such names are said.
+PART, NEAREST = 3, 3
 
 
 class Features:
@@ -106,7 +108,7 @@ class Features:
         if missing:
             raise DataError(
                 f"the source has no column {', '.join(map(repr, missing))}; the study needs "
-                f"{', '.join(needed)}{there(columns, missing)}"
+                f"{', '.join(needed)}{there(columns, needed)}"
             )
 
     def value(self, name: str, given: object, *, keep: bool = False) -> float:
@@ -216,11 +218,11 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def there(columns: Sequence[str], missing: Sequence[str], *, of_file: bool = True) -> str:
-    """Return in words which columns a source has in place of those that are missing.
+def there(columns: Sequence[str], needed: Sequence[str], *, of_file: bool = True) -> str:
+    """Return in words which columns a source has in place of those that it needs and lacks.
 
     Only names like those of the study are named: the first line of a file without a header is a
-    record.
+    record. Others are counted.
 
     of_file: Whether it may be a file without a header, or with other marks between its columns.
     """
@@ -229,18 +231,30 @@ def there(columns: Sequence[str], missing: Sequence[str], *, of_file: bool = Tru
             "; its columns are not separated by commas, as those of a CSV file must be, with "
             "points in numbers: docs/guides/files.md converts it in one line"
         )
-    plain = {str(name).strip().casefold(): str(name) for name in columns}
+    left = [str(name) for name in columns if name not in needed]
+    plain = {_letters(name): name for name in left}
     like = {
         plain[found]: None
-        for name in missing
-        for found in get_close_matches(name.casefold(), plain, n=1, cutoff=LIKE)
+        for name in needed
+        if name not in columns
+        for found in get_close_matches(_letters(name), plain, n=1, cutoff=LIKE)
+        or [other for other in plain if _within(_letters(name), other)][:NEAREST]
     }
     if like:
         return f"; it has {', '.join(map(repr, like))}: names are compared letter by letter"
     if not of_file:
         return ""
-    others = f"{len(columns)} other{'s' if len(columns) != 1 else ''}"
+    others = f"{len(left)} other{'s' if len(left) != 1 else ''}"
     return f"; the first line of a CSV file is its header, and this source has {others}"
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
+def _within(one: str, other: str) -> bool:
+    """Whether one of two names begins with the other, as "temp" and "temperature" do."""
+    return min(len(one), len(other)) >= PART and (one.startswith(other) or other.startswith(one))
 
 
 #: A class label: the text of the study file, or the number or truth value that it stands for.

@@ -138,6 +138,23 @@ def test_frames_and_records_learn_fit_and_predict_alike(tmp_path: Path) -> None:
     assert step[0] == pytest.approx(values[2] + values[4])
 
 
+@pytest.mark.parametrize("kind", [int, bool, float, str])
+def test_a_fitted_model_predicts_labels_as_they_came(kind: Any, tmp_path: Path) -> None:
+    X, y = frame()
+    labels = np.array(y).astype(kind)
+    fitted = vs.fit(STUDY, X, labels)
+    predicted = fitted.model.predict(X)
+    assert predicted.dtype.kind == labels.dtype.kind
+    assert 0.5 < np.mean(predicted == labels) < 1
+    fitted.save(tmp_path / "model.json")
+    again = vs.load_model(tmp_path / "model.json")
+    assert again.predict(X).tolist() == predicted.tolist()
+    payload = (tmp_path / "model.json").read_bytes()
+    if kind is int:
+        with pytest.raises(ConfigError, match="labels: they are not those"):
+            read_model_file(payload.replace(b"    0,\n    1\n", b"    0,\n    2\n"))
+
+
 def test_a_backtest_uses_every_record(tmp_path: Path) -> None:
     X, y = frame()
     X.assign(y=y).to_csv(tmp_path / "a.csv", index=False)
