@@ -73,7 +73,10 @@ def test_an_indicator_is_a_coefficient_and_counts_in_every_bound() -> None:
     assert np.sum(gone**2) <= task.longest**2 - 1
 
 
-@pytest.mark.parametrize("nothing", [None, "", "  ", math.nan, np.float32("nan")])
+NA = pytest.importorskip("pandas").NA
+
+
+@pytest.mark.parametrize("nothing", [None, "", "  ", math.nan, np.float32("nan"), NA])
 def test_whatever_stands_for_nothing_is_the_same(nothing: object) -> None:
     encoder = Encoder(STUDY)
     given = {"temp": nothing, "zone": nothing, "load": 0.5, "y": 1}
