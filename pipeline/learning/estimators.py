@@ -100,17 +100,17 @@ class Declared:
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
         tags.non_deterministic = not self._repeats
-        tags.input_tags.allow_nan = self.takes_missing
+        tags.input_tags.allow_nan = self.finite == "allow-nan"
         return tags
 
     @property
-    def takes_missing(self) -> bool:
-        """Whether X may hold NaN: where a range declares `missing`, as scikit-learn has it."""
+    def finite(self) -> bool | str:
+        """What scikit-learn asks of X: "allow-nan" where a range declares `missing`."""
         given: Any = self.ranges
         given = list(given.values()) if isinstance(given, Mapping) else given
-        return isinstance(given, Sequence) and any(
-            isinstance(one, Mapping) and "missing" in one for one in given
-        )
+        given = given if isinstance(given, Sequence) else ()
+        gaps = any(isinstance(one, Mapping) and "missing" in one for one in given)
+        return "allow-nan" if gaps else True
 
     def _fitted(self, attribute: str) -> StreamLearner[Any]:
         if not hasattr(self, "_learner"):

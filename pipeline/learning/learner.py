@@ -70,7 +70,7 @@ def checked(learner: Any, X: Any, y: Any, *, classes: bool) -> tuple[Any, Any]:
     Returns: X as floats of shape (n, p), and y of shape (n,).
 
     Raises ConfigError if scikit-learn is not installed; ValueError if their shapes do not fit, or a
-    value is missing or not finite; of X it may be missing where the learner `takes_missing`.
+    value is missing or not finite; of X it may be missing where a range says what is read then.
     """
     _require("fit")
     from sklearn.utils.multiclass import (  # noqa: PLC0415  scikit-learn is optional
@@ -80,7 +80,7 @@ def checked(learner: Any, X: Any, y: Any, *, classes: bool) -> tuple[Any, Any]:
     from sklearn.utils.validation import column_or_1d, validate_data  # noqa: PLC0415
 
     X, y = validate_data(
-        learner, X, y, dtype="float64", y_numeric=not classes, ensure_all_finite=_finite(learner)
+        learner, X, y, dtype="float64", y_numeric=not classes, ensure_all_finite=learner.finite
     )
     if classes:
         check_classification_targets(y)
@@ -101,13 +101,7 @@ def checked_again(learner: Any, X: Any) -> Any:
     from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: PLC0415
 
     check_is_fitted(learner)
-    return validate_data(
-        learner, X, reset=False, dtype="float64", ensure_all_finite=_finite(learner)
-    )
-
-
-def _finite(learner: Any) -> bool | str:
-    return "allow-nan" if learner.takes_missing else True
+    return validate_data(learner, X, reset=False, dtype="float64", ensure_all_finite=learner.finite)
 
 
 def _require(method: str) -> None:
@@ -151,8 +145,7 @@ class StreamLearner(ABC, Generic[Rule]):
     Warns
     -----
     DataWarning
-        While learning, once of each column without a value in some record: see
-        docs/missing.md.
+        While learning, once of each column without a value in a record: docs/missing.md.
     RangeWarning
         While learning, once of each feature whose values lie outside the declared range, or use
         only a sliver of it; how many there are is in `outside_`, and stays in this process.

@@ -160,7 +160,6 @@ class Watch:
         self._least, self._most = np.full(count, np.inf), np.full(count, -np.inf)
         self.records = 0
         self.outside: Counter[str] = Counter()
-        self._lacking: set[str] = set()
         self._told: set[tuple[str, str]] = set()
 
     def see(self, values: Matrix, responses_beyond: int) -> None:
@@ -176,21 +175,20 @@ class Watch:
         self.records += len(values)
 
     def lacking(self, columns: NDArray[np.bool_]) -> None:
-        """Note which columns lack values, shape (k + 1,), that of the response last."""
-        names = (*self._features.names, self._response)
-        self._lacking |= {name for name, lacks in zip(names, columns, strict=True) if lacks}
-
-    def tell(self) -> None:
-        """Warn of columns that lack values or do not fit their ranges, once of each.
-
-        Warns DataWarning or RangeWarning, naming the columns.
-        """
-        if gone := self._new("missing", sorted(self._lacking)):
+        """Warn of columns that lack values, shape (k + 1,), the response last; once of each."""
+        names = zip((*self._features.names, self._response), columns.tolist(), strict=True)
+        if gone := self._new("missing", [name for name, lacks in names if lacks]):
             _warn(
                 f"{gone}: records without a value were left out, and their slots stay empty; "
                 "`missing` of a feature declares a public value to be read in its place",
                 DataWarning,
             )
+
+    def tell(self) -> None:
+        """Warn of columns that do not fit their ranges, once of each.
+
+        Warns RangeWarning, naming the columns.
+        """
         if far := self._new("outside", sorted(self.outside)):
             _warn(
                 f"values of {far} lie outside the public range and were cut to it: declare the "

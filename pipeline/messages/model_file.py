@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -69,7 +69,7 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     state_version: int
     published_at: str
     interactions: list[str] = []
-    labels: Annotated[list[str | int | float | bool], Meta(max_length=2)] = []
+    labels: list[Any] = []
 
 
 class _Kind(msgspec.Struct):

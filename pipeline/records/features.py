@@ -238,7 +238,7 @@ def there(columns: Sequence[str], needed: Sequence[str], *, of_file: bool = True
         for name in needed
         if name not in columns
         for found in get_close_matches(_letters(name), plain, n=1, cutoff=LIKE)
-        or [other for other in plain if _within(_letters(name), other)][:NEAREST]
+        or [other for other in plain if other[:PART] == _letters(name)[:PART]][:NEAREST]
     }
     if like:
         return f"; it has {', '.join(map(repr, like))}: names are compared letter by letter"
@@ -250,11 +250,6 @@ def there(columns: Sequence[str], needed: Sequence[str], *, of_file: bool = True
 
 def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name.casefold()))
-
-
-def _within(one: str, other: str) -> bool:
-    """Whether one of two names begins with the other, as "temp" and "temperature" do."""
-    return min(len(one), len(other)) >= PART and (one.startswith(other) or other.startswith(one))
 
 
 #: A class label: the text of the study file, or the number or truth value that it stands for.

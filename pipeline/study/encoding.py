@@ -33,8 +33,7 @@ Indices: TypeAlias = NDArray[np.intp]
 class Encoding:
     """The columns of the features of a study, k features to p columns.
 
-    features: By name, in the order of the study; checked by `check_features`. Indicators of
-        missing values are put behind those that have one: each is a feature of its own.
+    features: By name, in the order of the study; checked by `check_features`; with indicators.
     interactions: Each as "a:b".
     unit: Whether numbers are centred and scaled; else they keep the unit of their transform.
 
@@ -53,8 +52,7 @@ class Encoding:
     def __init__(
         self, features: Mapping[str, Feature], interactions: Sequence[str], *, unit: bool
     ) -> None:
-        features = with_indicators(features)
-        self.features, self.unit = features, unit
+        self.features, self.unit = (features := with_indicators(features)), unit
         self.names = tuple(features)
         self.columns = columns_of(features, interactions)
         self.pairs = [pair_of(text, features) for text in interactions]

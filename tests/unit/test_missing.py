@@ -189,7 +189,10 @@ def test_a_record_without_a_needed_value_is_left_out_by_learners_as_by_fit() -> 
     # n records need n answers
     with pytest.raises(DataError, match="not a finite number"):
         learner.to_model().predict(X)
-    with pytest.raises(DataError, match="no records with a response and all values"):
+    with (
+        pytest.warns(DataWarning),
+        pytest.raises(DataError, match="no records with a response and all values"),
+    ):
         StreamClassifier(study).fit(X, [None] * len(y))
 
 
