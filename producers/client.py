@@ -262,9 +262,7 @@ class Client:
             self._read(self._allowance(windows), now)
         ended = self._source.ended and not self._held and not self._first.slots
         self._settle(self._clock(), ended=ended)
-        if made := self._making.commit():
-            self.progress.releases += made
-            self._sender.pump()
+        self.progress.releases += self._making.commit()
         return not ended or self._window.room == 0
 
     def finish(self) -> None:

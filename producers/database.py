@@ -76,7 +76,7 @@ def clients_of(folder: Path) -> list[str]:
 
 
 #: Tables that hold a row for each release, and that with the sum.
-APART = ("ledger", "outbox", "spends", "identity")
+APART = ("ledger", "outbox", "spends", "identity", "secrets")
 #: What a study costs where that is one row; else the first of its rows, which never change.
 SPENDS = """
     SELECT 'spends', * FROM spends WHERE (study, seq) IN
@@ -263,7 +263,7 @@ def parsed(content: bytes) -> Remembered:
     return Remembered(ledger, int(count) if count.isdecimal() else 0, studies)
 
 
-SCHEMA = 9
+SCHEMA = 8
 
 
 class Database:
@@ -412,11 +412,9 @@ class Database:
             self._made = row is None
             if row is None:
                 row = (SCHEMA, self.client, secrets.token_hex(8), time.time())
-                self.write(
-                    "INSERT INTO identity VALUES (1, ?, ?, ?, ?, 0, ?)",
-                    *row,
-                    secrets.token_bytes(32),
-                )
+                self.write("INSERT INTO identity VALUES (1, ?, ?, ?, ?, 0)", *row)
+            if not self.row("SELECT 1 FROM secrets"):
+                self.write("INSERT INTO secrets VALUES (?)", secrets.token_bytes(32))
         if row[1] != self.client:
             raise ConfigError(
                 f"the client database belongs to client {row[1]!r}, not {self.client!r}; a ledger "

@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import AHEAD_MS, Topics, retention_ms
 from pipeline.records.encoder import Block, Encoder
+from pipeline.records.features import there
 from pipeline.records.values import Record, time_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
@@ -126,7 +127,7 @@ def check_column(column: str, columns: Sequence[str]) -> None:
     if column not in columns:
         raise DataError(
             f"the source has no column {column!r} (--event-time); name the one that holds the "
-            "times of its records"
+            f"times of its records{there(columns, [column])}"
         )
 
 

@@ -1,12 +1,15 @@
 -- A client's database. One transaction of a release touches streams, spends, ledger and outbox.
--- tables_sum: of all rows of the others, see producers.database. secret: for the MAC of claims.
+-- tables_sum: of all rows of the others, see producers.database.
 CREATE TABLE IF NOT EXISTS identity (
   only INTEGER PRIMARY KEY CHECK (only = 1),
   schema INTEGER NOT NULL,
   client TEXT NOT NULL,
   ledger TEXT NOT NULL,
   created_at REAL NOT NULL,
-  tables_sum INTEGER NOT NULL DEFAULT 0,
+  tables_sum INTEGER NOT NULL DEFAULT 0
+);
+-- What the MAC of claims is made with.
+CREATE TABLE IF NOT EXISTS secrets (
   secret BLOB NOT NULL
 );
 -- The newest runs of this client, whose claims on the ledger topic are this database's own. study: a

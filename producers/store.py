@@ -357,7 +357,7 @@ class ClientStore:
     @property
     def secret(self) -> bytes:
         """What the MAC of claims is made with: 32 bytes, in this database and its copies alone."""
-        return bytes(self._db.rows("SELECT secret FROM identity")[0][0])
+        return bytes(self._db.rows("SELECT secret FROM secrets")[0][0])
 
     def peek(self, study: str) -> Stream:
         """Return where a study stands, without registering anything."""

@@ -154,7 +154,8 @@ def fit(
             RangeWarning,
             stacklevel=2,
         )
-    return Result(without_privacy(task.study) if exact else task.study, fitting.message())
+    shown = without_privacy(task.study) if exact else task.study
+    return Result(shown, fitting.message(), like=records.label)
 
 
 class Fitting:

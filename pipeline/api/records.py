@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.backtest.history import table_batches
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.records.encoder import Encoder, Row
+from pipeline.records.features import there
 from pipeline.records.values import Record
 from pipeline.release.quality import worded
 from pipeline.release.task import Task
@@ -36,6 +37,7 @@ class Records:
 
     count, faults: Record slots that have been read, and those without a sound record.
     name: What messages call the source.
+    label: A response as the records have it.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Records:
         self._data, self._y, self._form = data, y, form
         self._client_column = client_column
         self.count = self.faults = 0
+        self.label: object = ""
         self._reasons: Counter[str] = Counter()
         self.name = str(data) if self._is_file else "the table"
 
@@ -106,11 +109,13 @@ class Records:
 
     def _encoded(self, record: Record) -> Row | None:
         try:
-            return self._encoder.encode(record)
+            row = self._encoder.encode(record)
         except RecordError as fault:
             # it names a column, never a value
             self._reasons[str(fault)] += 1
             return None
+        self.label = self.label or record[self._encoder.response.name]
+        return row
 
     def _of_file(self) -> Iterator[Record | None]:
         if self._y is not None:
@@ -119,9 +124,10 @@ class Records:
         try:
             if source.columns is not None:
                 self._encoder.check_columns(source.columns)
-                if self._client_column not in (None, *source.columns):
+                if self._client_column is not None and self._client_column not in source.columns:
                     raise DataError(
                         f"--client-column: the source has no column {self._client_column!r}"
+                        f"{there(source.columns, [*self._encoder.columns, self._client_column])}"
                     )
             while not source.ended:
                 for slot in source.read(1000, 1.0):
@@ -141,7 +147,7 @@ class Records:
         table = self._data if self._y is None else self._joined()
         if self._client_column is not None:
             others = [self._client_column]
-        columns = [*encoder.features.names, encoder.response.name, *encoder.level_columns, *others]
+        columns = [*encoder.columns, *others]
         for batch in table_batches(table, list(dict.fromkeys(columns))):
             names = list(batch.columns)
             for values in zip(*(batch.columns[name].tolist() for name in names), strict=True):
@@ -149,7 +155,7 @@ class Records:
 
     def _joined(self) -> dict[str, Any]:
         """Return the columns of features and responses that came apart."""
-        names, response = self._encoder.features.names, self._encoder.response.name
+        names, response = self._encoder.features.columns, self._encoder.response.name
         if hasattr(self._data, "columns") or isinstance(self._data, Mapping):
             return {**{name: self._data[name] for name in self._data}, response: self._y}
         array = np.asarray(self._data)

@@ -32,6 +32,8 @@ class Result:
         A study, the path of a study file, or its text (a string with a line break).
     message
         The estimate: of a fit, of the study's topic, or `estimate_` of a learner.
+    like
+        A label in the type in which `model` predicts labels; by default a text.
 
     Attributes
     ----------
@@ -45,9 +47,11 @@ class Result:
         If the estimate is of another study.
     """
 
-    def __init__(self, study: StudySource, message: EstimateMessage | FitMessage) -> None:
+    def __init__(
+        self, study: StudySource, message: EstimateMessage | FitMessage, *, like: object = ""
+    ) -> None:
         self.study: Study = read_study(study)
-        self.message = message
+        self.message, self._like = message, like
         if message.study != self.study.name:
             raise ConfigError(
                 f"the estimate is of study {message.study!r}, and not of {self.study.name!r}; the "
@@ -178,6 +182,10 @@ class Result:
     def model(self) -> LinearClassifier | LinearRegressor:
         """The rule that predicts with it, and that can be saved as a model file.
 
+        Labels of two classes are predicted as `fit` read them in its records: whole numbers of a
+        column of such, and so from its model file. Those of a CSV file, which has texts alone, and
+        of an estimate that was read are the texts that the study declares.
+
         Raises
         ------
         ConfigError
@@ -185,7 +193,7 @@ class Result:
         NumericError
             If nothing has been folded yet.
         """
-        return rule_of(task_of(self.study), self.message)
+        return rule_of(task_of(self.study), self.message, self._like)
 
     def save(self, path: str | Path) -> None:
         """Write the model file, as `veilstream fit --save-model` does.

@@ -247,8 +247,9 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
     parts, responses = [], [np.zeros(0)]
     faults, read, beyond = Counter[str](), 0, 0
     more = [response.name, *Encoder(task.study).level_columns]
-    for batch in read_batches(path, features.names, form=form, optional=more, first=start):
-        columns = [features.column(name, batch.columns[name]) for name in features.names]
+    for batch in read_batches(path, features.columns, form=form, optional=more, first=start):
+        given = features.filled_columns(batch.columns)
+        columns = [features.column(name, given[name]) for name in features.names]
         checks: list[tuple[str, Vector, Callable[[Any], object]]] = [
             (name, column, partial(features.value, name))
             for name, column in zip(features.names, columns, strict=True)
@@ -260,7 +261,7 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
         bad = batch.lost.copy()
         for name, column, ask in checks:
             for at in np.flatnonzero(~np.isfinite(column) & ~batch.lost).tolist():
-                faults[_fault(ask, batch.columns[name][at])] += 1
+                faults[_fault(ask, given[name][at])] += 1
                 bad[at] = True
         lost = int(np.count_nonzero(batch.lost))
         faults.update({"the line cannot be read": lost} if lost else {})

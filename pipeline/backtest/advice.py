@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +10,14 @@ from dataclasses import dataclass
 from scipy.special import ndtri
 
 from pipeline.backtest.grid import MOST, Cell, GridResult, Mean
+from pipeline.backtest.result import BacktestResult
 from pipeline.backtest.scores import WORDS
+from pipeline.errors import ConfigError, PrivacyError
+from pipeline.methods import method_of, task_of
+from pipeline.study.model import Study
+from pipeline.study_file.edit import with_keys
 
-#: Largest loss of balanced accuracy, and of the share of an error, that counts as close.
+#: Largest loss of AUC, and of the share of an error, that counts as close.
 CLOSE, CLOSE_SHARE = 0.01, 0.02
 #: Keys of [privacy] that change what an epsilon means.
 PROMISES = ("mechanism", "delta", "unit", "records", "neighbours", "personal")
@@ -73,10 +79,11 @@ def _target(cell: Cell) -> list[object]:
 def _reason(grid: GridResult, taken: Cell, scored: list[Cell]) -> str:
     name, best = grid.main_score, scored[0]
     said = f"{WORDS[name][0].upper()}{WORDS[name][1:]} {_told(taken.means[name])}"
-    if name == "auc":
-        said = f"All settings score as if they predicted the same class for every record. {said}"
     if taken is not best:
         said += f", against {_told(best.means[name])} at best ({best.setting.label})"
+    beside = [f"{WORDS[other]} {_told(taken.means[other])}" for other in ("log_loss",
+              "balanced_accuracy") if other in taken.means]  # fmt: skip
+    said += f"; {', '.join(beside)}" if beside else ""
     last = "the narrowest intervals, or else the best score"
     if any(_target(cell) != _target(taken) for cell in grid.cells):
         last = "the best score, then the narrowest intervals of the settings that estimate the same"
@@ -96,6 +103,24 @@ def _failed(grid: GridResult) -> Iterator[str]:
         yield f"({number}) Failed, and in no number here: {'; '.join(some)}: {reason}"
 
 
+def _more(study: Study, result: BacktestResult) -> Iterator[str]:
+    """Yield what more records, and what more epsilon, would bring by the plan of a study."""
+    if not study.private:
+        return
+    sizes = {"as it is": (study, 1), "with twice the records": (study, 2)}
+    double = {"privacy.epsilon": 2 * (study.privacy.epsilon or 0.0)}
+    # an epsilon that is too large to promise anything is none to advise
+    with contextlib.suppress(ConfigError, PrivacyError):
+        sizes["with twice the epsilon"] = with_keys(study, double, name="twice the epsilon"), 1
+    said = []
+    for words, (one, times) in sizes.items():
+        found = method_of(one).plan(task_of(one), times * result.records, result.clients)
+        half = found.usual_half if found.usual <= times * result.records else None
+        known = f"none before {found.usual:,} records" if half is None else f"+-{half:.2g}"
+        said.append(f"{known} {words}")
+    yield f"Half an interval of a slope, as plans expect it: {', '.join(said)}."
+
+
 def _warnings(grid: GridResult, taken: Cell, scored: list[Cell]) -> Iterator[str]:
     score, result = taken.means[grid.main_score].value, taken.runs[0].result
     without = taken.open and taken.open.measures[grid.main_score]
@@ -107,8 +132,7 @@ def _warnings(grid: GridResult, taken: Cell, scored: list[Cell]) -> Iterator[str
     held, level = taken.means.get("coverage"), result.estimate.level
     if held and held.error is not None and held.value + 2 * held.error < level:
         yield f"Of intervals, {held.value:.0%} contain the fit of all records; {level:.0%} should."
-    if "privacy_share" in taken.means and (part := taken.means["privacy_share"].value) > 0.9:
-        yield f"{part:.0%} of the variance is noise: more records, or a larger epsilon, help."
+    yield from _more(taken.setting.study, result)
     if clipped := [f"{n} ({share:.0%})" for n, share in result.clipped.items() if share > 0.05]:
         yield f"Values outside their public range were clipped: {', '.join(clipped)}."
     for axis in (axis for axis in grid.axes if len(axis.values) > 1):

@@ -137,9 +137,6 @@ MEASURES = (
 )  # fmt: skip
 
 
-#: Balanced accuracy that is no further from a half tells no setting from one that predicts the same
-#: class for every record.
-SAME_CLASS = 0.005
 #: A setting has intervals if at least this share of its coefficients does, in every draw.
 MOST = 0.8
 
@@ -282,30 +279,13 @@ class GridResult:
 
     @property
     def main_score(self) -> str:
-        """Name of the score that says most in one number, of all settings alike.
-
-        Of classes that no setting tells apart it is the AUC: a rare class hardly ever has the
-        larger probability, and the order of the probabilities still says something.
+        """Name of the score that says most in one number.
 
         Raises what failed the first run if none came to a result.
         """
         if self.shown is None:
             raise self.failed[0].error
-        result = self.shown.runs[0].result
-        return result.ranking_score if self.predicts_one_class else result.main_score[0]
-
-    @property
-    def predicts_one_class(self) -> bool:
-        """Whether all settings score as if they predicted the same class for every record."""
-        name = "balanced_accuracy"
-        means = [mean for cell in self.cells if (mean := cell.means.get(name)) is not None]
-        without = [v for cell in self.cells if cell.open and (v := cell.open.measures[name])]
-        centres = [*(mean.value for mean in means), *without]
-        errors = [*((mean.error or 0.0) for mean in means), *(0.0 for _ in without)]
-        return bool(means) and all(
-            abs(centre - 0.5) <= max(error, SAME_CLASS)
-            for centre, error in zip(centres, errors, strict=True)
-        )
+        return self.shown.runs[0].result.main_score[0]
 
 
 #: Told of a run that has ended or failed, how many have by now, and of how many.

@@ -249,7 +249,7 @@ class Reading:
         self.names = self._clients.names
         self.records = self.unusable = self._read = 0
         self.faults: Counter[str] = Counter()
-        self.clipped = np.zeros(len(study.data.features), dtype=np.int64)
+        self.clipped = np.zeros(len(self._encoder.features.names), dtype=np.int64)
         self.classes = [0, 0]
         self.span: tuple[float, float] | None = None
         self.share: float | None = None
@@ -298,7 +298,8 @@ class Reading:
             self.clipped += encoded.clipped(usable & inside)
             unread = np.count_nonzero(encoded.unread[inside], axis=0).tolist()
             faults = [(LINE, int(np.count_nonzero(batch.lost & inside)))]
-            faults += zip(self._encoder.columns, unread, strict=True)
+            names = (*self._encoder.features.names, self._encoder.response.name)
+            faults += zip(names, unread, strict=True)
             self.faults.update({name: count for name, count in faults if count})
             yield part
         self._check()
@@ -408,7 +409,7 @@ def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
     missing = [name for name in columns if name not in names]
     if missing:
         lacks = ", ".join(map(repr, missing))
-        raise DataError(f"the table has no column {lacks}{there(names, missing, of_file=False)}")
+        raise DataError(f"the table has no column {lacks}{there(names, columns, of_file=False)}")
     found = {name: _column(name, table[name]) for name in columns}
     shapes = {values.shape for values in found.values()}
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):

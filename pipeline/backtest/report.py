@@ -66,7 +66,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
             if len(axis.values) > 1
         ],
         score=WORDS[grid.main_score][0].upper() + WORDS[grid.main_score][1:],
-        ranking=WORDS[result.ranking_score],
+        ranking=WORDS[result.main_score[0]],
         label=shown.setting.label,
         level=f"{result.estimate.level:.0%}",
         over_time={

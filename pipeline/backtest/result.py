@@ -176,18 +176,13 @@ class BacktestResult:
 
     @property
     def main_score(self) -> tuple[str, float | None]:
-        """The score that says most in one number: balanced accuracy of classes, else the MAE."""
-        if self.estimate.class_weights:
-            return "balanced_accuracy", self.scores.balanced_accuracy
-        return "mean_absolute_error", self.scores.mean_absolute_error
-
-    @property
-    def ranking_score(self) -> str:
-        """Name of the AUC where there is one, else of the main score.
+        """The score that says most in one number: the AUC of classes, else the MAE.
 
         A rare class hardly ever has the larger probability, and the ranking still says something.
         """
-        return "auc" if self.scores.auc is not None else self.main_score[0]
+        if self.estimate.class_weights:
+            return "auc", self.scores.auc
+        return "mean_absolute_error", self.scores.mean_absolute_error
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data for JSON; times of event time are RFC 3339."""

@@ -105,7 +105,7 @@ def run_backtest(
     exact, reason = _exact(task, history, options, form, reading, progress)
     target = None if exact is None else exact.coefficients
     usable = max(reading.records - reading.unusable, 1)
-    names = task.study.feature_names
+    names = task.study.encoding.names
     spans = list(_bins(task, engine, target, frozen=options.freeze is not None))
     return BacktestResult(
         study=task.study.name,

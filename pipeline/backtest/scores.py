@@ -20,12 +20,12 @@ from pipeline.types import Matrix, Vector
 
 #: Probabilities are held this far from 0 and 1 before their logarithm is taken.
 LEAST = 1e-15
-#: Names of scores for people.
+#: Names of scores for people, those that say most before others.
 WORDS = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
     "auc": "AUC",
     "log_loss": "log-loss",
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
     "mean_absolute_error": "mean absolute error",
     "root_mean_square_error": "root mean square error",
 }

@@ -26,7 +26,6 @@ from pipeline.study.model import Study
 
 #: Scores as heads of narrow columns.
 SHORT = {
-    "balanced_accuracy": "score",
     "auc": "AUC",
     "mean_absolute_error": "MAE",
 }

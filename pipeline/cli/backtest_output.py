@@ -111,7 +111,7 @@ def _coefficients(result: BacktestResult) -> RenderableType:
 
 def _over_time(result: BacktestResult) -> RenderableType:
     # a terminal is narrow; `--out` and `--json` have every score
-    main = result.ranking_score
+    main = result.main_score[0]
     names = [main, f"frozen_{main}"] if result.freeze is not None else [main]
     titles = ["updating", "frozen"] if result.freeze is not None else [SCORES[main]]
     step, count = _step(result), len(result.bins)
@@ -225,7 +225,7 @@ def beside_table(result: BacktestResult) -> RenderableType:
     """Return scores of the methods beside the study's, and what each really keeps private."""
     if result.beside is None:
         return Group()
-    score = result.ranking_score
+    score = result.main_score[0]
     grid = Table(title=f"beside other methods: {WORDS[score]}", expand=False)
     for name in ("method", "before", "in the end"):
         grid.add_column(name, justify="left" if name == "method" else "right")

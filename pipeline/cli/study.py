@@ -162,6 +162,8 @@ def check(
             for key, inner in value.items():
                 if key == "faults":
                     click.echo(f"  because: {worded(Counter(inner))}")
+                elif name == "features":  # their keys are names of the study, as sources have them
+                    click.echo(f"  {key}: {_readable(inner)}")
                 elif inner is not None and key not in SAID:
                     click.echo(f"  {PLAIN.get(key, key.replace('_', ' '))}: {_readable(inner)}")
         else:

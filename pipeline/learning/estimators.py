@@ -100,7 +100,17 @@ class Declared:
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
         tags.non_deterministic = not self._repeats
+        tags.input_tags.allow_nan = self.finite == "allow-nan"
         return tags
+
+    @property
+    def finite(self) -> bool | str:
+        """What scikit-learn asks of X: "allow-nan" where a range declares `missing`."""
+        given: Any = self.ranges
+        given = list(given.values()) if isinstance(given, Mapping) else given
+        given = given if isinstance(given, Sequence) else ()
+        gaps = any(isinstance(one, Mapping) and "missing" in one for one in given)
+        return "allow-nan" if gaps else True
 
     def _fitted(self, attribute: str) -> StreamLearner[Any]:
         if not hasattr(self, "_learner"):
@@ -190,7 +200,7 @@ def is_pair(given: Any) -> TypeGuard[tuple[float, float]]:
 def _declared(given: Any) -> dict[str, Any]:
     """Return a range as a study file has it."""
     if isinstance(given, Mapping):
-        return {key: float(v) if isinstance(v, int) else v for key, v in given.items()}
+        return {key: float(v) if type(v) is int else v for key, v in given.items()}
     low, high = given
     return {"min": float(low), "max": float(high)}
 
@@ -254,7 +264,7 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
 
     def predict_one(self, x: Record) -> Label | None:
         """Return the predicted label of one record; None before the first release."""
-        if not self.__sklearn_is_fitted__():
+        if self._stream is None or self._stream.labels is None or not self._stream.released:
             return None
         label: Label = self.predict([x]).tolist()[0]
         return label
@@ -285,7 +295,7 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
         return self._ready_rule().predict_proba(X)
 
     def _probabilities_of_one(self, x: Record) -> dict[Label, float]:
-        if not self.__sklearn_is_fitted__():
+        if self._stream is None or self._stream.labels is None or not self._stream.released:
             return {}
         [chances] = self._probabilities([x]).tolist()
         return dict(zip(self.classes_.tolist(), chances, strict=True))

@@ -70,7 +70,7 @@ def checked(learner: Any, X: Any, y: Any, *, classes: bool) -> tuple[Any, Any]:
     Returns: X as floats of shape (n, p), and y of shape (n,).
 
     Raises ConfigError if scikit-learn is not installed; ValueError if their shapes do not fit, or a
-    value is missing or not finite.
+    value is missing or not finite; of X it may be missing where a range says what is read then.
     """
     _require("fit")
     from sklearn.utils.multiclass import (  # noqa: PLC0415  scikit-learn is optional
@@ -79,7 +79,9 @@ def checked(learner: Any, X: Any, y: Any, *, classes: bool) -> tuple[Any, Any]:
     )
     from sklearn.utils.validation import column_or_1d, validate_data  # noqa: PLC0415
 
-    X, y = validate_data(learner, X, y, dtype="float64", y_numeric=not classes)
+    X, y = validate_data(
+        learner, X, y, dtype="float64", y_numeric=not classes, ensure_all_finite=learner.finite
+    )
     if classes:
         check_classification_targets(y)
         kind = type_of_target(y, input_name="y", raise_unknown=True)
@@ -99,7 +101,7 @@ def checked_again(learner: Any, X: Any) -> Any:
     from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: PLC0415
 
     check_is_fitted(learner)
-    return validate_data(learner, X, reset=False, dtype="float64")
+    return validate_data(learner, X, reset=False, dtype="float64", ensure_all_finite=learner.finite)
 
 
 def _require(method: str) -> None:
@@ -142,6 +144,8 @@ class StreamLearner(ABC, Generic[Rule]):
 
     Warns
     -----
+    DataWarning
+        While learning, once of each column without a value in a record: docs/missing.md.
     RangeWarning
         While learning, once of each feature whose values lie outside the declared range, or use
         only a sliver of it; how many there are is in `outside_`, and stays in this process.
@@ -199,16 +203,17 @@ class StreamLearner(ABC, Generic[Rule]):
         Raises
         ------
         DataError
-            If X or y has the wrong shape, or holds a value or response that cannot be used.
+            If X or y has the wrong shape, holds a value or response that cannot be used, or no
+            record with all of them.
         NumericError
             If no estimate can be formed.
         """
         self._stream = Stream(self._study())
         self._stream.take(X, y, CLIENT)
+        if not self._stream.watch.records:
+            raise DataError("X holds no records with a response and all values that they need")
         self._stream.close_windows()
         self._stream.watch.tell()
-        if not self._stream.released:
-            raise DataError("X holds no records")
         return self
 
     def partial_fit(self: Learner, X: Table, y: Any, *, client: str = CLIENT) -> Learner:
@@ -241,7 +246,7 @@ class StreamLearner(ABC, Generic[Rule]):
         Raises
         ------
         RecordError
-            If a feature is missing or no finite number, or the response cannot be used.
+            If a feature is no finite number, or the response cannot be used.
         """
         stream = self._started()
         stream.take_one(x, y, client)

@@ -18,15 +18,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.errors import NotReadyWarning, RangeWarning
+from pipeline.errors import DataWarning, NotReadyWarning, RangeWarning
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import ModelFile, compose_model_file
 from pipeline.methods import task_of
 from pipeline.records.columns import Table, by_row, labels_of, values_of
 from pipeline.records.encoder import Encoder, Row
 from pipeline.records.features import ClassResponse, Features, Label
-from pipeline.records.values import Record
+from pipeline.records.values import Record, is_missing
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study.model import Study
 from pipeline.study.release_tables import require_no_level_column
@@ -67,28 +68,41 @@ class Stream:
     def take(self, X: Table, y: Any, client: str) -> None:
         """Take records, all or none, and release the windows that they fill.
 
+        The slot of a record that lacks a response, or a value without another in its place, stays
+        empty, as a client leaves it.
+
         Raises DataError if X or y has the wrong shape, or holds a value or response that cannot be
         used.
         """
-        response = self._response
-        values = values_of(X, self._encoder.features)
+        values = values_of(X, self._encoder.features, keep=True)
         labels = labels_of(y, len(values))
-        responses = by_row(response.of_label, labels)
-        self._name_labels(labels)
-        self.watch.see(values, sum(beyond for _, beyond in responses))
-        self._fill(client, self._encoder.rows(values, responses))
+        self._take(client, values, labels, by_row(self._response_of, labels))
 
     def take_one(self, x: Record, y: Any, client: str) -> None:
-        """Take one record.
+        """Take one record, as `take` does.
 
-        Raises RecordError if a feature is missing or no finite number, or the response cannot be
-        used.
+        Raises RecordError if a value is no finite number, or the response cannot be used.
         """
-        values = self._encoder.features.values(x)
-        response = self._response.of_label(y)
-        self._name_labels([y])
-        self.watch.see(values[None], response[1])
-        self._fill(client, self._encoder.rows(values[None], [response]))
+        values = self._encoder.features.values(x, keep=True)
+        self._take(client, values[None], [y], [self._response_of(y)])
+
+    def _response_of(self, label: object) -> tuple[float, bool]:
+        return (np.nan, False) if is_missing(label) else self._response.of_label(label)
+
+    def _take(
+        self, client: str, values: Matrix, labels: Sequence[object],
+        responses: Sequence[tuple[float, bool]],
+    ) -> None:  # fmt: skip
+        known = np.array([encoded for encoded, _ in responses]).reshape(len(labels), 1)
+        gone = np.isnan(np.hstack([values, known]))
+        self.watch.lacking(gone.any(axis=0))
+        usable = ~gone.any(axis=1)
+        places = np.flatnonzero(usable).tolist()
+        told = [responses[place] for place in places]
+        self._name_labels([labels[place] for place in places])
+        self.watch.see(values[usable], sum(beyond for _, beyond in told))
+        rows = iter(self._encoder.rows(values[usable], told))
+        self._fill(client, [next(rows) if sound else None for sound in usable.tolist()])
 
     def close_windows(self) -> None:
         """Release what waits in windows that are not full."""
@@ -115,7 +129,7 @@ class Stream:
         if self.labels is None and labels and isinstance(self._response, ClassResponse):
             self.labels = self._response.labels(like=labels[0])
 
-    def _fill(self, client: str, rows: Iterable[Row]) -> None:
+    def _fill(self, client: str, rows: Iterable[Row | None]) -> None:
         before = self.run.releases
         try:
             self.run.take(client, rows)
@@ -136,6 +150,7 @@ class Watch:
     features: With the public ranges.
     response: Name of the response.
 
+    records: How many have been seen.
     outside: How many values lay outside their range, by column: not private.
     """
 
@@ -143,7 +158,7 @@ class Watch:
         self._features, self._response = features, response
         count = len(features.names)
         self._least, self._most = np.full(count, np.inf), np.full(count, -np.inf)
-        self._records = 0
+        self.records = 0
         self.outside: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
 
@@ -157,7 +172,17 @@ class Watch:
         scaled = self._features.encoding.scale(self._features.clip(values))
         self._least = np.minimum(self._least, scaled.min(axis=0))
         self._most = np.maximum(self._most, scaled.max(axis=0))
-        self._records += len(values)
+        self.records += len(values)
+
+    def lacking(self, columns: NDArray[np.bool_]) -> None:
+        """Warn of columns that lack values, shape (k + 1,), the response last; once of each."""
+        names = zip((*self._features.names, self._response), columns.tolist(), strict=True)
+        if gone := self._new("missing", [name for name, lacks in names if lacks]):
+            _warn(
+                f"{gone}: records without a value were left out, and their slots stay empty; "
+                "`missing` of a feature declares a public value to be read in its place",
+                DataWarning,
+            )
 
     def tell(self) -> None:
         """Warn of columns that do not fit their ranges, once of each.
@@ -192,7 +217,7 @@ class Watch:
             )
 
     def _slivers(self) -> list[str]:
-        if self._records < ENOUGH:
+        if self.records < ENOUGH:
             return []
         low, high = self._features.encoding.scaled_ends
         # halves first, as the width of two ends may overflow

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.messages.estimate import Coefficient, EstimateMessage, Finite
 from pipeline.messages.results import FitMessage
 from pipeline.privacy.guarantee import Guarantee
-from pipeline.records.features import Features
+from pipeline.records.features import ClassResponse, Features
 from pipeline.release.task import Task
 from pipeline.study.data_tables import Feature, Response
 from pipeline.study.encoding import Encoding
@@ -48,6 +48,8 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     status: That of a live estimate; of a published method "ready" with intervals and "point"
         without.
     state_version, published_at: Which estimate it was.
+    labels: Of the negative and the positive class, as the records of a fit have them; empty: the
+        texts of the response.
     """
 
     study: str
@@ -67,6 +69,7 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     state_version: int
     published_at: str
     interactions: list[str] = []
+    labels: list[Any] = []
 
 
 class _Kind(msgspec.Struct):
@@ -192,6 +195,9 @@ def _faults(model: ModelFile) -> Iterator[str]:
         yield f"loss: this program knows {', '.join(losses.NAMES)}"
     elif losses.build(model.loss).responses != model.response.kind:
         yield "response: its kind is not the one that the loss explains"
+    declared = ClassResponse(model.response.name, *reversed(model.response.classes))
+    if model.labels and tuple(model.labels) != declared.labels(model.labels[0]):
+        yield "labels: they are not those of the response's classes"
     # one predictor that is not finite would end a stream of predictions
     if not math.isfinite(_largest_predictor(model, encoding)):
         yield "coefficients: they are too large for the ranges"

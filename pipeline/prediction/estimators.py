@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,7 +38,7 @@ class LinearClassifier(LinearModel):
     file
         The model file.
     labels
-        Labels of the negative and the positive class; by default the texts of the study file.
+        Labels of the negative and the positive class; by default those of the file.
 
     Attributes
     ----------
@@ -61,7 +62,7 @@ class LinearClassifier(LinearModel):
         self.response = ClassResponse(file.response.name, positive_text, negative_text)
         loss = losses.build(file.loss)
         self._likelihood = loss if isinstance(loss, Likelihood) else None
-        negative, positive = labels or self.response.labels()
+        negative, positive = labels or file.labels or self.response.labels()
         self.classes_: NDArray[Any] = np.unique([negative, positive])
         #: +1 if the positive class is the second one of `classes_`, else -1.
         self._direction = 1.0 if self.classes_[1] == positive else -1.0
@@ -205,13 +206,19 @@ def load_model(path: str | Path) -> Rule:
     return read_rule(path, rule_of_file)
 
 
-def rule_of(task: Task, message: EstimateMessage | FitMessage) -> Rule:
+def rule_of(task: Task, message: EstimateMessage | FitMessage, like: object = "") -> Rule:
     """Return the rule of an estimate or a fit, by the kind of response of its study.
+
+    like: A label in the type in which labels are predicted: see `ClassResponse.labels`.
 
     Raises ConfigError if the estimate belongs to another study or revision; NumericError if nothing
     has been folded yet.
     """
-    return rule_of_file(compose_model_file(task, message))
+    rule = rule_of_file(compose_model_file(task, message))
+    if isinstance(rule, LinearClassifier) and not isinstance(like, str):
+        labels = list(rule.response.labels(like))
+        return LinearClassifier(msgspec.structs.replace(rule.file, labels=labels))
+    return rule
 
 
 def rule_of_file(file: ModelFile) -> Rule:

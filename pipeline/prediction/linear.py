@@ -88,8 +88,8 @@ class LinearModel(ABC):
         self._intercept, self._slopes = float(coefficients[0]), coefficients[1:]
         #: The same in the features' own units, for records within the ranges: others are clipped.
         self._own = self.features.encoding.own_units(self._intercept, self._slopes)
-        self.feature_names_in_ = np.array(self.features.names, dtype=object)
-        self.n_features_in_ = len(self.features.names)
+        self.feature_names_in_ = np.array(self.features.columns, dtype=object)
+        self.n_features_in_ = len(self.features.columns)
 
     @classmethod
     def of(cls: type[Model], task: Task, message: EstimateMessage | FitMessage) -> Model:

@@ -7,6 +7,7 @@ Errors name the column and the row, counted from 0, never the value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,23 +21,26 @@ from pipeline.types import Matrix, Vector
 Table: TypeAlias = Any
 
 
-def values_of(X: Table, features: Features) -> Matrix:
+def values_of(X: Table, features: Features, *, keep: bool = False) -> Matrix:
     """Return the values of all features, shape (n, k), every one finite: see `Features`.
+
+    Where a value is missing, that which the study declares is read in its place.
 
     X: An array or nested lists of shape (n, k), in the order in which the study names its features;
         a data frame with a column for each of them (further columns are not read); or a sequence of
         mappings from names to numbers or text.
+    keep: Whether there is NaN where a value is missing and nothing is declared in its place.
 
     Raises DataError if the shape is wrong, a column is missing, or a value is no finite number or
     no level.
     """
-    names = features.names
+    names = features.columns
     if isinstance(X, (Mapping, str, bytes)):
         raise DataError("X is a single record; pass a list of records, such as [record]")
     if hasattr(X, "columns") and hasattr(X, "__getitem__"):
-        return _of_frame(X, features)
+        return _of_frame(X, features, keep=keep)
     if isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], Mapping):
-        return _of_records(X, features)
+        return _of_records(X, features, keep=keep)
     if hasattr(X, "toarray"):
         raise DataError("X is a sparse matrix, and the features of a study are dense; X.toarray()")
     try:
@@ -44,15 +48,12 @@ def values_of(X: Table, features: Features) -> Matrix:
     except ValueError:
         raise DataError(_shape("rows of different lengths", names)) from None
     if array.size == 0 and array.ndim == 1:
-        return np.zeros((0, len(names)))
+        return np.zeros((0, len(features.names)))
     if array.ndim != 2 or array.shape[1] != len(names):
         raise DataError(_shape(f"shape {array.shape}", names))
     if np.ma.is_masked(X):
         raise DataError("X holds masked values; leave those records out, or fill them in")
-    values = np.empty(array.shape)
-    for place, name in enumerate(names):
-        values[:, place] = _values(array[:, place], name, features)
-    return values
+    return _of_columns(dict(zip(names, array.T, strict=True)), features, keep=keep)
 
 
 def labels_of(y: Any, count: int) -> list[object]:
@@ -80,31 +81,36 @@ def by_row(convert: Callable[[Any], Any], items: Sequence[object]) -> list[Any]:
     return found
 
 
-def _of_frame(frame: Any, features: Features) -> Matrix:
+def _of_frame(frame: Any, features: Features, *, keep: bool) -> Matrix:
     features.check_columns(list(frame.columns))
-    values = np.empty((len(frame), len(features.names)))
-    for place, name in enumerate(features.names):
-        column = np.asarray(frame[name])
+    columns = {name: np.asarray(frame[name]) for name in features.columns}
+    for name, column in columns.items():
         if column.ndim != 1:
             raise DataError(f"column {name!r}: there is more than one of this name")
-        values[:, place] = _values(column, name, features)
-    return values
+    return _of_columns(columns, features, keep=keep)
 
 
-def _of_records(records: Sequence[Any], features: Features) -> Matrix:
+def _of_columns(columns: dict[str, NDArray[Any]], features: Features, *, keep: bool) -> Matrix:
+    filled = features.filled_columns(columns)
+    read = [_values(filled[name], name, features, keep=keep) for name in features.names]
+    return np.column_stack(read) if read else np.zeros((0, 0))
+
+
+def _of_records(records: Sequence[Any], features: Features, *, keep: bool) -> Matrix:
     if not all(isinstance(record, Mapping) for record in records):
         raise DataError("X mixes records with other things; pass mappings only, or an array")
-    return np.array(by_row(features.values, records)).reshape(len(records), len(features.names))
+    values = by_row(partial(features.values, keep=keep), records)
+    return np.array(values).reshape(len(records), len(features.names))
 
 
-def _values(column: NDArray[Any], name: str, features: Features) -> Vector:
+def _values(column: NDArray[Any], name: str, features: Features, *, keep: bool) -> Vector:
     """Return one column as finite values; text and objects go one by one, as in a source."""
     if column.dtype.kind not in "fiub" or name in features.texts:
         if column.dtype.kind not in "OSUTfiub":
             raise DataError(f"column {name!r}: its type {column.dtype} is not one of numbers")
-        return np.array(by_row(lambda value: features.value(name, value), list(column)))
+        return np.array(by_row(partial(features.value, name, keep=keep), list(column)))
     numbers = column.astype(np.float64)
-    bad = np.flatnonzero(~np.isfinite(numbers))
+    bad = np.flatnonzero(np.isinf(numbers) if keep else ~np.isfinite(numbers))
     if len(bad):
         raise DataError(
             f"row {bad[0]}: column {name!r}: not a finite number (NaN or infinite in {len(bad)} of "

@@ -128,7 +128,7 @@ class Encoder:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it reads."""
-        return (*self.features.names, self.response.name, *self.level_columns)
+        return (*self.features.columns, self.response.name, *self.level_columns)
 
     @property
     def level_columns(self) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ class Encoder:
 def dummy_of(study: Study) -> dict[str, str]:
     """Return a record of a study made of public words alone: the middle of ranges, base levels."""
     record = {}
-    for name, feature in study.data.features.items():
+    for name, feature in study.encoding.features.items():
         low, high = feature.ends
         public = {"number": repr(low / 2 + high / 2), "category": feature.base_level}
         record[name] = public[feature.kind]
@@ -307,16 +307,17 @@ class BatchEncoder:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it reads."""
-        return (*self.features.names, self.response.name)
+        return (*self.features.columns, self.response.name)
 
     def encode(self, batch: Batch) -> Encoded:
         """Encode a batch; a record with any fault is not usable, and its slot stays empty."""
         values = np.empty((len(batch), len(self.features.names)))
+        columns = self.features.filled_columns(batch.columns)
         for place, name in enumerate(self.features.names):
-            values[:, place] = self.features.column(name, batch.columns[name])
+            values[:, place] = self.features.column(name, columns[name])
         responses, written = self.response.of_column(batch.columns[self.response.name])
         unread = ~np.isfinite(np.column_stack([values, responses])) & ~batch.lost[:, None]
         usable = ~batch.lost & ~unread.any(axis=1)
         inside = self.features.clip(values)
-        columns = self.features.encode(inside)
-        return Encoded(columns, responses, written, usable, unread, inside != values)
+        encoded = self.features.encode(inside)
+        return Encoded(encoded, responses, written, usable, unread, inside != values)

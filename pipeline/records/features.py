@@ -25,6 +25,8 @@ from pipeline.records.values import (
     Codes,
     Faults,
     Record,
+    is_missing,
+    missing_in,
     misspelt,
     number_of,
     numbers_in,
@@ -34,6 +36,7 @@ from pipeline.records.values import (
 )
 from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import Encoding
+from pipeline.study.features import indicator_of
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
@@ -41,6 +44,8 @@ from pipeline.types import Matrix, Vector
 OTHER_MARKS = (";", "\t", "|")
 #: Names are alike from this share of their letters on, as difflib counts them.
 LIKE = 0.75
+#: So many letters at the beginning make names alike, too, and so many such names are said.
+PART, NEAREST = 3, 3
 
 
 class Features:
@@ -52,18 +57,26 @@ class Features:
     interactions: Each as "a:b".
     unit: Whether ranges are mapped to [-1, 1]; else values keep their units.
 
-    names: The columns of a source, k of them.
+    columns: The columns of a source that it reads.
+    names: Of the values, k of them: the columns, and indicators of what is missing in them.
     encoding: How their values become columns of the predictor.
     """
 
     def __init__(
         self, features: Mapping[str, Feature], interactions: Sequence[str] = (), *, unit: bool
     ) -> None:
-        self.names = tuple(features)
+        self.columns = tuple(features)
         self.encoding = Encoding(features, interactions, unit=unit)
+        self.names = self.encoding.names
+        #: What is read where there is no value, and what the indicator is called, if it has one.
+        self._instead = {
+            name: (feature.missing, indicator_of(name) if feature.indicator else None)
+            for name, feature in features.items()
+            if feature.missing != "drop"
+        }
         self._codes = {
             name: Codes(name, "level", {level: float(i) for i, level in enumerate(found.levels)})
-            for name, found in features.items()
+            for name, found in self.encoding.features.items()
             if found.levels is not None
         }
         self._plain = [at for at, name in enumerate(self.names) if name not in self._codes]
@@ -90,30 +103,63 @@ class Features:
 
         Raises DataError, naming the columns that are missing.
         """
-        needed = (*self.names, *others)
+        needed = (*self.columns, *others)
         missing = [name for name in needed if name not in columns]
         if missing:
             raise DataError(
                 f"the source has no column {', '.join(map(repr, missing))}; the study needs "
-                f"{', '.join(needed)}{there(columns, missing)}"
+                f"{', '.join(needed)}{there(columns, needed)}"
             )
 
-    def value(self, name: str, given: object) -> float:
+    def value(self, name: str, given: object, *, keep: bool = False) -> float:
         """Return one value of a feature.
+
+        keep: Whether there is NaN where it is missing.
 
         Raises RecordError if it is missing, no finite number, or no level that the study declares.
         """
         codes = self._codes.get(name)
-        return number_of(given, name) if codes is None else codes.code(given)
+        try:
+            return number_of(given, name) if codes is None else codes.code(given)
+        except RecordError:
+            if keep and is_missing(given):
+                return math.nan
+            raise
 
     def column(self, name: str, given: NDArray[Any]) -> Vector:
         """Return a column as `value` reads each of its values, NaN where it refuses; (n,)."""
         codes = self._codes.get(name)
         return numbers_of(given, name) if codes is None else codes.of_column(given)
 
-    def values(self, record: Record) -> Vector:
-        """Return the values of one record, shape (k,); RecordError as `value`."""
-        return np.array([self.value(name, record.get(name)) for name in self.names])
+    def filled(self, record: Record) -> Record:
+        """Return a record with public values in place of missing ones, and with indicators."""
+        if not self._instead:
+            return record
+        found = dict(record)
+        for name, (public, indicator) in self._instead.items():
+            gone = is_missing(found.get(name))
+            found[name] = public if gone else found[name]
+            if indicator:
+                found[indicator] = "" if gone else "present"
+        return found
+
+    def filled_columns(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return columns as `filled` does their records, each of shape (n,)."""
+        found = dict(columns)
+        for name, (public, indicator) in self._instead.items():
+            gone = missing_in(found[name])
+            if gone.any():
+                exact = found[name].dtype.kind == "f" and not isinstance(public, str)
+                kept = found[name] if exact else found[name].astype(object)
+                found[name] = np.where(gone, public if exact else str(public), kept)
+            if indicator:
+                found[indicator] = np.where(gone, "", "present")
+        return found
+
+    def values(self, record: Record, *, keep: bool = False) -> Vector:
+        """Return the values of one record, shape (k,); `keep` and RecordError as `value`."""
+        record = self.filled(record)
+        return np.array([self.value(name, record.get(name), keep=keep) for name in self.names])
 
     def read(self, records: Sequence[Record], dummy: Record) -> tuple[Matrix, Faults]:
         """Return the values of many records, shape (n, k), and the first fault of each bad one.
@@ -121,6 +167,7 @@ class Features:
         The values of a bad record mean nothing. Behind its fault the columns of `dummy` are read:
         the time that a record takes shows in when releases come, and must not tell of bad ones.
         """
+        records = [self.filled(record) for record in records] if self._instead else records
         names = [self.names[place] for place in self._plain]
         found, wrong = numbers_in(picked(records, names), names, [dummy[name] for name in names])
         numbers = np.array(found).reshape(len(records), len(names))
@@ -171,11 +218,11 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def there(columns: Sequence[str], missing: Sequence[str], *, of_file: bool = True) -> str:
-    """Return in words which columns a source has in place of those that are missing.
+def there(columns: Sequence[str], needed: Sequence[str], *, of_file: bool = True) -> str:
+    """Return in words which columns a source has in place of those that it needs and lacks.
 
     Only names like those of the study are named: the first line of a file without a header is a
-    record.
+    record. Others are counted.
 
     of_file: Whether it may be a file without a header, or with other marks between its columns.
     """
@@ -184,18 +231,25 @@ def there(columns: Sequence[str], missing: Sequence[str], *, of_file: bool = Tru
             "; its columns are not separated by commas, as those of a CSV file must be, with "
             "points in numbers: docs/guides/files.md converts it in one line"
         )
-    plain = {str(name).strip().casefold(): str(name) for name in columns}
+    left = [str(name) for name in columns if name not in needed]
+    plain = {_letters(name): name for name in left}
     like = {
         plain[found]: None
-        for name in missing
-        for found in get_close_matches(name.casefold(), plain, n=1, cutoff=LIKE)
+        for name in needed
+        if name not in columns
+        for found in get_close_matches(_letters(name), plain, n=1, cutoff=LIKE)
+        or [other for other in plain if other[:PART] == _letters(name)[:PART]][:NEAREST]
     }
     if like:
         return f"; it has {', '.join(map(repr, like))}: names are compared letter by letter"
     if not of_file:
         return ""
-    others = f"{len(columns)} other{'s' if len(columns) != 1 else ''}"
+    others = f"{len(left)} other{'s' if len(left) != 1 else ''}"
     return f"; the first line of a CSV file is its header, and this source has {others}"
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
 #: A class label: the text of the study file, or the number or truth value that it stands for.

@@ -78,6 +78,25 @@ def plain(value: object) -> object:
     return value
 
 
+def is_missing(value: object) -> bool:
+    """Whether there is no value: None, as of an absent key; a blank text; NaN, or NA of pandas."""
+    if isinstance(value, str):
+        return not value or value.isspace()
+    if isinstance(value, float | np.floating):
+        return bool(np.isnan(value))
+    return value is None or type(value).__name__ in {"NAType", "NaTType"}
+
+
+def missing_in(column: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where a column holds no value, as `is_missing` says of each; shape (n,)."""
+    if column.dtype.kind in "iub":
+        return np.zeros(len(column), dtype=np.bool_)
+    if column.dtype.kind == "f":
+        gone: NDArray[np.bool_] = np.isnan(column)
+        return gone
+    return np.fromiter(map(is_missing, column.tolist()), dtype=np.bool_, count=len(column))
+
+
 def text_of(value: object, name: str) -> str:
     """Return a value as text without blanks at its ends; true and false are "1" and "0".
 

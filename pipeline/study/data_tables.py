@@ -93,6 +93,18 @@ class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):
             "north",
         ),
     ] = None
+    missing: Annotated[
+        float | str,
+        key(
+            'what a record without this value is: "drop", which leaves its slot empty, or the '
+            "public value or level that is read in its place, such as the typical one",
+            20.0,
+        ),
+    ] = "drop"
+    indicator: Annotated[
+        bool,
+        key("whether a further column FEATURE_missing is 1 where it is missing, else 0", "true"),
+    ] = False
 
     @property
     def base_level(self) -> str:

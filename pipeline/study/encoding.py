@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
 from pipeline.study.data_tables import Feature
-from pipeline.study.features import WIDEST, columns_of, main_columns, pair_of, transformed
+from pipeline.study.features import (
+    WIDEST,
+    columns_of,
+    main_columns,
+    pair_of,
+    transformed,
+    with_indicators,
+)
 from pipeline.types import Matrix, Vector
 
 #: Indices of columns, shape (n,).
@@ -26,7 +33,7 @@ Indices: TypeAlias = NDArray[np.intp]
 class Encoding:
     """The columns of the features of a study, k features to p columns.
 
-    features: By name, in the order of the study; checked by `check_features`.
+    features: By name, in the order of the study; checked by `check_features`; with indicators.
     interactions: Each as "a:b".
     unit: Whether numbers are centred and scaled; else they keep the unit of their transform.
 
@@ -45,7 +52,7 @@ class Encoding:
     def __init__(
         self, features: Mapping[str, Feature], interactions: Sequence[str], *, unit: bool
     ) -> None:
-        self.features, self.unit = dict(features), unit
+        self.features, self.unit = (features := with_indicators(features)), unit
         self.names = tuple(features)
         self.columns = columns_of(features, interactions)
         self.pairs = [pair_of(text, features) for text in interactions]

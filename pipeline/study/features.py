@@ -80,6 +80,7 @@ def columns_of(features: Mapping[str, Feature], interactions: Sequence[str]) -> 
 
     A number has one column of its own name, a category `feature=level` for each level but its base.
     """
+    features = with_indicators(features)
     held = {name: main_columns(name, feature) for name, feature in features.items()}
     products = [
         f"{left}:{right}"
@@ -90,11 +91,30 @@ def columns_of(features: Mapping[str, Feature], interactions: Sequence[str]) -> 
     return (*(column for columns in held.values() for column in columns), *products)
 
 
+#: A category of what the cell of another feature holds: "" is an empty one, as in a file.
+INDICATOR = Feature(kind="category", levels=["present", ""])
+
+
+def indicator_of(name: str) -> str:
+    """Return what the column is called that says where a feature is missing."""
+    return f"{name}_missing"
+
+
+def with_indicators(features: Mapping[str, Feature]) -> dict[str, Feature]:
+    """Return features, each followed by its indicator if it has one; the same if they are there."""
+    found: dict[str, Feature] = {}
+    for name, feature in features.items():
+        found[name] = feature
+        if feature.indicator:
+            found[indicator_of(name)] = INDICATOR
+    return found
+
+
 def main_columns(name: str, feature: Feature) -> tuple[str, ...]:
     """Return the columns of one feature by itself."""
     if feature.kind == "number":
         return (name,)
-    return tuple(f"{name}={level}" for level in feature.others)
+    return tuple(f"{name}={level}" if level else name for level in feature.others)
 
 
 def pair_of(interaction: str, features: Mapping[str, Feature]) -> tuple[str, str]:
@@ -139,6 +159,13 @@ def check_features(features: Mapping[str, Feature], interactions: Sequence[str])
             _check_number(key, feature)
         if feature.kind == "category":
             _check_category(key, feature)
+        _check_missing(key, feature)
+        if feature.indicator and indicator_of(name) in features:
+            raise ConfigError(
+                f"{key}.indicator: its column would be called {indicator_of(name)!r}, as another "
+                "feature is; rename that feature, or remove indicator"
+            )
+    features = with_indicators(features)
     pairs = [frozenset(pair_of(text, features)) for text in interactions]
     if len(set(pairs)) < len(pairs):
         raise ConfigError("data.interactions: two are of the same features; remove one")
@@ -227,6 +254,26 @@ def _check_category(key: str, feature: Feature) -> None:
         )
     if feature.base is not None and feature.base not in levels:
         raise ConfigError(f"{key}.base: must be one of levels: {', '.join(levels[:8])}")
+
+
+def _check_missing(key: str, feature: Feature) -> None:
+    if feature.missing == "drop":
+        if feature.indicator:
+            raise ConfigError(
+                f"{key}.indicator: no record without the value is used; set {key}.missing to the "
+                "public value that is read in its place, or remove indicator"
+            )
+    elif feature.kind == "category" and feature.missing not in (feature.levels or []):
+        levels = ", ".join((feature.levels or [])[:8])
+        raise ConfigError(f'{key}.missing: must be "drop" or one of levels: {levels}')
+    elif feature.kind == "number":
+        low, high = feature.ends
+        # written so that what is no number fails
+        if isinstance(feature.missing, str) or not low <= feature.missing <= high:
+            raise ConfigError(
+                f'{key}.missing: must be "drop" or lie in the public range, here {low:g} to '
+                f"{high:g}; it is read where a record has no value"
+            )
 
 
 def _same(level: str) -> str | float:

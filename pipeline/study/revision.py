@@ -69,5 +69,7 @@ def revision_of(study: Study, enter: Callable[[dict[str, Any], Study], None] | N
 def _declared(name: str, feature: Feature) -> list[Any]:
     """Return what a feature declares; a plain number says name and ends alone, as it always has."""
     given = msgspec.to_builtins(feature)
+    if feature.missing == "drop":  # a text that equals a default need not be left out
+        given.pop("missing", None)
     found = [name, given.pop("min", None), given.pop("max", None)]
     return [*found, given] if given else found

@@ -42,6 +42,9 @@ scaling = "unit"              # public ranges are mapped to [-1, 1]; "none" keep
 temperature = { min = -40, max = 120 }
 pressure = { min = 0, max = 10 }
 # amount = { min = 0, max = 1e6, transform = "asinh", unit = 100, typical = 2000 }
+# A record with an empty cell is left out, unless `missing` says what is read there, typically the
+# typical value; `indicator` adds a column that says so (docs/missing.md):
+# humidity = { min = 0, max = 100, typical = 60, missing = 60, indicator = true }
 # region = { kind = "category", levels = ["north", "south"], base = "north" }
 
 [estimator]

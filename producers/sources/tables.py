@@ -58,7 +58,7 @@ def read_batches(
         missing = [name for name in columns if name not in found]
         if missing:
             raise DataError(
-                f"{spec} has no column {', '.join(map(repr, missing))}{there(found, missing)}"
+                f"{spec} has no column {', '.join(map(repr, missing))}{there(found, columns)}"
             )
         every = [*columns, *(name for name in optional if name in (source.columns or optional))]
         while slots or not source.ended:
@@ -93,7 +93,7 @@ def parquet_batches(
         names = named_once(path.name, file.schema_arrow)
         missing = [name for name in columns if name not in names]
         if missing:
-            like = there(names, missing, of_file=False)
+            like = there(names, columns, of_file=False)
             raise DataError(f"{path.name} has no column {', '.join(map(repr, missing))}{like}")
         done, total = 0, sum(row_groups(file))
         every = [*columns, *(name for name in optional if name in names)]

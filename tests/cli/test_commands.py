@@ -70,6 +70,16 @@ def test_a_wrong_study_file_ends_with_10_and_names_the_key(
     assert done.stdout == ""
 
 
+def test_the_check_names_features_as_the_file_has_them(bare: Stage) -> None:
+    bare.study.write_text(bare.study.read_text().replace("heat =", "heat_c ="))
+    done = bare.run("study", "check", bare.study)
+    assert "  heat_c: its coefficient is for a step of" in done.stdout
+    source = write_csv(bare.folder / "data.csv", 20)
+    source.write_text(source.read_text().replace("heat", "heat c"))
+    done = bare.run("study", "check", bare.study, "--sample", source)
+    assert "no column 'heat_c'; it has 'heat c': names are compared letter by letter" in done.stderr
+
+
 def test_the_check_of_a_sample_is_loud(bare: Stage) -> None:
     source = write_csv(bare.folder / "data.csv", 200)
     done = bare.run("study", "check", bare.study, "--sample", source)

@@ -294,3 +294,31 @@ def test_a_missing_column_ends_with_20_and_spends_nothing(build: Build) -> None:
 
 def _records(release: Release) -> int:
     return release.header.records
+
+
+def test_empty_cells_are_what_the_study_declares_from_the_source_to_the_estimate(
+    tmp_path: Path, stages: list[Stage], kafka: str, redis_url: str
+) -> None:
+    text = study_text(privacy=OPEN)
+    said = "heat = { min = 0, max = 100"
+    assert said in text
+    stage = Stage(
+        tmp_path / "stage", kafka, redis_url,
+        text.replace(said, f"{said}, missing = 50, indicator = true"),
+    )  # fmt: skip
+    stages.append(stage)
+    stage.ensure_topics()
+    records = lines(400)
+    records[::3] = [f",{line.partition(',')[2]}" for line in records[::3]]
+    source = stage.folder / "gaps.csv"
+    source.write_text(HEADER + "".join(records))
+    stage.worker()
+    stage.produce("site", source)
+    assert stage.code("site") == 0, stage.said("site")
+    found = stage.final_estimate()
+    assert stage.query("site", "SELECT records, rejected FROM streams") == [(400, 0)]
+    values = {row.name: row.value for row in found.coefficients}
+    assert list(values) == ["intercept", "heat", "heat_missing", "load"]
+    # the cells of the odds that are gone do not go with the response
+    assert abs(values["heat_missing"]) < 1
+    assert values["heat"] > 1

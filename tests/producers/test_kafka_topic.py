@@ -282,7 +282,7 @@ def test_what_names_no_topic_is_refused_with_the_form_that_does(spec: str) -> No
 
 def test_a_topic_is_known_by_its_name_and_only_clients_read_it() -> None:
     spec = "kafka://payments?field=a:b"
-    assert known_as(spec) == ("kafka:payments", "kafka://payments")
+    assert known_as(spec) == ("kafka:payments", "kafka://payments", "")
     assert kind_of(spec) == "topic"
     with pytest.raises(DataError, match="veilstream produce"):
         open_source(spec, None, folder=Path())

@@ -258,7 +258,7 @@ def test_what_is_no_address_is_refused(address: str, tmp_path: Path) -> None:
 
 def test_what_is_posted_is_known_as_it_comes() -> None:
     spec = "listen://127.0.0.1:80"
-    assert (known_as(spec), kind_of(spec)) == (("http", None), "input")
+    assert (known_as(spec), kind_of(spec)) == (("http", None, ""), "input")
 
 
 def test_an_inbox_forgets_what_was_released_and_knows_that_it_did(tmp_path: Path) -> None:

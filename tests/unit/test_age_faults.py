@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.messages.release import SEQ_LIMIT
+from pipeline.messages.release import MOST_LOST
 from pipeline.methods.age_aware.client import AgedTask, WhenOver
 from pipeline.records.encoder import Arrays
 from pipeline.release.policy import Directive, OpenWindow, Send, Wait
@@ -125,11 +125,11 @@ def test_a_member_that_says_it_has_had_any_number_of_rounds_keeps_nobody_waiting
     task = ages.task_of(ages.study_text(groups=ages.GROUPS.replace("q = 0.4", "q = 0.001")))
     run = OfflineRun(task)
     first = [(name, released(run, task, name, 1)) for name in task.plan.names]
-    last = SEQ_LIMIT - 1
+    last = MOST_LOST
     forged = [(name, edited(task, payload, seq=last)) for name, payload in first if name == "b"]
     run.fold_all([*first, *forged])
     said = details(run)
     assert (said["round"], said["ahead"]) == (0, 1)
     assert said["epsilon_at_any_time"] == task.study.privacy.epsilon
     paid = task.plan.epsilons[task.plan.number("b")]
-    assert said["epsilon_of_all_rounds"] == pytest.approx(paid * SEQ_LIMIT)
+    assert said["epsilon_of_all_rounds"] == pytest.approx(paid * (MOST_LOST + 1))

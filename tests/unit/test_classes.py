@@ -117,6 +117,11 @@ def test_a_column_is_named_only_if_it_is_like_one_of_the_study() -> None:
         " Amount", "failed", "name"
     )
     assert "it has 'ammount', 'Failed'" in told("Failed", "ammount")
+    # other marks than letters make no difference, and a beginning is enough
+    assert "it has 'a-mount': names" in told("a-mount", "failed", "name")
+    assert "it has 'amount_eur', 'fail': names" in told("fail", "amount_eur", "name")
+    # what the study needs and the source has is no other
+    assert told("failed", "Smith", "yes").endswith("and this source has 2 others")
     # a file without a header begins with a record
     assert told("0.5", "Smith", "yes").endswith("its header, and this source has 3 others")
     assert "Smith" not in told("Smith", "failure")

@@ -33,6 +33,7 @@ from pipeline.backtest.report import report_of, rows_of
 from pipeline.cli.backtest_grid import summary, to_dict
 from pipeline.cli.pool import Pool
 from pipeline.errors import ConfigError, DataError, NumericError
+from pipeline.methods import method_of, task_of
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
@@ -268,7 +269,7 @@ def scored(grid: GridResult, *scores: float) -> GridResult:
                 run,
                 result=dataclasses.replace(
                     run.result,
-                    scores=dataclasses.replace(run.result.scores, balanced_accuracy=score),
+                    scores=dataclasses.replace(run.result.scores, auc=score, log_loss=1 - score),
                 ),
             )
             for run in cell.runs
@@ -356,7 +357,7 @@ def test_the_advice_denies_no_interval_that_there_is(grid: GridResult) -> None:
 
 def test_noise_that_seems_to_help_is_called_chance(grid: GridResult) -> None:
     assert grid.cells[0].open is not None
-    without = grid.cells[0].open.measures["balanced_accuracy"]
+    without = grid.cells[0].open.measures["auc"]
     assert without is not None
     for add, count in ((0.01, 1), (-0.01, 0)):
         advice = advise(scored(grid, *[without + add] * 4))
@@ -365,43 +366,48 @@ def test_noise_that_seems_to_help_is_called_chance(grid: GridResult) -> None:
 
 def test_what_rounds_to_the_same_is_called_no_better(grid: GridResult) -> None:
     assert grid.cells[0].open is not None
-    without = grid.cells[0].open.measures["balanced_accuracy"] or 0.0
+    without = grid.cells[0].open.measures["auc"] or 0.0
     advice = advise(scored(grid, *[without + 1e-7] * 4))
     assert not any("better than without privacy" in text for text in advice.warnings)
 
 
-def one_class(grid: GridResult, *areas: float) -> GridResult:
-    """Return the grid as if all settings predicted one class, with these AUCs."""
-
-    def of(run: Run, area: float) -> Run:
-        scores = dataclasses.replace(run.result.scores, balanced_accuracy=0.5002, auc=area)
-        return dataclasses.replace(run, result=dataclasses.replace(run.result, scores=scores))
-
-    cells = tuple(
-        Cell(cell.setting, tuple(of(run, area) for run in cell.runs),
-             cell.open and of(cell.open, area))
-        for cell, area in zip(grid.cells, areas, strict=True)
-    )  # fmt: skip
-    return dataclasses.replace(grid, cells=cells)
-
-
-def test_settings_that_predict_one_class_are_judged_by_their_ranking(grid: GridResult) -> None:
-    assert grid.main_score == "balanced_accuracy"
-    told = one_class(grid, 0.6, 0.7, 0.6, 0.6)
-    assert told.main_score == "auc"
+def test_classes_are_judged_by_their_ranking_with_other_scores_beside(grid: GridResult) -> None:
+    assert grid.main_score == "auc"
+    told = scored(grid, 0.6, 0.7, 0.6, 0.6)
     advice = advise(told)
-    assert advice.cell is told.cells[1]
-    assert "as if they predicted the same class for every record" in advice.reason
-    assert "AUC 0.7" in advice.reason
+    assert advice.cell is not None
+    assert advice.cell.setting is told.cells[1].setting
+    beside = advice.cell.means["log_loss"].value, advice.cell.means["balanced_accuracy"].value
+    said = r"AUC 0\.7.*; log-loss (\d\.\d+)[^,]*, balanced accuracy (\d\.\d+)"
+    found = re.search(said, advice.reason)
+    assert found is not None
+    assert [float(number) for number in found.groups()] == pytest.approx(beside, rel=1e-3)
     # the command's table and the page know that score, too
     console = Console(width=200, file=io.StringIO(), record=True)
     console.print(summary(told))
     assert "area under the ROC curve" in console.export_text()
     assert "AUC" in report_of(told, history="h.csv", created_at=0.0)
-    # one that tells classes apart is enough for balanced accuracy
-    apart = scored(told, 0.5, 0.5, 0.5, 0.6)
-    assert apart.main_score == "balanced_accuracy"
-    assert advise(apart).cell is apart.cells[3]
+
+
+def test_the_advice_says_what_records_and_what_epsilon_would_bring(grid: GridResult) -> None:
+    taken = advise(scored(grid, 0.5, 0.5, 0.9, 0.5))
+    assert taken.cell is not None
+    assert taken.cell.setting.study.privacy.epsilon is not None
+    [said] = [text for text in taken.warnings if text.startswith("Half an interval of a slope")]
+    words = r"expect it: (.*) as it is, (.*) with twice the records, (.*) with twice the epsilon\.$"
+    found = re.search(words, said)
+    assert found is not None
+    study, result = taken.cell.setting.study, taken.cell.runs[0].result
+    double = with_keys(study, {"privacy.epsilon": 2 * study.privacy.epsilon}, name="it")
+    for told, one, size in zip(
+        found.groups(), (study, study, double), np.array([1, 2, 1]) * result.records, strict=True
+    ):
+        plan = method_of(one).plan(task_of(one), int(size), result.clients)
+        if plan.usual <= size:
+            assert plan.usual_half is not None
+            assert told == f"+-{plan.usual_half:.2g}"
+        else:
+            assert told == f"none before {plan.usual:,} records"
 
 
 def test_widths_are_not_compared_between_ridges(grid: GridResult) -> None:
@@ -511,7 +517,7 @@ def test_the_report_is_one_file_that_asks_for_nothing(grid: GridResult) -> None:
     shown = sum(any("width" in p.means for p in grid.cells) for _ in grid.axes)
     assert page.tags.count("svg") == 2 + shown + 2
     for cell in grid.cells:
-        mean = cell.means["balanced_accuracy"]
+        mean = cell.means["auc"]
         assert f"{mean.value:.4g} ± {mean.error:.1g}" in words
     assert "Not private." in words
     assert "No guarantee." in words

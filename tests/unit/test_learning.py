@@ -109,7 +109,7 @@ def test_of_a_call_that_fails_no_record_is_taken() -> None:
     X, y = data(50)
     learner = StreamClassifier(OPEN)
     for bad_X, bad_y in [
-        (np.vstack([X[:-1], [[0, np.nan, 0]]]), y),
+        (np.vstack([X[:-1], [[0, np.inf, 0]]]), y),
         (X, [*y[:-1], 7]),
         (X, y[:-1]),
         (X[:, :2], y),

@@ -64,7 +64,6 @@ EXCEPTIONS = {
     "check_seeding_is_idempotent": (AttributeError, RIVER_BASE),
     "check_bounded_memory_growth": (AttributeError, RIVER_BASE),
     "check_debug_one": (AttributeError, RIVER_BASE),
-    "check_emerging_features": (vs.VeilstreamError, FIXED),
     "check_disappearing_features": (vs.VeilstreamError, FIXED),
     "check_radically_disappearing_features": (vs.VeilstreamError, FIXED),
 }

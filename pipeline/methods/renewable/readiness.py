@@ -151,7 +151,8 @@ def _undeclared(task: RenewableTask, found: Solution) -> str:
     """
     features = task.encoding.features
     unknown = np.array(task.study.coefficient_names)[found.unknown].tolist()
-    numbers = [name for name in unknown if name in features and features[name].typical is None]
+    said = {name for name, f in features.items() if f.kind == "category" or f.typical is not None}
+    numbers = [name for name in unknown if name in features and name not in said]
     levels = [name for name in unknown if name not in features and "=" in name]
     if not (numbers or levels) and any(f.typical is None for f in features.values()):
         numbers = ["a feature"]
