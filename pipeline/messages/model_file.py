@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -69,7 +69,7 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     state_version: int
     published_at: str
     interactions: list[str] = []
-    labels: list[Any] = []
+    labels: list[bool | int | float | str] = []
 
 
 class _Kind(msgspec.Struct):
