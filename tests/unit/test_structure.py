@@ -115,3 +115,26 @@ def test_no_module_is_too_long() -> None:
     """One idea takes 150 to 500 lines; see docs/decisions/0026-what-the-lines-are-for.md."""
     long = {name: n for name, text in modules().items() if (n := text.count("\n")) > LONGEST}
     assert not long
+
+
+#: The files of a method: each may import those before it. Its mathematics, under names of its own,
+#: may stand anywhere in this order. `report` has the words that an estimate gives as its reasons.
+ORDER = ("spec", "client", "state", "sums", "report", "estimate", "server", "plan", "method")
+
+
+def upwards(texts: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Return the pairs of one method's files of which the first imports a later one."""
+    found = set()
+    for name, others in links(texts).items():
+        folder, _, file = name.rpartition(".")
+        for other in others:
+            where, _, later = other.rpartition(".")
+            own = folder == where and folder.startswith("pipeline.methods.")
+            if own and {file, later} <= set(ORDER) and ORDER.index(file) < ORDER.index(later):
+                found.add((name, other))
+    return found
+
+
+def test_the_files_of_a_method_import_in_one_order() -> None:
+    """What a method's `spec` to `method` import of each other comes before them."""
+    assert upwards(modules()) == set()
