@@ -442,23 +442,41 @@ class Runs:
     def __init__(self, database: Database) -> None:
         self._db = database
 
+    def own(self, run: str) -> bool:
+        """Whether a run is known to be this database's own."""
+        return self._db.row("SELECT 1 FROM runs WHERE run = ? AND study IS NULL", run) is not None
+
     def know(self, study: str, run: str) -> bool:
         """Whether a run is this database's own, or its releases of a study count as lost here."""
-        query = "SELECT 1 FROM runs WHERE run = ? AND coalesce(study, ?) = ?"
-        return self._db.row(query, run, study, study) is not None
+        query = "SELECT 1 FROM runs WHERE run = ? AND (study IS NULL OR (study = ? AND claimed))"
+        return self._db.row(query, run, study) is not None
 
-    def add(self, run: str, study: str | None = None) -> None:
-        """Take a run for this database's own; study: for one that was another copy's, what of."""
-        self._db.write("INSERT INTO runs (run, study) VALUES (?, ?)", run, study)
+    def begin(self, run: str) -> None:
+        """Take a run for this database's own."""
+        self._db.write("INSERT INTO runs (run) VALUES (?)", run)
 
     def claimed(self, run: str) -> None:
         """Note that a run has claimed something: those before it are forgotten, but for some."""
         self._db.write("UPDATE runs SET claimed = 1 WHERE run = ? AND study IS NULL", run)
         self._db.write(
             "DELETE FROM runs WHERE study IS NULL AND number < "
-            "(SELECT max(number) FROM runs WHERE claimed) - ?",
+            "(SELECT max(number) FROM runs WHERE study IS NULL AND claimed) - ?",
             RUNS,
         )
+
+    def note(self, study: str, run: str) -> None:
+        """Note that another copy has released a study, until its releases count as lost here."""
+        if not self._db.row("SELECT 1 FROM runs WHERE run = ? AND study = ?", run, study):
+            self._db.write("INSERT INTO runs (run, study) VALUES (?, ?)", run, study)
+
+    def copied(self) -> set[str]:
+        """Return the studies that other copies have released, and that are not settled."""
+        rows = self._db.rows("SELECT study FROM runs WHERE study IS NOT NULL AND NOT claimed")
+        return {study for (study,) in rows}
+
+    def settle(self, study: str) -> None:
+        """Count what other copies have released of a study as lost here."""
+        self._db.write("UPDATE runs SET claimed = 1 WHERE study = ?", study)
 
 
 def check_schema(schema: int) -> None:

@@ -55,8 +55,6 @@ class Claims:
 
     log: The topic as it was read at the start; see `LedgerTopic.read`.
     say: Told of claims that this ledger has not made.
-
-    copied: Studies for which another copy has released last, each with that copy's run.
     """
 
     def __init__(
@@ -76,11 +74,13 @@ class Claims:
             )
         self._newest = {claim.study: claim for claim in made}
         store.learn({study: claim.releases for study, claim in self._newest.items()})
-        self.copied = {
-            study: claim.run
-            for study, claim in self._newest.items()
-            if not store.knows(study, claim.run)
-        }
+        own = False
+        for claim in made:
+            own = own or store.owns(claim.run)
+            # what comes before all that is known to be its own may be, too, and is forgotten
+            newest = claim is self._newest[claim.study]
+            if (own or newest) and not store.knows(claim.study, claim.run):
+                store.note_copy(claim.study, claim.run)
 
     def slots_behind(self, study: str) -> int:
         """Return how many slots are claimed behind a study's records.
@@ -168,6 +168,8 @@ class Claims:
 
     def _check(self, claim: Claim | None) -> None:
         if claim is not None and not self._store.knows(claim.study, claim.run):
+            # its claim may be replaced by one of this run, and a later start must know of it
+            self._store.note_copy(claim.study, claim.run)
             raise LedgerBehind(
                 f"another copy of this client's database runs and releases study {claim.study!r}: "
                 "only one may, or records are released twice. Stop both, keep the one that has "
@@ -209,8 +211,7 @@ def owe(
     if copied:
         owed += largest_loss(task, store, store.waiting(task.study.name))
     store.charge_lost(
-        task, name, lost.seqs, owed=owed, sent=lost.sent, now=now, copied=copied,
-        run=None if claims is None else claims.copied.get(task.study.name),
+        task, name, lost.seqs, owed=owed, sent=lost.sent, now=now, copied=copied
     )  # fmt: skip
 
 

@@ -12,8 +12,9 @@ CREATE TABLE IF NOT EXISTS identity (
 CREATE TABLE IF NOT EXISTS secrets (
   secret BLOB NOT NULL
 );
--- The newest runs of this client, whose claims on the ledger topic are this database's own. study: a
--- run of another copy, whose releases of that study count as lost here.
+-- Runs that have claims on the ledger topic. study NULL: the newest ones of this database itself, and
+-- whether each has claimed. Else one of another copy, and whether its releases of that study count as
+-- lost here by now.
 CREATE TABLE IF NOT EXISTS runs (
   number INTEGER PRIMARY KEY,
   run TEXT NOT NULL,

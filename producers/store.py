@@ -478,7 +478,7 @@ class ClientStore:
 
     def charge_lost(
         self, task: Task, source: str, seqs: range, *, owed: int, now: float,
-        sent: tuple[int, int] | None = None, copied: bool = False, run: str | None = None,
+        sent: tuple[int, int] | None = None, copied: bool = False,
     ) -> None:  # fmt: skip
         """Charge releases that this database has lost; their slots are owed from then on.
 
@@ -486,7 +486,6 @@ class ClientStore:
         owed: How many slots they can have held.
         sent: As `Stream.sent`, if the releases topic has one of them.
         copied: Whether another copy has used the numbers of those that wait here: they are dropped.
-        run: The run of that copy, if it is known.
         """
         study, at = task.study.name, rfc3339(now)
         stands = self._streams.standing(study)
@@ -500,8 +499,7 @@ class ClientStore:
                 self._streams.number(study, seqs)
             if copied:
                 self._drop_unsent(study)
-            if run is not None:
-                self._runs.add(run, study)
+                self._runs.settle(study)
             self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
             self._db.write_many(
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
@@ -524,15 +522,29 @@ class ClientStore:
         """Whether a run that has claimed releases of a study is this database's own."""
         return self._runs.know(study, run)
 
+    def owns(self, run: str) -> bool:
+        """Whether a run is known to be this database's own."""
+        return self._runs.own(run)
+
     def begin_run(self, run: str) -> None:
         """Take a run for this database's own, before it claims anything."""
         with self._db.transaction():
-            self._runs.add(run)
+            self._runs.begin(run)
 
     def has_claimed(self, run: str) -> None:
         """Note that a run has claimed something."""
         with self._db.transaction():
             self._runs.claimed(run)
+
+    def note_copy(self, study: str, run: str) -> None:
+        """Note, for every later start, that another copy has released a study."""
+        with self._db.transaction():
+            self._runs.note(study, run)
+
+    @property
+    def copied(self) -> set[str]:
+        """Studies that other copies of this database have released, and that are not settled."""
+        return self._runs.copied()
 
     def _drop_unsent(self, study: str) -> None:
         """Let go of stored releases whose numbers another copy has used; they stay spent."""

@@ -56,6 +56,11 @@ def prefix(client: str, ledger: str) -> bytes:
     return f"{client}\n{ledger}\n".encode()
 
 
+def is_claim(key: bytes) -> bool:
+    """Whether a key of the topic is that of a claim, and not a client's id."""
+    return b"\n" in key
+
+
 def write_claim(claim: Claim, secret: bytes) -> bytes:
     """Write a claim: JSON, and behind the end of its line the MAC in hexadecimal digits.
 

@@ -17,6 +17,7 @@ from infra.kafka import asking, log_reader, read_all
 from pipeline.api.feed import Feed
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.messages import spend as spends
+from pipeline.messages.claim import is_claim
 from pipeline.messages.envelope import marks_of
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import Clients
@@ -147,7 +148,8 @@ class Reading:
             ids = {client for client, standing in roll.clients.items() if standing.entries}
             self._watched.seen(lambda clients: clients.admit(ids))
         if self._settings.ledger_topic == "on":
-            told = [value for _, value in read_all(self._settings, spends.NAME) if value]
+            records = read_all(self._settings, spends.NAME)
+            told = [value for key, value in records if value and not is_claim(key or b"")]
             self._watched.seen(lambda clients: _account(clients, told, self._study.name))
 
     def _warn(self, name: str, text: str) -> None:

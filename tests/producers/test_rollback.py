@@ -280,6 +280,13 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
     with pytest.raises(LedgerBehind, match="another copy of this client's database runs"):
         run_client(place.old.task, place.old.settings, job, report=report)
     assert place.numbers(place.old) == [*range(4)]
+    # its own claim is the newest by now, and it has claimed as many as the other one
+    assert "another copy" in place.refused(place.old)
+    assert "another copy" in place.refused(place.old)
+    place.grow(2 * SLOTS, 3)
+    place.goes(place.old, skip_lost=True)
+    place.goes(place.old)
+    assert place.once()
 
 
 def test_no_restart_is_refused_that_any_kill_may_leave(
