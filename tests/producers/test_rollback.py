@@ -17,6 +17,8 @@ from pipeline.errors import LedgerBehind, VeilstreamError
 from pipeline.messages.claim import Claim, prefix, read_claim, write_claim
 from pipeline.messages.release import header_of, read
 from pipeline.messages.spend import NAME
+from pipeline.page.content import Watched
+from pipeline.page.reading import Reading
 from producers.client import Progress
 from producers.sender import Sender
 from producers.start import Job, run_client
@@ -132,6 +134,17 @@ def test_what_leaves_was_claimed_before(place: Place) -> None:
     assert (newest[old].releases, newest[old].slots, newest[old].line) == (6, 60, [old])
     # behind the records of both
     assert (newest[new].releases, newest[new].slots, newest[new].line) == (1, 70, [new, old])
+
+
+def test_a_page_reads_accounts_beside_claims(place: Place) -> None:
+    place.grow(2 * SLOTS, 1)
+    place.goes(place.old)
+    study, watched = place.old.task.study, Watched(place.old.task.study)
+    # who starts a page is told what is wrong
+    reading = Reading(study, place.old.settings, watched)
+    reading._look_at_accounts()
+    reading.stop()
+    assert watched.warnings == {}
 
 
 @pytest.mark.parametrize("flag", ["old", "new"])
