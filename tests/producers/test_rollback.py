@@ -295,6 +295,9 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
     with pytest.raises(LedgerBehind, match="another copy of this client's database runs"):
         run_client(place.old.task, place.old.settings, job, report=report)
     assert place.numbers(place.old) == [*range(4)]
+    # the log forgets the other's claim once it is compacted
+    noted = "SELECT study FROM runs WHERE study IS NOT NULL AND NOT claimed"
+    assert place.old.query(place.client, noted) == [(place.old.task.study.name,)]
     # its own claim is the newest by now, and it has claimed as many as the other one
     assert "another copy" in place.refused(place.old)
     assert "another copy" in place.refused(place.old)
