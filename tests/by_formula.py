@@ -129,7 +129,7 @@ def since(task: RenewableTask, batches: Weighed, oldest: int, missing: int = 0) 
         found["effect"] = effect = design_effect(
             inverse, between, middle, scale * curvature, total, (lost, q), by_noise,
             channels.middle.standard_deviation * np.sqrt(noise) / total,
-        )
+        )  # fmt: skip
         meat = effect * middle / total
     more = ((found["effect"] or 1) - 1) * np.diag(inverse @ (scale * curvature / total) @ inverse)
     found["moving"] = bool(np.any((whole**2 > 25 * (rough + more)) & (hidden <= 0.5 * rough)))
