@@ -251,8 +251,9 @@ def information_line(message: EstimateMessage) -> str:
     parts = [progress_line(message)] if progress_line(message) else []
     if found.effective_records is not None and found.effective_records < IN_FULL * message.records:
         parts.append(
-            f"counts as {found.effective_records:,.0f} of {message.records:,} records: empty "
-            "slots, and releases that are old or at the first models, have less weight or none"
+            f"aims at the fit to the records that count, {found.effective_records:,.0f} of "
+            f"{message.records:,} ({found.effective_records / message.records:.0%}): empty slots, "
+            "and releases that are old or at the first models, have less weight or none"
         )
     if found.privacy_share:
         parts.append(f"{found.privacy_share:.0%} of the variance comes from the privacy noise")
