@@ -262,6 +262,11 @@ def information_line(message: EstimateMessage) -> str:
         parts.append(
             f"in {of} combinations of coefficients the noise is larger than what the records say"
         )
+    if message.details.get("design_effect", 1.0) is None and message.status == "ready":
+        parts.append(
+            "intervals suppose that records do not depend on each other in time: nothing here "
+            "tells whether they do (no design effect)"
+        )
     return "; ".join(parts)
 
 

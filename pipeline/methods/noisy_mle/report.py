@@ -202,6 +202,7 @@ def listed(
     shares, order = mass / float(mass.sum()), np.argsort(-squared, kind="stable")
     out = weights == 0
     return {
+        "design_effect": None,
         "release": release,
         "count": len(names),
         "flagged": [names[m] for m in order[out[order]].tolist()][:LISTED],

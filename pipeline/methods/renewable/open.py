@@ -287,6 +287,7 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
         else dispersion_of(float(state.part("scores")[0]), bread[0, 0]),
         interval=INTERVAL,
         kept=None if covariance is None else kept_of(bread / records, task.penalty),
+        details={"design_effect": None},
     )
 
 
