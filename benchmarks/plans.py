@@ -82,7 +82,7 @@ class Planned:
             response=RESPONSES.get(self.loss, CLASSES.format(self.rarer)), features=names,
             loss=self.loss, bound="residual_bound = 0.4" if self.loss == "linear" else "",
             epsilon=self.epsilon, window=self.window, kind=KINDS[self.kind],
-            neighbours="add-remove" if self.kind == "renewable" else "replace-one",
+            neighbours="zero-out" if self.kind == "renewable" else "replace-one",
         )  # fmt: skip
         return parse_study(text)
 
