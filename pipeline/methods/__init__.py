@@ -2,8 +2,8 @@
 
 - `base`: what a method is to the rest.
 - `offline`: what a method is that runs over a file.
-- `renewable`, `ldp_sgd`, `noisy_mle`, `age_aware`: methods that run live. `published`: methods for
-  files.
+- `renewable`, `ldp_sgd`, `noisy_mle`, `noisy_copies`, `age_aware`: methods that run live. `sites`:
+  what two of them share. `published`: methods for files.
 
 A method is loaded when a study asks for it, and nothing outside its package knows it by name.
 """
@@ -32,6 +32,7 @@ OURS = {
     "renewable": "pipeline.methods.renewable.method:METHOD",
     "ldp-sgd": "pipeline.methods.ldp_sgd.method:METHOD",
     "noisy-mle": "pipeline.methods.noisy_mle.method:METHOD",
+    "noisy-copies": "pipeline.methods.noisy_copies.method:METHOD",
     "age-aware": "pipeline.methods.age_aware.method:METHOD",
 }
 

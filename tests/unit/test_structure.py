@@ -20,7 +20,7 @@ LONGEST = 600
 FILES: tuple[set[str], ...] = (
     {f"pipeline.backtest.{name}" for name in ("grid", "plots", "result", "run")},
 )
-FOLDERS: tuple[set[str], ...] = ({"pipeline.methods.noisy_copies", "pipeline.methods.noisy_mle"},)
+FOLDERS: tuple[set[str], ...] = ()
 
 
 @cache

@@ -1,10 +1,5 @@
 """A site's window: weighed records, public numbers, score and curvature.
 
-What all tasks of sites share: long records weigh less, and are not bent.
-
-A record (1, x) beyond the norm bound R weighs R^2 / |(1, x)|^2. The weight depends on x alone, so
-that it does not bias what an estimate aims at (docs/methods/noisy-mle.md).
-
 The public numbers of a site's releases: what is summed, and with what noise.
 
 A window of a site: its score and curvature at the model, exact and within public bounds.
@@ -23,7 +18,8 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper
 from pipeline.losses import Regression
-from pipeline.methods.noisy_mle.spec import spec_of
+from pipeline.methods.noisy_mle.spec import Spec, spec_of
+from pipeline.methods.sites.client import WeighedTask
 from pipeline.privacy import sensitivity
 from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import Bounds
@@ -43,39 +39,9 @@ from pipeline.release.budget import Budget
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
 from pipeline.release.query import Exact, MatrixPart, Part, Query, VectorPart
-from pipeline.release.task import Task, inside
+from pipeline.release.task import inside
 from pipeline.study.model import Study
-from pipeline.types import Matrix, Vector
-
-
-class WeighedTask(Task):
-    """As `Task`.
-
-    spec: The study's own table.
-    """
-
-    weighs = True
-
-    def __init__(self, study: Study, revision: str = "", level: str | None = None) -> None:
-        self.spec = spec_of(study)
-        super().__init__(study, revision, level)
-
-    def record_weights(self, design: Matrix) -> Vector | float:
-        """As `Task.record_weights`."""
-        return 1.0 if self.norm_bound >= self.longest else weights(design, self.norm_bound)
-
-
-def weights(design: Matrix, norm_bound: float) -> Vector:
-    """Return min(1, R^2 / |row|^2) of each row (1, x), shape (n,).
-
-    One sum for each row, whose order is the row's length alone: the weight of a record does not
-    depend on those beside it.
-    """
-    squares = np.einsum("ij,ij->i", design, design)
-    # a hair below, so that no rounding passes the bound
-    found: Vector = np.minimum(1.0, norm_bound**2 * (1 - 2.0**-40) / squares)
-    return found
-
+from pipeline.types import Vector
 
 #: Shares of the squared budget: score and curvature as split = 2 of the paper's reference has them
 #: (docs/methods/noisy-mle.md), the sum of squares as little as it needs.
@@ -101,13 +67,18 @@ class SiteTask(WeighedTask):
     """As `WeighedTask`: score and curvature of a window at the model."""
 
     @cached_property
+    def spec(self) -> Spec:
+        """As `WeighedTask.spec`."""
+        return spec_of(self.study)
+
+    @cached_property
     def release(self) -> str:
         """Which release it is, "score" or "sufficient": what "auto" comes to."""
         return chosen_release(self.study)
 
     @property
     def at_models(self) -> bool:
-        """Whether releases are taken at models, and not always at 0."""
+        """As `WeighedTask.at_models`."""
         return self.release == "score"
 
     def at_start(self, version: int) -> bool:
@@ -134,12 +105,9 @@ class SiteTask(WeighedTask):
         """
         return Bounds(self.farthest, self.norm_bound)
 
-    #: Whether it matters to the worker at which point a release was taken.
-    moving = True
-
     @property
     def squares(self) -> int:
-        """How many numbers beside score and curvature a release has: 1 or 0."""
+        """As `WeighedTask.squares`."""
         return int(self.loss.name == "linear" and self.study.estimator.noise_scale is None)
 
     @property
