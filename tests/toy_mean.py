@@ -84,7 +84,8 @@ class MeanState(State):
         self.releases += other.releases
         self.slots += other.slots
 
-    def _encoded(self, name: str) -> bytes:
+    def encode_field(self, name: str) -> bytes:
+        """As `State.encode_field`."""
         return msgspec.msgpack.encode((str(self.total), self.releases, self.slots))
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.api import planning
-from pipeline.api.numbers import two_digits
 from pipeline.api.planning import (
     POWER,
     Row,
@@ -25,6 +24,7 @@ from pipeline.api.planning import (
     verdict,
     with_ridge,
 )
+from pipeline.api.table import two_digits
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError

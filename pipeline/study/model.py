@@ -53,9 +53,9 @@ class Estimator(Strict, frozen=True, kw_only=True):
     kind: Annotated[
         str,
         key(
-            'a method that runs live, such as "renewable"; for `veilstream fit` also a '
+            f'a method that runs live, such as "{LIVE}"; for `veilstream fit` also a '
             "published method",
-            "renewable",
+            LIVE,
         ),
     ] = LIVE
     loss: Annotated[

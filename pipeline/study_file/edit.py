@@ -48,7 +48,7 @@ pressure = { min = 0, max = 10 }
 # region = { kind = "category", levels = ["north", "south"], base = "north" }
 
 [estimator]
-# kind = "ldp-sgd"     # or a published method for `veilstream fit`: docs/methods/published.md
+# kind: a method, if not the one that most studies need: docs/methods/index.md
 # Of two classes "logistic": what a feature does to the odds, and probabilities. "gdwd", a line
 # between them as support vector machines draw it (distance-weighted discrimination), if it is
 # enough which class, which features and in which direction; with privacy it needs a ridge.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,7 +11,7 @@ import msgspec
 
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
-from pipeline.methods.base import Spec
+from pipeline.methods.base import Method
 from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import check_reach
 from pipeline.study.families import check_response
@@ -260,29 +260,29 @@ def check_kind(study: Study) -> None:
             f'and for `veilstream fit` {", ".join(OFFLINE)}; example: kind = "{LIVE}"'
         )
     method, spec = method_of(study), method_of(study).spec
-    for table in ("method", "path"):
-        if getattr(estimator, table) is not None and table != spec.table:
-            raise ConfigError(
-                f'estimator.{table}: kind = "{kind}" has no keys in this table; remove it, or '
-                f"choose the kind that it belongs to{_with(table, lambda m: (m.table,))}"
-            )
+    tables = [name for name in ("method", "path") if getattr(estimator, name) is not None]
+    if others := [name for name in tables if name != spec.table]:
+        raise ConfigError(
+            f'estimator.{others[0]}: kind = "{kind}" has no keys in this table; remove it, or '
+            f"choose the kind that it belongs to{_with(lambda m: m.spec.table == others[0])}"
+        )
     if estimator.loss not in spec.losses:
         raise ConfigError(
             f'estimator.loss: kind = "{kind}" has {", ".join(spec.losses)}; choose one of them, '
-            f"or a kind that has this one{_with(estimator.loss, lambda m: m.losses)}"
+            f"or a kind that has this one{_with(lambda m: estimator.loss in m.spec.losses)}"
         )
     if study.privacy.personal is not None and not spec.personal_levels:
         raise ConfigError(
             "privacy.personal: records can have levels of their own where each is noised by "
             f'itself, and kind = "{kind}" noises sums of them; remove it, or choose another '
-            f"estimator.kind{_with(True, lambda m: (m.personal_levels,))}"
+            f"estimator.kind{_with(lambda m: m.spec.personal_levels)}"
         )
     growth_of(study, grows=method.grows(study))
     if study.privacy.noise_memory and not method.remembers(study):
         raise ConfigError(
             "privacy.noise_memory: the noise of a release can remember those before it where it is "
-            'Gaussian, nothing is forgotten, and kind = "renewable"; remove it, or set '
-            "noise_memory = 0"
+            "Gaussian, nothing is forgotten, and the kind allows it"
+            f"{_with(lambda m: m.remembers(study))}; remove it, or set noise_memory = 0"
         )
 
 
@@ -302,7 +302,7 @@ def completed(study: Study, given: Container[str]) -> Study:
     return method_of(study).resolve(study, given) if kind in METHODS else study
 
 
-def _with(wanted: object, of: Callable[[Spec], Sequence[object]]) -> str:
-    """Return the kinds whose method has what is wanted, in brackets; nothing if there is none."""
-    kinds = [kind for kind in METHODS if wanted in of(load_live(kind).spec)]
+def _with(allowed: Callable[[Method[Any]], bool]) -> str:
+    """Return the kinds that are allowed, in brackets; nothing if there is none."""
+    kinds = [kind for kind in METHODS if allowed(load_live(kind))]
     return f" ({', '.join(kinds)})" if kinds else ""

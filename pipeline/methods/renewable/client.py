@@ -23,10 +23,10 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, solve_positive
 from pipeline.losses import Loss, Regression, joint_bounds
-from pipeline.methods.renewable.spec import remembers, split_of
+from pipeline.methods.renewable.spec import remembers, spent_by_records, split_of
 from pipeline.privacy import sensitivity
 from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel
-from pipeline.privacy.sensitivity import Neighbours, Order, spent_by_records
+from pipeline.privacy.sensitivity import Neighbours, Order
 from pipeline.records.blocks import (
     CURVATURE_BITS,
     GRADIENT_BITS,

@@ -141,7 +141,8 @@ class OpenState(State):
             start += length
         raise KeyError(name)
 
-    def _encoded(self, name: str) -> bytes:
+    def encode_field(self, name: str) -> bytes:
+        """As `State.encode_field`."""
         held: Vector = getattr(self, name)
         return held.astype("<f8").tobytes()
 
