@@ -30,7 +30,7 @@ from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
 from pipeline.losses import MEANINGS
 from pipeline.release.budget import standstill
-from pipeline.study.features import columns_of
+from pipeline.study.data import columns_of
 from pipeline.study_file.edit import edited, with_features, with_keys
 from pipeline.study_file.load import parse_study
 

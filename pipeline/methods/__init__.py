@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError
-from pipeline.study import revision
+from pipeline.study import versions
 from pipeline.study.model import LIVE
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def load_live(kind: str) -> Method[Any]:
 
 
 def revision_of(study: Study) -> str:
-    """Return a study's revision, as `study.revision.revision_of` with what its method adds."""
+    """Return a study's revision, as `study.versions.revision_of` with what its method adds."""
     live = study.estimator.kind in METHODS
-    return revision.revision_of(study, method_of(study).enter if live else None)
+    return versions.revision_of(study, method_of(study).enter if live else None)
 
 
 def task_of(study: Study, level: str | None = None) -> Task:

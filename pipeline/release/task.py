@@ -32,10 +32,10 @@ from pipeline.release.layout import Layout
 from pipeline.release.model import Model, start_model
 from pipeline.release.policy import RELEASES, ReleasePolicy, Rhythm, WhenFull
 from pipeline.release.query import OpenQuery, Query
+from pipeline.study.encoding import steps_of
 from pipeline.study.growth import Growth, growth_of
 from pipeline.study.model import Study
 from pipeline.study.reference import typical_norm_bound
-from pipeline.study.steps import steps_of
 from pipeline.types import Integers, Matrix, Vector
 
 #: Smallest norm that is divided by.

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.methods.base import Spec
 from pipeline.study.model import Study
-from pipeline.study.variants import tables_with
+from pipeline.study.versions import tables_with
 from pipeline.study_file.load import parse_study, study_of
 
 #: How a comment begins that says why a key is set, and how it goes on: both are replaced when the

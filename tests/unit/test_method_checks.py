@@ -16,7 +16,7 @@ from pipeline.methods.renewable import state as private_state
 from pipeline.privacy import sensitivity
 from pipeline.records.encoder import Arrays
 from pipeline.simulate.method_checks import CHECKS, Case, windows_of
-from pipeline.study.variants import without_privacy
+from pipeline.study.versions import without_privacy
 from pipeline.study_file.load import parse_study
 from tests import ages, sgd, sites
 from tests.builders import study_text

@@ -21,7 +21,7 @@ from pipeline.methods.sites.plan import REMEDIES, bend_of, influence
 from pipeline.methods.sites.plan import propose as plan_of_sites
 from pipeline.study.model import Study
 from pipeline.study.reference import moments
-from pipeline.study.variants import replace_keys
+from pipeline.study.versions import replace_keys
 from pipeline.types import Matrix
 
 #: Above it the noise of a mean is more than all that records vary.

@@ -31,7 +31,7 @@ from pipeline.study.reference import (
     kept_moments,
     moments,
 )
-from pipeline.study.variants import replace_keys
+from pipeline.study.versions import replace_keys
 from pipeline.types import Matrix, Vector
 
 #: A smaller ridge changes nothing that could be seen.

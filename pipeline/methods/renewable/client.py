@@ -46,7 +46,7 @@ from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import NOTHING, Exact, MatrixPart, OpenQuery, Part, Query, VectorPart
 from pipeline.release.task import Task, clipped_to_norm, inside, weight_of
-from pipeline.study.release_tables import Split
+from pipeline.study.model import Split
 from pipeline.types import Matrix, Vector
 
 #: What rounding may add to a sum of floats, as a share of it.

@@ -9,8 +9,7 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.losses import Loss, joint_bounds
 from pipeline.privacy.sensitivity import Order
-from pipeline.study.model import Study
-from pipeline.study.release_tables import Split
+from pipeline.study.model import Split, Study
 from pipeline.types import Vector
 
 #: Losses whose curvature jumps.

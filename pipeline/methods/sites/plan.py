@@ -15,7 +15,7 @@ from pipeline.methods.sites.robust import LEAST_SITES, limit_of, possible
 from pipeline.release.task import RecordBounds
 from pipeline.study.model import Study
 from pipeline.study.reference import evenness, rarer_share, typical_norm_bound
-from pipeline.study.variants import replace_keys
+from pipeline.study.versions import replace_keys
 
 #: What brings coverage to its level.
 REMEDIES = ("larger windows (window.records), and more sites",)
