@@ -278,6 +278,8 @@ def check_kind(study: Study) -> None:
             f'estimator.loss: kind = "{kind}" has {", ".join(spec.losses)}; choose one of them, '
             f"or a kind that has this one{_with(lambda m: estimator.loss in m.spec.losses)}"
         )
+    if spec.needs_noise and not study.noised:
+        raise ConfigError(f"privacy.mechanism: {spec.needs_noise}")
     if study.privacy.personal is not None and not spec.personal_levels:
         raise ConfigError(
             "privacy.personal: records can have levels of their own where each is noised by "

@@ -35,7 +35,7 @@ def small_sites(**settings: object) -> str:
 
 def toy_text() -> str:
     text = small(loss="linear", residual_bound=2.0)
-    return text.replace("[estimator]\n", f'[estimator]\nkind = "{TOY}"\nmethod = {{ least = 5 }}\n')
+    return text.replace("[estimator]\n", f'[estimator]\nkind = "{TOY}"\n')
 
 
 LEVELS = (

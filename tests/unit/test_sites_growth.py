@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError, PrivacyError
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.noisy_mle.client import MOST_RECORDS, SiteTask
+from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.plan import (
     of_each_model,
     releases_in,
@@ -22,6 +22,7 @@ from pipeline.methods.noisy_mle.plan import (
 )
 from pipeline.methods.noisy_mle.sums import Sites, sites_of
 from pipeline.methods.sites.state import FIRST, Shape, SiteState
+from pipeline.records.blocks import MOST_RECORDS
 from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
 from pipeline.release.policy import Directive, OpenWindow, Wait

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from pipeline.methods.base import Method, Plan, Proposal, Spec
+from pipeline.methods.base import Method, Spec
 from pipeline.methods.noisy_copies import plan as facts
 from pipeline.methods.noisy_copies import spec as keys
 from pipeline.methods.noisy_copies.client import CopiesTask
@@ -69,22 +69,14 @@ class NoisyCopies(Method[CopiesTask]):
         drawn = {"psi": f"{task.scale:.6g}", "ridge": f"{task.ridge:.6g}"}
         meaning["copies"] = {key: getattr(spec, key) for key in keys.DRAWN} | {"drawn": drawn}
 
-    def task(self, study: Study, revision: str = "", level: str | None = None) -> CopiesTask:
-        """As `Method.task`."""
-        return CopiesTask(study, revision, level)
+    task = CopiesTask
 
     def server(self, task: CopiesTask) -> SiteServer:
         """As `Method.server`."""
         return SiteServer(task, estimate)
 
-    def plan(self, task: CopiesTask, records: int, clients: int) -> Plan:
-        """As `Method.plan`: its study says how many sites there are."""
-        del clients
-        return facts.plan(task, records)
-
-    def propose(self, study: Study, records: int, clients: int) -> Proposal:
-        """As `Method.propose`."""
-        return facts.propose(study, records, clients)
+    plan = staticmethod(facts.plan)
+    propose = staticmethod(facts.propose)
 
 
 METHOD = NoisyCopies()

@@ -89,8 +89,9 @@ def propose(study: Study, records: int, clients: int) -> Proposal:
     return replace(proposal, changes=changes)
 
 
-def plan(task: CopiesTask, records: int) -> Plan:
-    """As `Method.plan`: its study names the clients."""
+def plan(task: CopiesTask, records: int, clients: int) -> Plan:
+    """As `Method.plan`: its study says how many sites there are."""
+    del clients
     information = _information(task)
     kept = information + task.ridge / task.slots * np.eye(task.size)
     inverse = np.linalg.inv(information)

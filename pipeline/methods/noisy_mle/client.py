@@ -21,11 +21,12 @@ from pipeline.losses import Regression
 from pipeline.methods.noisy_mle.spec import Spec, spec_of
 from pipeline.methods.sites.client import WeighedTask
 from pipeline.privacy import sensitivity
-from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel
+from pipeline.privacy.mechanism import Channel
 from pipeline.privacy.sensitivity import Bounds
 from pipeline.records.blocks import (
     CURVATURE_BITS,
     GRADIENT_BITS,
+    MOST_RECORDS,
     exact_sums,
     exponent_of,
     finite,
@@ -65,6 +66,8 @@ class Channels:
 
 class SiteTask(WeighedTask):
     """As `WeighedTask`: score and curvature of a window at the model."""
+
+    most_records = MOST_RECORDS
 
     @cached_property
     def spec(self) -> Spec:
@@ -194,17 +197,6 @@ class SiteTask(WeighedTask):
             if channel is not None
         ]
 
-    def check_fit(self) -> None:
-        """As `Task.check_fit`."""
-        most = self.growth.largest
-        fields = (*self.layout.start, *self.layout.later)
-        larger = max(field.largest + field.per_slot * (most - self.slots) for field in fields)
-        if larger >= INTEGER_LIMIT or most > MOST_RECORDS:
-            raise PrivacyError(
-                f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
-                "records are too large to be sent; use smaller windows"
-            )
-
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""
         return query(self, window, model)
@@ -223,10 +215,6 @@ def chosen_release(study: Study) -> str:
     bound = estimator.residual_bound
     whole = estimator.loss == "linear" and (bound is None or bound >= (high - low) / 2)
     return "sufficient" if whole else "score"
-
-
-#: Squares and products of a record have up to 40 bits, and those of so many stay below 2^63.
-MOST_RECORDS = 2**22
 
 
 def query(task: SiteTask, window: Arrays, model: Model) -> Query:

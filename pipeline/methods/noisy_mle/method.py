@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from pipeline.methods.base import Method, Plan, Proposal, Spec
+from pipeline.methods.base import Method, Spec
 from pipeline.methods.noisy_mle import plan as facts
 from pipeline.methods.noisy_mle import spec as keys
 from pipeline.methods.noisy_mle.client import SiteTask, chosen_release
@@ -72,22 +72,14 @@ class NoisyMle(Method[SiteTask]):
         if grown.divisor:
             meaning["growth"] = [grown.divisor, grown.most]
 
-    def task(self, study: Study, revision: str = "", level: str | None = None) -> SiteTask:
-        """As `Method.task`."""
-        return SiteTask(study, revision, level)
+    task = SiteTask
 
     def server(self, task: SiteTask) -> SiteServer:
         """As `Method.server`."""
         return SiteServer(task, estimate)
 
-    def plan(self, task: SiteTask, records: int, clients: int) -> Plan:
-        """As `Method.plan`: its study says how many sites there are."""
-        del clients
-        return facts.plan(task, records)
-
-    def propose(self, study: Study, records: int, clients: int) -> Proposal:
-        """As `Method.propose`."""
-        return facts.propose(study, records, clients)
+    plan = staticmethod(facts.plan)
+    propose = staticmethod(facts.propose)
 
 
 METHOD = NoisyMle()

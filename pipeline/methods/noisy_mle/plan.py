@@ -128,8 +128,9 @@ def warnings(task: SiteTask) -> tuple[str, ...]:
     return tuple(said)
 
 
-def plan(task: SiteTask, records: int) -> Plan:
-    """As `Method.plan`: its study names the clients."""
+def plan(task: SiteTask, records: int, clients: int) -> Plan:
+    """As `Method.plan`: its study says how many sites there are."""
+    del clients
     counted = counted_slots(task.study, records)
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
     curvature = planned_curvature(task)

@@ -188,14 +188,9 @@ class OpenServer(Server[OpenState]):
     """As `methods.base.Server`, for float sums."""
 
     ordered = True
-    interval = INTERVAL
 
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._columns = task, task.layout.columns(1)
-
-    def slots(self, rows: Rows) -> int:
-        """As `Server.slots`: the records that entered."""
-        return int(rows["records"].sum())
 
     def empty(self) -> OpenState:
         """As `Server.empty`."""

@@ -11,7 +11,6 @@ import numpy as np
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.base import Server
 from pipeline.methods.sites.client import WeighedTask
-from pipeline.methods.sites.report import INTERVAL
 from pipeline.methods.sites.state import Room, Shape, SiteState, epochs_of
 from pipeline.release.form import Rows
 from pipeline.types import Integers
@@ -24,19 +23,12 @@ BLOCK = 1024
 class SiteServer(Server[SiteState]):
     """As `methods.base.Server`; `estimate` says what the sums of a task's sites are."""
 
-    ordered = False
-    interval = INTERVAL
-
     def __init__(
         self, task: T, estimate: Callable[[T, Sequence[tuple[float, SiteState]]], Estimate]
     ) -> None:
         self._task, self._estimate = task, partial(estimate, task)
         self._room = Room()
         self._shape = Shape(task.size, task.squares, moving=task.moving)
-
-    def slots(self, rows: Rows) -> int:
-        """As `Server.slots`."""
-        return int(rows["records"].sum())
 
     def empty(self) -> SiteState:
         """As `Server.empty`."""

@@ -44,11 +44,6 @@ def check(study: Study) -> None:
     Raises ConfigError, naming the key, what is allowed and the way out.
     """
     kind = study.estimator.kind
-    if not study.noised:
-        raise ConfigError(
-            f'privacy.mechanism: kind = "{kind}" weighs sites by their noise, so that it needs '
-            'some; choose "discrete-gaussian", or kind = "renewable" without privacy'
-        )
     if study.estimator.class_weights is not None:
         raise ConfigError(
             f'estimator.class_weights: kind = "{kind}" does not use this key; remove it'
@@ -57,9 +52,4 @@ def check(study: Study) -> None:
         raise ConfigError(
             f'trust.largest_share: kind = "{kind}" bounds what a site weighs, whatever it sends; '
             "use estimator.method.largest_share"
-        )
-    if study.privacy.personal is not None:
-        raise ConfigError(
-            f'privacy.personal: kind = "{kind}" noises a whole window at once, so its records '
-            "cannot have levels of their own; remove privacy.personal"
         )
