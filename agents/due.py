@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pipeline.release.policy import Rhythm
 from pipeline.stream.merge import slots_seen
 from pipeline.stream.partition import Summed
-from pipeline.study.release_tables import Publish
+from pipeline.study.model import Publish
 
 
 @dataclass(frozen=True, slots=True)

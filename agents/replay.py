@@ -35,7 +35,6 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.estimate import EstimateMessage, read_estimate, write_estimate
 from pipeline.messages.topics import Topic, Topics, is_of_a_study
-from pipeline.methods import server_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings, extra
 from pipeline.stream.fold import LogRecord, Reducer
@@ -211,11 +210,10 @@ def _usable(
     except msgspec.DecodeError:
         found.apart["no estimate"] += 1
         return None
-    own = task.study.estimator.level, server_of(task).interval
     if live.study_revision != task.revision:
         found.apart["of another revision"] += 1
-    elif (live.level, live.interval_method) != own:
-        found.apart["with another level or interval"] += 1
+    elif live.level != task.study.estimator.level:
+        found.apart[OTHERWISE] += 1
     else:
         return live
     return None
@@ -233,6 +231,9 @@ def _differs(
     if erased and live.diagnostics.erased < replayed.diagnostics.erased:
         found.apart["from before a client was taken out"] += 1
         return False
+    if live.interval_method != replayed.interval_method:
+        found.apart[OTHERWISE] += 1
+        return False
     found.compared += 1
     different = difference(live, replayed)
     if different is None:
@@ -247,6 +248,8 @@ def _offset(record: LogRecord) -> int:
     return record.offset
 
 
+#: Why an estimate is not compared that a worker of other settings published.
+OTHERWISE = "with another level or interval"
 #: What an unfinished file is called, behind the name that it will have.
 PARTIAL = ".partial"
 

@@ -29,7 +29,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
-from pipeline.study.client_ids import LONGEST, RULE, is_plain
+from pipeline.study.tables import LONGEST, RULE, is_plain
 
 
 def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:

@@ -22,9 +22,8 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.methods import require_live, require_noise, task_of
 from pipeline.records.encoder import Batch, Encoded
 from pipeline.records.values import LARGEST_NUMBER, MILLISECONDS_FROM, milliseconds_of
-from pipeline.study.model import Study
-from pipeline.study.release_tables import require_no_level_column
-from pipeline.study.variants import simulated, without_privacy
+from pipeline.study.model import Study, require_no_level_column
+from pipeline.study.versions import simulated, without_privacy
 from pipeline.types import Integers, Vector
 
 #: Seconds since 1970 at the ends of the years 1 and 9500.

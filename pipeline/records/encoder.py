@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.records.features import Features, Response, response_of
 from pipeline.records.values import Faults, Record
-from pipeline.study.model import Study
-from pipeline.study.release_tables import Personal
+from pipeline.study.model import Personal, Study
 from pipeline.types import Integers, Matrix, Vector
 
 

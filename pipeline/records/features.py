@@ -34,9 +34,8 @@ from pipeline.records.values import (
     picked,
     plain,
 )
-from pipeline.study.data_tables import Feature
+from pipeline.study.data import Feature, indicator_of
 from pipeline.study.encoding import Encoding
-from pipeline.study.features import indicator_of
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 

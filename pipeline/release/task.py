@@ -32,10 +32,10 @@ from pipeline.release.layout import Layout
 from pipeline.release.model import Model, start_model
 from pipeline.release.policy import RELEASES, ReleasePolicy, Rhythm, WhenFull
 from pipeline.release.query import OpenQuery, Query
+from pipeline.study.encoding import steps_of
 from pipeline.study.growth import Growth, growth_of
 from pipeline.study.model import Study
 from pipeline.study.reference import typical_norm_bound
-from pipeline.study.steps import steps_of
 from pipeline.types import Integers, Matrix, Vector
 
 #: Smallest norm that is divided by.
@@ -229,6 +229,8 @@ class Task(RecordBounds, ABC):
     partition_strategy: Literal["pooled", "shared"] | None = None
     #: Whether slots without a record enter a release as such, and not only its noise.
     keeps_slots = False
+    #: No window may hold more records.
+    most_records = INTEGER_LIMIT
     #: Whether records beyond the norm bound weigh less, as `record_weights` says, and are not cut.
     weighs = False
 
@@ -266,9 +268,11 @@ class Task(RecordBounds, ABC):
 
         Raises PrivacyError, naming the key that must change.
         """
-        more = self.growth.largest - self.slots
-        fields = (*self.layout.start, *self.layout.later)
-        if any(field.largest + field.per_slot * more >= INTEGER_LIMIT for field in fields):
+        largest, fields = self.growth.largest, (*self.layout.start, *self.layout.later)
+        more = largest - self.slots
+        if largest > self.most_records or any(
+            field.largest + field.per_slot * more >= INTEGER_LIMIT for field in fields
+        ):
             raise PrivacyError(
                 f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
                 "records are too large to be sent; use smaller windows"

@@ -44,7 +44,7 @@ SITES = "pipeline/methods/noisy_mle/client.py"
 ROUNDS = "pipeline/methods/age_aware/client.py"
 TASKS = {
     f"pipeline/methods/{name}/task.py"
-    for name in ("renewable", "ldp_sgd", "noisy_mle", "age_aware")
+    for name in ("renewable", "ldp_sgd", "noisy_mle", "noisy_copies", "age_aware")
 }
 #: A site's own fit, whose copies leave.
 COPIES = "pipeline/methods/noisy_copies/client.py"
@@ -125,6 +125,7 @@ CLIENT_SIDE = (
         "pipeline/methods/renewable/",
         "pipeline/methods/ldp_sgd/",
         "pipeline/methods/noisy_mle/",
+        "pipeline/methods/noisy_copies/",
         "pipeline/methods/age_aware/",
         "pipeline/losses/",
         "pipeline/privacy/",

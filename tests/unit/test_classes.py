@@ -11,7 +11,7 @@ from pipeline.errors import DataError, RecordError
 from pipeline.records.encoder import Batch, BatchEncoder, Encoder
 from pipeline.records.features import ClassResponse, Features
 from pipeline.records.values import number_of
-from pipeline.study.data_tables import Feature
+from pipeline.study.data import Feature
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 

@@ -22,10 +22,10 @@ from pipeline.prediction.estimators import LinearClassifier
 from pipeline.records.columns import values_of
 from pipeline.records.encoder import Batch, BatchEncoder, Encoder, Row, dummy_of
 from pipeline.release.task import clipped_to_norm
+from pipeline.study.encoding import steps_of
 from pipeline.study.model import Study
 from pipeline.study.reference import KEPT, moments, norms, sample, typical_norm_bound
-from pipeline.study.steps import steps_of
-from pipeline.study.variants import without_privacy
+from pipeline.study.versions import without_privacy
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text, task_of
 

@@ -235,11 +235,11 @@ def test_a_history_that_no_run_could_read_is_refused_at_once(
     assert told == []
 
 
-@pytest.mark.parametrize("release", ["score", "copies"])
+@pytest.mark.parametrize("kind", ["noisy-mle", "noisy-copies"])
 def test_a_kind_that_needs_noise_has_no_run_without_it(
-    history: dict[str, object], release: str
+    history: dict[str, object], kind: str
 ) -> None:
-    text = sites_text(f'release = "{release}"', p=3, records=200, loss="logistic")
+    text = sites_text(kind=kind, p=3, records=200, loss="logistic")
     found = run_grid(text, history, [], Options(split=3, simulate=7), draws=2)
     [cell] = found.cells
     assert (len(cell.runs), cell.open, found.failed) == (2, None, ())

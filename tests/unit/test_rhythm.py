@@ -15,7 +15,7 @@ from pipeline.release.policy import SECONDS, Rhythm
 from pipeline.release.task import Task
 from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.merge import model_after
-from pipeline.study.release_tables import Publish
+from pipeline.study.model import Publish
 from pipeline.study_file.load import parse_study
 from tests.builders import folded, relogged, sample_log, study_text
 

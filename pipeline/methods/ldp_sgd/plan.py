@@ -54,7 +54,7 @@ from pipeline.methods.ldp_sgd.step_rule import (
     slowest,
 )
 from pipeline.study.model import Study
-from pipeline.study.variants import replace_keys
+from pipeline.study.versions import replace_keys
 from pipeline.types import Matrix, Vector
 
 #: Where noise moves predictors by more than this share of their scale, formulas do not hold.

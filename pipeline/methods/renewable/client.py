@@ -23,10 +23,10 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, solve_positive
 from pipeline.losses import Loss, Regression, joint_bounds
-from pipeline.methods.renewable.spec import remembers, split_of
+from pipeline.methods.renewable.spec import remembers, spent_by_records, split_of
 from pipeline.privacy import sensitivity
-from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel
-from pipeline.privacy.sensitivity import Neighbours, Order, spent_by_records
+from pipeline.privacy.mechanism import Channel
+from pipeline.privacy.sensitivity import Neighbours, Order
 from pipeline.records.blocks import (
     CURVATURE_BITS,
     GRADIENT_BITS,
@@ -46,7 +46,7 @@ from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import NOTHING, Exact, MatrixPart, OpenQuery, Part, Query, VectorPart
 from pipeline.release.task import Task, clipped_to_norm, inside, weight_of
-from pipeline.study.release_tables import Split
+from pipeline.study.model import Split
 from pipeline.types import Matrix, Vector
 
 #: What rounding may add to a sum of floats, as a share of it.
@@ -81,6 +81,8 @@ class Channels:
 
 class RenewableTask(Task):
     """As `Task`: sums of a window at the model, a gradient alone while that is the public start."""
+
+    most_records = MOST_RECORDS
 
     @property
     def groups(self) -> int:
@@ -191,17 +193,6 @@ class RenewableTask(Task):
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
         """As `Task.open_query`; where no model is known yet, at a fit of the window's own."""
         return open_query(self, window, model)
-
-    def check_fit(self) -> None:
-        """As `Task.check_fit`."""
-        largest = self.growth.largest
-        every = (self.initial_channels, self.update_channels)
-        parts = [part for channels in every for part in channels.parts.values()]
-        if largest > MOST_RECORDS or any(part.largest(largest) >= INTEGER_LIMIT for part in parts):
-            raise PrivacyError(
-                f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
-                "records are too large to be sent; use smaller windows"
-            )
 
     def _channels(self, shares: dict[str, float], slope: float) -> Channels:
         """Return channels for parts that have shares of the budget, for slopes within a bound."""
