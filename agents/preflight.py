@@ -18,7 +18,7 @@ from infra.preflight import check_servers
 from infra.rights import Role, kafka_rights
 from infra.topics import administrator, check_topic
 from pipeline.errors import BrokerError, ConfigError, LocalStoreError, StoreError, VeilstreamError
-from pipeline.messages.spend import ledger_topics
+from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -90,12 +90,10 @@ def _topics(task: Task, settings: Settings, roles: Sequence[Role]) -> Iterator[F
     """Yield a finding for each topic that the roles use."""
     needed: dict[str, set[str]] = {}
     for role in roles:
-        for right in kafka_rights(task.study, role):
-            # the ledger's topic can be switched off
-            on = right.name != "veil.ledger.v1" or settings.ledger_topic == "on"
-            if right.kind == "topic" and on:
+        for right in kafka_rights(task.study, role, settings):
+            if right.kind == "topic":
                 needed.setdefault(right.name, set()).update(right.operations)
-    used = (*Topics.of(task.study).all(), *ledger_topics(task.study, settings))
+    used = (*Topics.of(task.study).all(), ledger_topic(task.study, settings))
     own, looked = {topic.name: topic for topic in used}, list[Finding]()
     try:
         with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import shlex
 from typing import Literal, NamedTuple
 
-from pipeline.messages.spend import NAME as LEDGER
 from pipeline.messages.topics import Topics
+from pipeline.settings import Settings
 from pipeline.study.model import Study
 
 Role = Literal["client", "worker", "reader", "operator"]
@@ -39,9 +39,9 @@ class Right(NamedTuple):
     operations: tuple[str, ...]
 
 
-def kafka_rights(study: Study, role: Role) -> list[Right]:
+def kafka_rights(study: Study, role: Role, settings: Settings) -> list[Right]:
     """Return the rights of a role where the operator has made the topics."""
-    topics = Topics.of(study)
+    topics, ledger = Topics.of(study), settings.ledger_topic
 
     def on(name: str, *operations: str) -> Right:
         return Right("topic", name, operations)
@@ -54,7 +54,7 @@ def kafka_rights(study: Study, role: Role) -> list[Right]:
             on(topics.releases.name, "Read", "Write", "DescribeConfigs"),
             on(topics.models.name, "Read", "DescribeConfigs"),
             on(topics.study.name, "Read", "DescribeConfigs"),
-            on(LEDGER, "Read", "Write", "DescribeConfigs"),
+            on(ledger, "Read", "Write", "DescribeConfigs"),
         ]
     if role == "worker":
         return [
@@ -70,7 +70,7 @@ def kafka_rights(study: Study, role: Role) -> list[Right]:
         ]
     if role == "reader":
         read = (topics.releases, topics.estimates, topics.latest, topics.dead_letters)
-        return [on(name, "Read") for name in (*(topic.name for topic in read), LEDGER, *told)]
+        return [on(name, "Read") for name in (*(topic.name for topic in read), ledger, *told)]
     own = {topics.releases.name: ("Read",), topics.study.name: ("Read", "Write")}
     # what nobody has set aside before a rebuild is set aside by it
     own[topics.dead_letters.name] = ("Read", "Write")
@@ -78,12 +78,13 @@ def kafka_rights(study: Study, role: Role) -> list[Right]:
     own |= {name: ("Read", "Write") for name in (topics.releases.name, *told) if told}
     return [
         on(name, "Create", "DescribeConfigs", *own.get(name, ("Describe",)))
-        for name in (*(topic.name for topic in topics.all()), LEDGER)
+        for name in (*(topic.name for topic in topics.all()), ledger)
     ]
 
 
-def kafka_commands(study: Study, role: Role, user: str, servers: str) -> list[str]:
+def kafka_commands(study: Study, role: Role, user: str, settings: Settings) -> list[str]:
     """Return the commands of Kafka's own tool that give a user the rights of a role."""
+    servers = settings.kafka or "HOST:PORT"
     return [
         shlex.join(
             [
@@ -93,7 +94,7 @@ def kafka_commands(study: Study, role: Role, user: str, servers: str) -> list[st
                 *(f"--{right.kind}", right.name),
             ]
         )
-        for right in kafka_rights(study, role)
+        for right in kafka_rights(study, role, settings)
     ]
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,6 @@ from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.claim import Claim, read_claim, write_claim
 from pipeline.messages.claim import prefix as key_prefix
 from pipeline.messages.release import Header, header_of
-from pipeline.messages.spend import NAME
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.form import identity
 from pipeline.release.task import Task
@@ -69,8 +68,9 @@ class Claims:
         made = [claim for payload in log.claims if (claim := read_claim(payload, self._secret))]
         if len(made) < len(log.claims):
             say(
-                f"WARNING: {NAME} has claims under this client's id and ledger that it has not "
-                "made; they are passed over, and the operator must see to who may write there"
+                f"WARNING: {settings.ledger_topic} has claims under this client's id and ledger "
+                "that it has not made; they are passed over, and the operator must see to who may "
+                "write there"
             )
         self._newest = {claim.study: claim for claim in made}
         store.learn({study: claim.releases for study, claim in self._newest.items()})
@@ -110,7 +110,7 @@ class Claims:
         if self._future is None and last >= self._claimed:
             self._claim(send, study)
         if self._future is not None and self._future.is_done:
-            with asking(self._settings, f"topic {NAME}", "Write", fault("written")):
+            with self._asking("Write", "written"):
                 offset = self._future.get(timeout=0).offset
             if self._read_to(offset):
                 if not self._claimed:
@@ -142,14 +142,23 @@ class Claims:
         line = store.following.chain(study)
         self._asked = store.peek(study).next_seq
         claim = Claim(store.client, store.ledger, self._run, self._asked, store.slots(line), line)
-        with asking(self._settings, f"topic {NAME}", "Write", fault("written")):
+        with asking(
+            self._settings, f"topic {self._settings.ledger_topic}", "Write", fault("written")
+        ):
             self._future = send(claim.key, write_claim(claim, self._secret))
         self._deadline = time.monotonic() + PATIENCE
 
+    def _asking(self, operation: str, done: str) -> AbstractContextManager[None]:
+        topic = self._settings.ledger_topic
+        return asking(self._settings, f"topic {topic}", operation, fault(done))
+
     def _read_to(self, offset: int) -> bool:
         """Whether the log is read up to an offset, and nobody else claims anything there."""
-        place, prefix = TopicPartition(NAME, 0), key_prefix(self._store.client, self._store.ledger)
-        with asking(self._settings, f"topic {NAME}", "Read", fault("read")):
+        place, prefix = (
+            TopicPartition(self._settings.ledger_topic, 0),
+            key_prefix(self._store.client, self._store.ledger),
+        )
+        with self._asking("Read", "read"):
             if self._reader is None:
                 self._reader = log_reader(self._settings, wait_ms=100)
                 self._reader.assign([place])
@@ -160,9 +169,9 @@ class Claims:
             self._next = int(self._reader.position(place))
         if self._next <= offset and time.monotonic() > self._deadline:
             raise BrokerError(
-                f"{NAME} does not show within {PATIENCE:g} s what was written to it, so nobody can "
-                "tell whether another copy of this client runs: the operator must see to Kafka. "
-                "Releases are kept; start this client again"
+                f"{self._settings.ledger_topic} does not show within {PATIENCE:g} s what was "
+                "written to it, so nobody can tell whether another copy of this client runs: the "
+                "operator must see to Kafka. Releases are kept; start this client again"
             )
         return self._next > offset
 
@@ -186,7 +195,7 @@ STEP_SECONDS = 0.2
 
 def owe(
     task: Task, store: ClientStore, source: Source, name: str, lost: Lost, now: float,
-    claims: Claims | None = None, *, copied: bool = False,
+    claims: Claims, *, copied: bool = False,
 ) -> None:  # fmt: skip
     """Charge lost releases to a source of this name, and note the slots that they can have held.
 
@@ -205,8 +214,8 @@ def owe(
             "again: the operator must put the newest database back, or begin a study with "
             "another name on records that come from now on"
         )
-    owed = 0 if claims is None else claims.slots_behind(task.study.name)
-    if claims is None or not claims.cover(task.study.name, lost.seqs):
+    owed = claims.slots_behind(task.study.name)
+    if not claims.cover(task.study.name, lost.seqs):
         owed = max(owed, largest_loss(task, store, len(lost.seqs)))
     if copied:
         owed += largest_loss(task, store, store.waiting(task.study.name))

@@ -91,12 +91,11 @@ def acls(study: Path, as_json: bool, role: Role | None, user: str | None) -> Non
     putting a password in the place of PASSWORD.
     """
     task = live_task_of(study, "`veilstream study acls`").study
-    servers = Settings.read().kafka or "HOST:PORT"
-    found = {}
+    settings, found = Settings.read(), {}
     for name in [role] if role else ROLES:
         who = user or f"{task.name}-{name}"
         found[name] = {
-            "kafka": kafka_commands(task, name, who, servers),
+            "kafka": kafka_commands(task, name, who, settings),
             "redis": redis_command(task, name, who),
         }
     if as_json:

@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 from infra.admissions import read_roll
 from infra.kafka import asking, log_reader, read_all
 from pipeline.api.feed import Feed
-from pipeline.errors import PayloadError, VeilstreamError
+from pipeline.errors import NoTopic, PayloadError, VeilstreamError
 from pipeline.messages import spend as spends
 from pipeline.messages.claim import is_claim
 from pipeline.messages.envelope import marks_of
@@ -55,7 +55,7 @@ class Reading:
             for name, body in (
                 (self._topics.estimates.name, self._estimates),
                 (self._topics.releases.name, self._log),
-                (spends.NAME, self._accounts),
+                (settings.ledger_topic, self._accounts),
             )
         ]
 
@@ -139,7 +139,7 @@ class Reading:
     def _accounts(self) -> None:
         self._stopped.wait(ACCOUNTS_SECONDS)
         self._look_at_accounts()
-        self._warn(spends.NAME, "")
+        self._warn(self._settings.ledger_topic, "")
 
     def _look_at_accounts(self) -> None:
         """Look who is admitted, and what clients say that they have spent."""
@@ -147,8 +147,9 @@ class Reading:
             roll = read_roll(self._study, self._settings, say=lambda _: None, begun=False)
             ids = {client for client, standing in roll.clients.items() if standing.entries}
             self._watched.seen(lambda clients: clients.admit(ids))
-        if self._settings.ledger_topic == "on":
-            records = read_all(self._settings, spends.NAME)
+        # it is the first client's to make
+        with suppress(NoTopic):
+            records = read_all(self._settings, self._settings.ledger_topic)
             told = [value for key, value in records if value and not is_claim(key or b"")]
             self._watched.seen(lambda clients: _account(clients, told, self._study.name))
 
