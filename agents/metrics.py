@@ -18,10 +18,9 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agents.folding import Folding
-from agents.progress import Progress
+from agents.folding import Folding, Progress
+from agents.history import Verifying
 from agents.publishing import Publishing
-from agents.rebuild import Verifying
 from infra import requests
 from pipeline.messages.estimate import EstimateMessage
 
@@ -192,7 +191,7 @@ class Health:
         """Return what `/healthz` answers.
 
         "starting" before partitions are assigned; "stalled" when something is left to fold, or an
-        estimate is due, and nothing has come of it for `agents.progress.STALLED_SECONDS`.
+        estimate is due, and nothing has come of it for `agents.folding.STALLED_SECONDS`.
         """
         reasons: list[str] = []
         status = "starting"

@@ -13,9 +13,9 @@ from typing import Any
 
 import redis
 
+from infra.deploy import Role, kafka_rights
 from infra.kafka import asking
 from infra.preflight import check_servers
-from infra.rights import Role, kafka_rights
 from infra.topics import administrator, check_topic
 from pipeline.errors import BrokerError, ConfigError, LocalStoreError, StoreError, VeilstreamError
 from pipeline.messages.spend import ledger_topic

@@ -26,9 +26,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from agents.announcing import authenticator, begin_admitted, store_of
-from agents.history import History, Interrupted
+from agents.history import History, Interrupted, history_of
 from agents.link import Link
-from agents.rebuild import history_of
 from infra.topics import ensure_topics
 from pipeline.errors import ConfigError, LocalStoreError, NumericError, OffsetGap, PayloadError
 from pipeline.messages.authentic import Authenticator

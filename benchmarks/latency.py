@@ -54,7 +54,7 @@ from pipeline.study_file.load import parse_study
 from producers import start
 from producers.rollback import Claims, Send
 from producers.store import ClientStore, Outgoing
-from state import keys
+from state import codec
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "latency"
@@ -160,7 +160,7 @@ class CommitWatch(threading.Thread):
 
     def run(self) -> None:
         """Poll until told to stop; a poll takes about 0.1 ms."""
-        key, last = keys.snapshot(NAME, 0), 0
+        key, last = codec.snapshot_key(NAME, 0), 0
         while not self.done:
             held = int(self._redis.hget(key, "next_offset") or 0)
             if held > last:

@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 import click
 
-from infra.deploy import alerts, dashboard, manifests
-from infra.rights import ROLES, Role, kafka_commands, redis_command
+from infra.deploy import ROLES, Role, alerts, dashboard, kafka_commands, manifests, redis_command
 from pipeline.api.check import facts_of, warnings_of
 from pipeline.api.planning import classes, proposed, verdict
 from pipeline.api.sample import NOT_PRIVATE, of_sample

@@ -26,7 +26,7 @@ from kafka.admin import (
     ResourceType,
 )
 
-from infra.rights import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
+from infra.deploy import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
 from pipeline.cli.admission import admit_here
 from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
