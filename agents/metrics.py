@@ -100,22 +100,16 @@ class Exposition(Collector):
             "interval_width", "Length of each interval of the last estimate.", "coefficient",
             ((row.name, row.interval[1] - row.interval[0]) for row in rows if row.interval),
         )  # fmt: skip
-        yield _gauge(
-            "interval_progress", "Share of the way to an interval for every coefficient.",
-            value=None if way is None else way.share,
-        )  # fmt: skip
-        yield _gauge(
-            "interval_missing_records", "About how many record slots are missing for that.",
-            value=None if way is None else way.missing_records,
-        )  # fmt: skip
-        yield _gauge(
-            "interval_seconds", "About how long until then, at the present rate.",
-            value=None if way is None else way.seconds,
-        )  # fmt: skip
-        yield _gauge(
-            "records_per_second", "Record slots that came each second, over the last minutes.",
-            value=None if way is None else way.records_per_second,
-        )  # fmt: skip
+        for name, field, said in (
+            ("interval_progress", "share",
+             "Share of the way to an interval for every coefficient."),
+            ("interval_missing_records", "missing_records",
+             "About how many record slots are missing for that."),
+            ("interval_seconds", "seconds", "About how long until then, at the present rate."),
+            ("records_per_second", "records_per_second",
+             "Record slots that came each second, over the last minutes."),
+        ):  # fmt: skip
+            yield _gauge(name, said, value=None if way is None else getattr(way, field))
 
     def _of_the_verification(self) -> Iterator[Metric]:
         beside = self._verifying

@@ -17,12 +17,12 @@ from infra.deploy import Role, kafka_rights
 from infra.kafka import asking
 from infra.preflight import check_servers
 from infra.topics import administrator, check_topic
-from pipeline.errors import BrokerError, ConfigError, LocalStoreError, StoreError, VeilstreamError
+from pipeline.errors import BrokerError, ConfigError, LocalStoreError, VeilstreamError
 from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from state.connection import redis_client
+from state.connection import ask, redis_client
 
 #: Seconds that two clocks may differ, and bytes that must be free.
 APART, FREE = 60.0, 100 << 20
@@ -152,20 +152,12 @@ def _redis_seconds(settings: Settings) -> tuple[float, float]:
     client = redis_client(settings)
     begun = time.monotonic()
     try:
-        seconds, micros = client.time()
-    except redis.AuthenticationError as error:
-        raise ConfigError(
-            "Redis refuses the user or the password: the operator must set "
-            "VEILSTREAM_REDIS_USERNAME and VEILSTREAM_REDIS_PASSWORD"
-        ) from error
-    except redis.exceptions.NoPermissionError:
+        seconds, micros = ask(client.time)
+    except ConfigError as error:
+        if not isinstance(error.__cause__, redis.exceptions.NoPermissionError):
+            raise
         # it answers, and the least rights have no TIME
         return time.time(), 1000 * (time.monotonic() - begun)
-    except redis.RedisError as error:
-        raise StoreError(
-            f"Redis does not answer ({type(error).__name__}): the operator must start it, or set "
-            "VEILSTREAM_REDIS"
-        ) from error
     finally:
         client.close()
     return seconds + micros / 1e6, 1000 * (time.monotonic() - begun)

@@ -2,11 +2,15 @@
 
 What this ledger's id has on the log that its database does not know is proof of another copy. Each
 group of releases is claimed on the ledger topic before it leaves; the claims of all studies are
-compared at the start, and while the client runs. The releases topic shows the same of one study
-where the ledger topic is not used: a release of this very ledger with a number that the database
-has not reached, or with other bytes than those that wait here. Times of records say nothing of when
-they were sent, so the search there goes by offsets alone: from this client's newest acknowledged
-release, or from the beginning.
+compared at the start, and while the client runs.
+
+Three things no claim can tell, and the releases topic does, of the study that starts: numbers that
+somebody has used who has this client's key alone, and cannot claim; what was claimed on a ledger
+topic that was made anew, or is another one by now; and whether the releases topic itself was made
+anew. What counts is a release of this very ledger with a number that the database has not reached,
+or with other bytes than those that wait here. Times of records say nothing of when they were sent,
+so the search goes by offsets alone: from this client's newest acknowledged release, or from the
+beginning.
 
 Going on behind lost releases passes over every record that they can have held, durably. How many
 slots a release can hold follows from those before it. They are owed from the transaction on that
@@ -76,11 +80,11 @@ class Claims:
         store.learn({study: claim.releases for study, claim in self._newest.items()})
         own = False
         for claim in made:
-            own = own or store.owns(claim.run)
+            own = own or store.runs.own(claim.run)
             # what comes before all that is known to be its own may be, too, and is forgotten
             newest = claim is self._newest[claim.study]
-            if (own or newest) and not store.knows(claim.study, claim.run):
-                store.note_copy(claim.study, claim.run)
+            if (own or newest) and not store.runs.know(claim.study, claim.run):
+                store.runs.note(claim.study, claim.run)
 
     def slots_behind(self, study: str) -> int:
         """Return how many slots are claimed behind a study's records.
@@ -114,7 +118,7 @@ class Claims:
                 offset = self._future.get(timeout=0).offset
             if self._read_to(offset):
                 if not self._claimed:
-                    self._store.has_claimed(self._run)
+                    self._store.runs.claimed(self._run)
                 self._claimed, self._future = self._asked, None
         return self._claimed
 
@@ -137,7 +141,7 @@ class Claims:
         store = self._store
         if not self._begun:
             # what is claimed must be known to be this database's own, whatever happens next
-            store.begin_run(self._run)
+            store.runs.begin(self._run)
             self._begun = True
         line = store.following.chain(study)
         self._asked = store.peek(study).next_seq
@@ -176,9 +180,9 @@ class Claims:
         return self._next > offset
 
     def _check(self, claim: Claim | None) -> None:
-        if claim is not None and not self._store.knows(claim.study, claim.run):
+        if claim is not None and not self._store.runs.know(claim.study, claim.run):
             # its claim may be replaced by one of this run, and a later start must know of it
-            self._store.note_copy(claim.study, claim.run)
+            self._store.runs.note(claim.study, claim.run)
             raise LedgerBehind(
                 f"another copy of this client's database runs and releases study {claim.study!r}: "
                 "only one may, or records are released twice. Stop both, keep the one that has "
@@ -458,7 +462,7 @@ def refuse(
 
 def named(missing: Collection[str]) -> str:
     """Return the studies that have lost releases, in words."""
-    return ", ".join(f"study {study!r}" if study else "any study" for study in sorted(missing))
+    return ", ".join(f"study {study!r}" for study in sorted(missing))
 
 
 class Search:

@@ -200,7 +200,7 @@ def detect_rollback(start: Start) -> None:
         start.task, settings, store, start.known, say, lambda: start.stopping.asked,
         start.membership,
     )  # fmt: skip
-    start.copied = store.copied | ({start.study} if start.lost.copied else set())
+    start.copied = store.runs.copied() | ({start.study} if start.lost.copied else set())
     start.ended = start.stopping.asked
     behind = start.lost.seqs or store.missing or start.copied
     if behind and not (start.job.skip_lost or start.ended):

@@ -19,6 +19,7 @@ from pipeline.messages.release import header_of, read
 from pipeline.page.content import Watched
 from pipeline.page.reading import Reading
 from producers.client import Progress
+from producers.database import Runs
 from producers.sender import Sender
 from producers.start import Job, run_client
 from producers.store import ClientStore
@@ -323,7 +324,7 @@ def test_no_restart_is_refused_that_any_kill_may_leave(
     for number in range(12):
         place.grow(SLOTS, 2 + number)
         with monkeypatch.context() as patch:
-            patch.setattr(ClientStore, "has_claimed", killed)
+            patch.setattr(Runs, "claimed", killed)
             job = Job(place.client, str(place.source))
             with pytest.raises(Killed):
                 run_client(place.old.task, place.old.settings, job, report=silent)
