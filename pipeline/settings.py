@@ -22,7 +22,7 @@ from pipeline.errors import ConfigError
 PREFIX = "VEILSTREAM_"
 #: Read by the test suite alone.
 TEST_NAMES = frozenset({"DATA", "TESTCONTAINERS"})
-#: Names of ledger topics; no study's topic has one.
+#: Names of ledger topics.
 LEDGER = re.compile(r"veil\.ledger[a-zA-Z0-9._-]{0,238}")
 SECURITY = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
