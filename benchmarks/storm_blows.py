@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from agents.rebuild import refold
+from agents.history import refold
 from benchmarks.storm_checks import noised_twice, payloads, shared_records, uncounted
 from infra.local import LocalRuntime
 from pipeline.stream.partition import differences

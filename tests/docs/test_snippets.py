@@ -200,7 +200,8 @@ def session(snippets: list[Snippet], before: list[str], words: dict[str, str]) -
 def run(script: Path) -> None:
     """Run a session to its end, and end what it has left in the background."""
     environment = {n: v for n, v in os.environ.items() if not n.startswith("VEILSTREAM_")}
-    environment["VEILSTREAM_LEDGER_TOPIC"] = "off"  # clients of other pages have the same names
+    # clients of other pages have the same names
+    environment["VEILSTREAM_LEDGER_TOPIC"] = f"veil.ledger.{uuid.uuid4().hex}"
     with (script.parent / "session.log").open("w+") as log:
         process = subprocess.Popen(
             ["bash", script.name], cwd=script.parent, env=environment, stdin=subprocess.DEVNULL,

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from agents.due import Counts, Due
+from agents.publishing import Counts, Due
 from pipeline.errors import PayloadError
 from pipeline.messages.model import read_model, write_model
 from pipeline.methods import task_of
