@@ -33,6 +33,10 @@ setup: .venv/ready  ## Make .venv with the locked packages, all compiled; again 
 demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or STUDY=flights, airlines or meters
 	@$(BIN)/veilstream demo $(if $(STUDY),--study $(STUDY))
 
+.PHONY: newcomer
+newcomer: .venv/ready  ## A newcomer's whole way with CSV files of one's own, step by step, in a minute
+	@$(BIN)/python -m benchmarks.newcomer
+
 # Tests sync thousands of databases to a disk; in memory, where there is room, they need not wait.
 ROOM := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 # Most of their time they wait for processes that they have started: 1,800 seconds of the clock, one
