@@ -117,6 +117,24 @@ def scores_over_time(cell: Cell) -> str | None:
 
 
 @_styled
+def calibration(result: BacktestResult) -> str | None:
+    """Return observed shares against predicted probabilities, with bars of two standard errors."""
+    groups = result.calibration
+    if not groups:
+        return None
+    figure, (axes,) = _figure(4.2, 3.8)
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1.0)
+    errors = [2 * math.sqrt(g.observed * (1 - g.observed) / g.records) for g in groups]
+    axes.errorbar(
+        [g.predicted for g in groups], [g.observed for g in groups], errors,
+        color=COLOURS[0], marker="o", markersize=4, capsize=3, linewidth=1.5,
+    )  # fmt: skip
+    axes.set_xlabel("predicted probability")
+    axes.set_ylabel("observed share")
+    return _svg(figure)
+
+
+@_styled
 def coefficients_over_time(result: BacktestResult) -> str | None:
     """Return the estimate and its intervals over time, one panel for each coefficient."""
     spans = [span for span in result.bins if span.coefficients is not None]

@@ -72,6 +72,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
         over_time={
             "scores": plots.scores_over_time(shown),
             "coefficients": plots.coefficients_over_time(result),
+            "calibration": plots.calibration(result),
         },
         coefficients=list(coefficients_of(result, "{:.4g}".format, "{:.4g} to {:.4g}")),
         made=_made(grid, result, created_at),
