@@ -85,6 +85,18 @@ docs: .venv/ready  ## The documentation site, in build/site; warnings are errors
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -c docs -d build/doctrees . build/site
 	@echo "open build/site/index.html"
 
+# Of what git tracks, as it is now, and the wheel of the archive: an earlier build leaves nothing in them.
+DIST ?= dist
+BUILD := -c 'import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])'
+.PHONY: dist
+dist: .venv/ready  ## Source archive and wheel, in dist
+	@rm -rf $(DIST) && mkdir -p $(DIST) && to=$$(cd $(DIST) && pwd) && python=$(abspath $(BIN))/python \
+	  && room=$$(mktemp -d) && trap 'rm -rf "$$room"' EXIT \
+	  && git ls-files -z | tar -c --null -T - | tar -x -C "$$room" && cd "$$room" \
+	  && { "$$python" $(BUILD) build_sdist "$$to" && tar -xzf "$$to"/*.tar.gz && cd veilstream-* \
+	  && "$$python" $(BUILD) build_wheel "$$to"; } > log 2>&1 || { cat "$$room/log"; exit 1; }
+	@ls $(DIST)
+
 .PHONY: format
 format: .venv/ready  ## Format and mend what ruff can
 	@$(BIN)/ruff check --fix .

@@ -157,8 +157,16 @@ def test_a_topic_comes_to_a_first_estimate_in_five_commands_and_two_minutes(
     assert seconds < SECONDS
 
 
-def play(page: Path, tmp_path: Path, local_runtime: LocalRuntime) -> float:
-    """Run the blocks of a page in a folder, and return how many seconds they took."""
+def play(
+    page: Path,
+    tmp_path: Path,
+    local_runtime: LocalRuntime,
+    program: Path = Path(sys.executable).parent,
+) -> float:
+    """Run the blocks of a page in a folder, and return how many seconds they took.
+
+    program: The folder of the commands `veilstream` and `python`.
+    """
     words = {"boilers": f"boilers-{uuid.uuid4().hex[:8]}", **{p: str(free_port()) for p in PORTS}}
     home = tmp_path / ".veilstream"
     home.mkdir()
@@ -170,15 +178,18 @@ def play(page: Path, tmp_path: Path, local_runtime: LocalRuntime) -> float:
             if name not in BEFORE:
                 stack.enter_context(GIVEN[name](tmp_path, words))
         script = tmp_path / "session.sh"
-        script.write_text(session(ALL[page], [BEFORE.get(name, "") for name in given], words))
+        before = [BEFORE.get(name, "") for name in given]
+        script.write_text(session(ALL[page], before, words, program))
         began = time.monotonic()
         run(script)
         return time.monotonic() - began
 
 
-def session(snippets: list[Snippet], before: list[str], words: dict[str, str]) -> str:
+def session(
+    snippets: list[Snippet], before: list[str], words: dict[str, str], program: Path
+) -> str:
     """Return the blocks of a page as one script."""
-    parts = [SHELL.format(bin=Path(sys.executable).parent, patience=int(PATIENCE)), *before]
+    parts = [SHELL.format(bin=program, patience=int(PATIENCE)), *before]
     for number, snippet in enumerate(s for s in snippets if s.runs and ">>>" not in s.text):
         text = FOREVER.sub(
             rf"\g<command> > {number}.log 2>&1 & spoken $! {number}.log", snippet.text
