@@ -116,6 +116,13 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.latency --kind noisy-mle
 	@$(BIN)/python -m benchmarks.backtest
 
+# The documents show the last run of an hour; a shorter one leaves its picture in build.
+SECONDS ?= 3600
+SOAKED = $(if $(filter 3600,$(SECONDS)),--picture docs/soak.png --out benchmarks/results/soak.json,--picture build/soak.png)
+.PHONY: soak
+soak: .venv/ready  ## An hour of 16 clients with a kill every minute: memory, state, releases; SECONDS=180 for less
+	@mkdir -p build && $(BIN)/python -m benchmarks.soak --seconds $(SECONDS) $(SOAKED)
+
 BEFORE ?= ../before
 .PHONY: paired
 paired: .venv/ready  ## Client, fold and backtest beside another commit's: BEFORE=its worktree
