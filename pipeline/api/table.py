@@ -226,9 +226,8 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         counted(message.records, "record slot"),
         counted(message.releases, "release"),
         counted(message.clients, "client"),
-        "model at the public start"
-        if message.model_version is None
-        else f"model {message.model_version}",
+        # a replay publishes none, and at the public start there is none yet
+        *([] if message.model_version is None else [f"model {message.model_version}"]),
         state_of(message) + (f": {message.reason}" if message.reason and not brief else ""),
     ]
     found = message.diagnostics

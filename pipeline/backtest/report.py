@@ -79,6 +79,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
         over_time={
             "scores": scores_over_time(shown),
             "coefficients": coefficients_over_time(result),
+            "calibration": calibration(result),
         },
         coefficients=list(coefficients_of(result, "{:.4g}".format, "{:.4g} to {:.4g}")),
         made=_made(grid, result, created_at),
@@ -299,6 +300,24 @@ def scores_over_time(cell: Cell) -> str | None:
     _few_times(axes, result, 8)
     axes.legend(fontsize=8)
     return _svg(figure) if shown else None
+
+
+@_styled
+def calibration(result: BacktestResult) -> str | None:
+    """Return observed shares against predicted probabilities, with bars of two standard errors."""
+    groups = result.calibration
+    if not groups:
+        return None
+    figure, (axes,) = _figure(4.2, 3.8)
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1.0)
+    errors = [2 * math.sqrt(g.observed * (1 - g.observed) / g.records) for g in groups]
+    axes.errorbar(
+        [g.predicted for g in groups], [g.observed for g in groups], errors,
+        color=COLOURS[0], marker="o", markersize=4, capsize=3, linewidth=1.5,
+    )  # fmt: skip
+    axes.set_xlabel("predicted probability")
+    axes.set_ylabel("observed share")
+    return _svg(figure)
 
 
 @_styled

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.backtest.beside import Beside
-from pipeline.backtest.scores import Scores
+from pipeline.backtest.scores import ProbabilityGroup, Scores
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.settings import extra
@@ -131,6 +131,9 @@ class BacktestResult:
         When the first and the last record arrived.
     scores
         Prequential scores of the updating estimate.
+    calibration
+        Its predicted probabilities beside what came, in ten groups of about as many records; empty
+        for losses without probabilities.
     freeze
         Scores beside those of a frozen estimate; None if none was asked for.
     estimate
@@ -166,6 +169,7 @@ class BacktestResult:
     first: float
     last: float
     scores: Scores
+    calibration: list[ProbabilityGroup]
     freeze: Frozen | None
     estimate: EstimateMessage
     pooled: Pooled
@@ -196,6 +200,7 @@ class BacktestResult:
             found[field.name] = value if plain else dataclasses.asdict(value)
         found["estimate"] = json.loads(write_estimate(self.estimate))
         found["bins"] = self.rows()
+        found["calibration"] = [dataclasses.asdict(group) for group in self.calibration]
         for name in ("first", "last"):
             found[name] = self._time(found[name])
         if found["freeze"] is not None:

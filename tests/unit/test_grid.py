@@ -524,8 +524,12 @@ def test_the_report_is_one_file_that_asks_for_nothing(grid: GridResult) -> None:
 
 
 def test_a_report_of_one_run_has_no_table_of_settings(history: dict[str, object]) -> None:
-    one = run_grid(study_text(), history, [], Options(without_privacy=True))  # type: ignore[arg-type]
+    study = study_text(loss="logistic")
+    one = run_grid(study, history, [], Options(without_privacy=True))  # type: ignore[arg-type]
     text = report_of(one, history="h", created_at=0.0)
     assert "All settings" not in text
+    # the loss has probabilities: scores, calibration and coefficients
+    assert text.count("<svg") == 3
+    assert "predicted probability</text>" in text
     assert one.cells[0].open is None
     assert one.cells[0].setting.label == "as it is"
