@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pipeline.records.batch import Reasons
 from pipeline.release.task import Task
 
 #: So many slots are looked at, at most: they are held in memory.
@@ -138,17 +139,17 @@ class Jumps:
         self._before, self._unusable = slots, unusable
         self._slots, self._faults = 0, Counter[str]()
 
-    @property
-    def room(self) -> int:
-        """How many slots may be taken at once."""
-        return BLOCK - self._slots
-
-    def take(self, faults: Sequence[str]) -> str:
-        """Take the next slots, each with its fault or "", at most `room`; return what to say."""
-        self._slots += len(faults)
-        # a good record counts as well, so that it takes as long
-        self._faults.update(faults)
-        return self.close() if self._slots >= BLOCK else ""
+    def take(self, reasons: Reasons) -> list[str]:
+        """Take the next slots, and return what to say."""
+        done, size, said = 0, len(reasons.codes), list[str]()
+        while done < size:
+            part = min(BLOCK - self._slots, size - done)
+            # a good record counts as well, so that it takes as long
+            self._faults += reasons.count(slice(done, done + part))
+            self._slots, done = self._slots + part, done + part
+            if self._slots >= BLOCK and (line := self.close()):
+                said.append(line)
+        return said
 
     def close(self) -> str:
         """End the block of slots, at the end of a source; return what to say."""

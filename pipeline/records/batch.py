@@ -1,0 +1,175 @@
+"""Record slots by column: what a source hands out, and what the encoder reads.
+
+Columns of a type of numbers are arrays, and are read without a look at a single value; all others
+are lists of Python's values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.records.values import Record, picked
+from pipeline.types import Vector
+
+#: Which of many slots, shape (n,).
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+class Column(NamedTuple):
+    """One value for each slot.
+
+    values: An array of numbers or truth values, (n,), or a list with None for missing.
+    gone: Where an array holds no value; False: nowhere.
+    """
+
+    values: NDArray[Any] | list[object]
+    gone: Mask | bool = False
+
+    @property
+    def typed(self) -> bool:
+        """Whether it is an array of numbers or truth values."""
+        return not isinstance(self.values, list)
+
+    @property
+    def numbers(self) -> Vector:
+        """The values of a typed column, shape (n,); any number where there is none."""
+        return np.asarray(self.values, dtype=np.float64)
+
+    @property
+    def missing(self) -> Mask:
+        """Where a typed column has no value, shape (n,)."""
+        return np.broadcast_to(self.gone, len(self.values))
+
+    def objects(self) -> list[object]:
+        """Return Python's values, with None for missing."""
+        if isinstance(self.values, list):
+            return self.values
+        found: list[object] = self.values.tolist()
+        for at in np.flatnonzero(self.gone):
+            found[at] = None
+        return found
+
+    def part(self, places: slice) -> Column:
+        """Return the values of some slots."""
+        gone = self.gone
+        return Column(self.values[places], gone if isinstance(gone, bool) else gone[places])
+
+
+class Batch(ABC):
+    """Consecutive record slots.
+
+    lost: Places whose slot holds no record, each with the reason; what the columns have there is of
+        no record.
+    """
+
+    lost: Mapping[int, str]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of slots."""
+
+    @abstractmethod
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """Return columns by name; one that is not there has no value anywhere."""
+
+
+class Rows(Batch):
+    """Slots whose records have come one by one.
+
+    records: One for each slot, in a lost one any.
+    """
+
+    def __init__(self, records: Sequence[Record], lost: Mapping[int, str] | None = None) -> None:
+        self._records, self.lost = records, lost or {}
+
+    def __len__(self) -> int:
+        """As `Batch`."""
+        return len(self._records)
+
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """As `Batch.columns`."""
+        values = picked(self._records, names)
+        return {name: Column(values[place :: len(names)]) for place, name in enumerate(names)}
+
+
+class Columns(Batch):
+    """Slots whose records have come as columns.
+
+    columns: By name, each of n values.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Column], size: int, lost: Mapping[int, str] | None = None
+    ) -> None:
+        self._columns, self._size, self.lost = columns, size, lost or {}
+
+    def __len__(self) -> int:
+        """As `Batch`."""
+        return self._size
+
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """As `Batch.columns`."""
+        return {name: self._columns.get(name) or Column([None] * self._size) for name in names}
+
+    def record(self, at: int) -> Record | None:
+        """Return one record; None if the slot holds none."""
+        if at in self.lost:
+            return None
+        each = slice(at, at + 1)
+        return {name: column.part(each).objects()[0] for name, column in self._columns.items()}
+
+    def part(self, places: slice) -> Columns:
+        """Return some slots."""
+        first, last, _ = places.indices(self._size)
+        lost = {at - first: why for at, why in self.lost.items() if first <= at < last}
+        found = {name: column.part(slice(first, last)) for name, column in self._columns.items()}
+        return Columns(found, max(0, last - first), lost)
+
+
+class Reasons:
+    """Why slots are empty: of each the first thing that is wrong, in the order of the columns.
+
+    codes: For each of n slots the place of its words in `words`; 0: nothing is wrong.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.codes = np.zeros(size, dtype=np.intp)
+        self.words = [""]
+        self._codes: dict[str, int] = {"": 0}
+        self._columns = np.full(size, np.iinfo(np.intp).max)
+
+    def add(self, where: Mask, column: int, words: str) -> None:
+        """Take a fault of a column that some slots may have; it takes as long for any of them.
+
+        column: Its place in the order of columns; -1 comes before all.
+        """
+        first = where & (self._columns > column)
+        np.copyto(self.codes, self._code(words), where=first)
+        np.copyto(self._columns, column, where=first)
+
+    def put(self, at: int, column: int, words: str) -> None:
+        """Take a fault of one slot."""
+        if self._columns[at] > column:
+            self.codes[at], self._columns[at] = self._code(words), column
+
+    def before(self, column: int) -> list[int]:
+        """Return the slots that have a fault before a column."""
+        found: list[int] = np.flatnonzero(self._columns < column).tolist()
+        return found
+
+    def count(self, places: slice = slice(None)) -> Counter[str]:
+        """Count the slots by words; "" counts the good ones."""
+        counts = np.bincount(self.codes[places]).tolist()
+        return Counter({self.words[code]: count for code, count in enumerate(counts) if count})
+
+    def _code(self, words: str) -> int:
+        if words not in self._codes:
+            self._codes[words] = len(self.words)
+            self.words.append(words)
+        return self._codes[words]
