@@ -18,9 +18,9 @@ from infra.topics import TimeRules, are_there, time_rules
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import AHEAD_MS, Topics, retention_ms
+from pipeline.records.batch import Batch
 from pipeline.records.encoder import Block, Encoder
 from pipeline.records.features import there
-from pipeline.records.batch import Batch
 from pipeline.records.values import time_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study

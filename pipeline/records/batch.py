@@ -79,7 +79,7 @@ class Batch(ABC):
         """Return columns by name; one that is not there has no value anywhere."""
 
 
-class Rows(Batch):
+class Records(Batch):
     """Slots whose records have come one by one.
 
     records: One for each slot, in a lost one any.
@@ -132,17 +132,27 @@ class Columns(Batch):
         return Columns(found, max(0, last - first), lost)
 
 
+#: Behind all columns with a fault.
+NO_COLUMN = 2**31 - 1
+
+
 class Reasons:
     """Why slots are empty: of each the first thing that is wrong, in the order of the columns.
 
-    codes: For each of n slots the place of its words in `words`; 0: nothing is wrong.
+    codes: For each of n slots the place of its words in `words`; 0: nothing is wrong; (n,).
     """
 
     def __init__(self, size: int) -> None:
-        self.codes = np.zeros(size, dtype=np.intp)
-        self.words = [""]
+        self.codes = np.zeros(size, dtype=np.int32)
+        #: The code of each of the words, in their order.
         self._codes: dict[str, int] = {"": 0}
-        self._columns = np.full(size, np.iinfo(np.intp).max)
+        self._last = 0
+        self._columns = np.full(size, NO_COLUMN, dtype=np.int32)
+
+    @property
+    def words(self) -> list[str]:
+        """What the codes stand for."""
+        return list(self._codes)
 
     def add(self, where: Mask, column: int, words: str) -> None:
         """Take a fault of a column that some slots may have; it takes as long for any of them.
@@ -150,13 +160,18 @@ class Reasons:
         column: Its place in the order of columns; -1 comes before all.
         """
         first = where & (self._columns > column)
-        np.copyto(self.codes, self._code(words), where=first)
+        if words not in self._codes:
+            self._codes[words] = self._last = self._last + 1
+        np.copyto(self.codes, self._codes[words], where=first)
         np.copyto(self._columns, column, where=first)
 
     def put(self, at: int, column: int, words: str) -> None:
         """Take a fault of one slot."""
         if self._columns[at] > column:
-            self.codes[at], self._columns[at] = self._code(words), column
+            if words not in self._codes:
+                # the fewest steps: a bad record must hardly take longer than a good one
+                self._codes[words] = self._last = self._last + 1
+            self.codes[at], self._columns[at] = self._codes[words], column
 
     def before(self, column: int) -> list[int]:
         """Return the slots that have a fault before a column."""
@@ -166,10 +181,5 @@ class Reasons:
     def count(self, places: slice = slice(None)) -> Counter[str]:
         """Count the slots by words; "" counts the good ones."""
         counts = np.bincount(self.codes[places]).tolist()
-        return Counter({self.words[code]: count for code, count in enumerate(counts) if count})
-
-    def _code(self, words: str) -> int:
-        if words not in self._codes:
-            self._codes[words] = len(self.words)
-            self.words.append(words)
-        return self._codes[words]
+        named = zip(self._codes, counts, strict=False)
+        return Counter({words: count for words, count in named if count})

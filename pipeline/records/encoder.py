@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records.batch import Batch, Column, Reasons, Rows
+from pipeline.records.batch import Batch, Column, Reasons, Records
 from pipeline.records.features import Features, Response, response_of
 from pipeline.records.values import Record
 from pipeline.study.model import Study
@@ -91,6 +91,11 @@ class Arrays(NamedTuple):
             return self
         levels = None if self.levels is None else self.levels[known]
         return Arrays(self.features[known], self.responses[known], levels)
+
+    def part(self, places: slice) -> Arrays:
+        """Return some slots."""
+        levels = None if self.levels is None else self.levels[places]
+        return Arrays(self.features[places], self.responses[places], levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,7 @@ class Encoder:
 
         The same steps are taken for records that are good, clipped or bad, in about one time.
         """
-        batch = records if isinstance(records, Batch) else Rows(records)
+        batch = records if isinstance(records, Batch) else Records(records)
         columns, reasons = batch.columns(self.columns), Reasons(len(batch))
         for at, why in {**batch.lost, **(refused or {})}.items():
             reasons.put(at, -1, why)

@@ -213,7 +213,7 @@ class Features:
         numbers = np.array(found).reshape(len(lists[0]), len(names))
         for at, fault in wrong.items():
             row, place = divmod(at, len(names))
-            reasons.put(row, places[place], str(fault))
+            reasons.put(row, places[place], fault.args[0])
         for row, place in np.argwhere(~np.isfinite(numbers)).tolist():
             reasons.put(row, places[place], not_finite(names[place]))
         return numbers
@@ -252,7 +252,7 @@ def _codes(codes: Codes, column: Column, place: int, dummy: object, reasons: Rea
             given[at] = dummy
         found, wrong = codes.codes_in(given)
         for at, fault in wrong.items():
-            reasons.put(at, place, str(fault))
+            reasons.put(at, place, fault.args[0])
         return np.array(found, dtype=np.float64)
     values = codes.typed(column.values)
     known = ~np.isnan(values)
@@ -300,7 +300,7 @@ Label: TypeAlias = str | int | float | bool
 
 
 #: Behind all features: the place of the response among the columns that may have faults.
-LAST = 2**31
+LAST = 2**30
 
 
 class Response(Protocol):
@@ -374,7 +374,7 @@ class NumberResponse:
             numbers, wrong = numbers_in(column.objects(), (self.name,))
             values = np.array(numbers, dtype=np.float64)
             for at, fault in wrong.items():
-                reasons.put(at, LAST, str(fault))
+                reasons.put(at, LAST, fault.args[0])
             reasons.add(~np.isfinite(values), LAST, not_finite(self.name))
         reasons.add(~self._allowed(values), LAST, self._no_count)
         inside, bounded = self._encoded(values)

@@ -408,7 +408,7 @@ class Codes:
     def _table(self, kind: str) -> tuple[Vector, Vector]:
         """Return the numbers that stand for a text in a column of some type, and their codes."""
         numbers = {number for text in self._texts if (number := _number(text)) is not None}
-        given: list[object] = sorted(numbers)
+        given: Sequence[object] = sorted(numbers)
         if kind == "b":
             given = [False, True]
         elif kind in "iu":

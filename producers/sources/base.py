@@ -18,7 +18,7 @@ from typing import Annotated, BinaryIO, NamedTuple, Protocol, TypeVar, overload
 import msgspec
 
 from pipeline.errors import DataError
-from pipeline.records.batch import Batch, Columns, Rows
+from pipeline.records.batch import Batch, Columns, Records
 from pipeline.records.values import Record
 from pipeline.settings import Settings
 
@@ -81,7 +81,7 @@ def batch_of(slots: Sequence[Slot], dummy: Record) -> Batch:
     if isinstance(slots, Slots):
         return slots.batch
     lost = {at: slot.kind for at, slot in enumerate(slots) if slot.record is None}
-    return Rows([dummy if slot.record is None else slot.record for slot in slots], lost)
+    return Records([dummy if slot.record is None else slot.record for slot in slots], lost)
 
 
 def behind(slots: Sequence[Slot]) -> bytes:
