@@ -247,9 +247,8 @@ def main() -> None:
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
         # a second thread of the matrix products would wait for the one core, and count
         alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        os.execvpe(
-            sys.executable, [sys.executable, "-m", "benchmarks.client", *sys.argv[1:]], alone
-        )
+        command = [sys.executable, "-m", "benchmarks.client", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env=alone, check=False).returncode)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as name:
         for slopes in options.slopes:

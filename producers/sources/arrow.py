@@ -263,18 +263,11 @@ def columns_of(batch: Any) -> Columns:
 def _column(column: Any) -> Column:
     import pyarrow as pa  # noqa: PLC0415  an extra
 
-    kind = column.type
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
+    kind, whole = column.type, {"zero_copy_only": False}
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         # as many steps whether values are missing or not
-        gone = column.is_null().to_numpy(zero_copy_only=False)
-        return Column(
-            column.fill_null(False if pa.types.is_boolean(kind) else 0).to_numpy(
-                zero_copy_only=False
-            ),
-            gone,
-        )
+        filled = column.fill_null(False if pa.types.is_boolean(kind) else 0)
+        return Column(filled.to_numpy(**whole), column.is_null().to_numpy(**whole))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return Column(column.to_numpy(**whole).tolist())
     return Column(values_of(column))
