@@ -30,7 +30,7 @@ from producers.sender import Sender
 from producers.source_check import Held, LaterTest
 from producers.source_registry import Admission
 from producers.sources import Slot, Source
-from producers.sources.base import behind
+from producers.sources.base import Slots, behind
 from producers.store import ClientStore, Outgoing, Tally
 
 
@@ -327,8 +327,9 @@ class Client:
             came = len(self._held)
             if wait and not (came or self._source.ended):
                 self.progress.waiting_for = "records from the source"
+            whole = came == asked or isinstance(self._held, Slots)
             self._fill(now)
-            if self._held or came < asked:
+            if self._held or not (came and whole):
                 return
             most, wait = most - came, 0.0
 

@@ -26,10 +26,12 @@ class Column(NamedTuple):
 
     values: An array of numbers or truth values, (n,), or a list with None for missing.
     gone: Where an array holds no value; False: nowhere.
+    texts: Whether a list is one of texts alone.
     """
 
-    values: NDArray[Any] | list[object]
+    values: NDArray[Any] | list[Any]
     gone: Mask | bool = False
+    texts: bool = False
 
     @property
     def typed(self) -> bool:
@@ -58,7 +60,9 @@ class Column(NamedTuple):
     def part(self, places: slice) -> Column:
         """Return the values of some slots."""
         gone = self.gone
-        return Column(self.values[places], gone if isinstance(gone, bool) else gone[places])
+        return self._replace(
+            values=self.values[places], gone=gone if isinstance(gone, bool) else gone[places]
+        )
 
 
 class Batch(ABC):
@@ -78,6 +82,22 @@ class Batch(ABC):
     def columns(self, names: Sequence[str]) -> dict[str, Column]:
         """Return columns by name; one that is not there has no value anywhere."""
 
+    def record(self, at: int) -> Record | None:
+        """Return one record; None if the slot holds none."""
+        return None if at in self.lost else self._record(at)
+
+    @abstractmethod
+    def part(self, places: slice) -> Batch:
+        """Return some slots, one after the other."""
+
+    @abstractmethod
+    def _record(self, at: int) -> Record:
+        """Return what the columns have of one slot."""
+
+    def _lost(self, places: slice) -> dict[int, str]:
+        first, last, _ = places.indices(len(self))
+        return {at - first: why for at, why in self.lost.items() if first <= at < last}
+
 
 class Records(Batch):
     """Slots whose records have come one by one.
@@ -96,6 +116,51 @@ class Records(Batch):
         """As `Batch.columns`."""
         values = picked(self._records, names)
         return {name: Column(values[place :: len(names)]) for place, name in enumerate(names)}
+
+    def part(self, places: slice) -> Records:
+        """As `Batch.part`."""
+        return Records(self._records[places], self._lost(places))
+
+    def _record(self, at: int) -> Record:
+        return self._records[at]
+
+
+class Texts(Batch):
+    """Slots of a table of texts.
+
+    names: Of its columns.
+    fields: The texts of one slot after those of another, each with one for every name.
+    """
+
+    def __init__(
+        self, names: Sequence[str], fields: list[str], lost: Mapping[int, str] | None = None
+    ) -> None:
+        self._names, self._fields, self.lost = names, fields, lost or {}
+
+    def __len__(self) -> int:
+        """As `Batch`."""
+        return len(self._fields) // len(self._names)
+
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """As `Batch.columns`."""
+        width, places = len(self._names), {name: at for at, name in enumerate(self._names)}
+        return {
+            name: Column(self._fields[places[name] :: width], texts=True)
+            if name in places
+            else Column([None] * len(self))
+            for name in names
+        }
+
+    def part(self, places: slice) -> Texts:
+        """As `Batch.part`."""
+        width, (first, last, _) = len(self._names), places.indices(len(self))
+        fields = self._fields[first * width : last * width]
+        return Texts(self._names, fields, self._lost(places))
+
+    def _record(self, at: int) -> Record:
+        width = len(self._names)
+        fields = self._fields[at * width : (at + 1) * width]
+        return dict(zip(self._names, fields, strict=True))
 
 
 class Columns(Batch):
@@ -117,19 +182,15 @@ class Columns(Batch):
         """As `Batch.columns`."""
         return {name: self._columns.get(name) or Column([None] * self._size) for name in names}
 
-    def record(self, at: int) -> Record | None:
-        """Return one record; None if the slot holds none."""
-        if at in self.lost:
-            return None
+    def part(self, places: slice) -> Columns:
+        """As `Batch.part`."""
+        first, last, _ = places.indices(self._size)
+        found = {name: column.part(slice(first, last)) for name, column in self._columns.items()}
+        return Columns(found, max(0, last - first), self._lost(places))
+
+    def _record(self, at: int) -> Record:
         each = slice(at, at + 1)
         return {name: column.part(each).objects()[0] for name, column in self._columns.items()}
-
-    def part(self, places: slice) -> Columns:
-        """Return some slots."""
-        first, last, _ = places.indices(self._size)
-        lost = {at - first: why for at, why in self.lost.items() if first <= at < last}
-        found = {name: column.part(slice(first, last)) for name, column in self._columns.items()}
-        return Columns(found, max(0, last - first), lost)
 
 
 #: Behind all columns with a fault.

@@ -187,36 +187,15 @@ class Features:
             shows in when releases come, and must not tell of bad ones.
         """
         columns = self._without_gaps(dict(given))
-        values = np.zeros((len(reasons.codes), len(self.names)))
-        loose = []
-        for place in self._plain:
-            name = self.names[place]
-            if not columns[name].typed:
-                loose.append(place)
-                continue
-            values[:, place] = _numbers(columns[name], name, place, reasons)
-        if loose:
-            values[:, loose] = self._read_texts(columns, loose, dummy, reasons)
+        values = np.empty((len(reasons.codes), len(self.names)))
         for place, name in enumerate(self.names):
-            if codes := self._codes.get(name):
-                values[:, place] = _codes(codes, columns[name], place, dummy[name], reasons)
+            codes = self._codes.get(name)
+            values[:, place] = (
+                _numbers(columns[name], name, place, dummy[name], reasons)
+                if codes is None
+                else _codes(codes, columns[name], place, dummy[name], reasons)
+            )
         return values
-
-    def _read_texts(
-        self, columns: Mapping[str, Column], places: Sequence[int], dummy: Record, reasons: Reasons
-    ) -> Matrix:
-        """Read numbers of no type, row by row: behind the first fault of one come public words."""
-        names = [self.names[place] for place in places]
-        lists = [columns[name].objects() for name in names]
-        rows = list(chain.from_iterable(zip(*lists, strict=True)))
-        found, wrong = numbers_in(rows, names, [dummy[name] for name in names])
-        numbers = np.array(found).reshape(len(lists[0]), len(names))
-        for at, fault in wrong.items():
-            row, place = divmod(at, len(names))
-            reasons.put(row, places[place], fault.args[0])
-        for row, place in np.argwhere(~np.isfinite(numbers)).tolist():
-            reasons.put(row, places[place], not_finite(names[place]))
-        return numbers
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""
@@ -232,25 +211,35 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def _numbers(column: Column, name: str, place: int, reasons: Reasons) -> Vector:
-    """Return a typed column, 0 where it has no finite number: it is added to the reasons."""
-    values, gone = column.numbers, column.missing
+def _numbers(
+    column: Column, name: str, place: int, dummy: object, reasons: Reasons
+) -> Vector:  # fmt: skip
+    """Return a column of numbers, 0 where there is no finite one: that is added to the reasons.
+
+    dummy: Is read where a column before this one has a fault.
+    """
+    if column.typed:
+        values = column.numbers
+        reasons.add(column.missing, place, without(name))
+    else:
+        found, wrong = numbers_in(_given(column, place, dummy, reasons), name, texts=column.texts)
+        values = np.array(found)
+        for at, fault in wrong.items():
+            reasons.put(at, place, fault.args[0])
     finite = np.isfinite(values)
-    reasons.add(gone, place, without(name))
     reasons.add(~finite, place, not_finite(name))
     return np.where(finite, values, 0.0)
 
 
 def _codes(codes: Codes, column: Column, place: int, dummy: object, reasons: Reasons) -> Vector:
-    """Return the codes of a column, 0 where it has none: it is added to the reasons.
+    """Return the codes of a column, 0 where it has none: that is added to the reasons.
 
-    dummy: Is read where a column before this one has a fault.
+    dummy: As for `_numbers`.
     """
     if isinstance(column.values, list):
-        given = list(column.values)
-        for at in reasons.before(place):
-            given[at] = dummy
-        found, wrong = codes.codes_in(given)
+        found, wrong = codes.codes_in(
+            _given(column, place, dummy, reasons), texts=column.texts and isinstance(dummy, str)
+        )
         for at, fault in wrong.items():
             reasons.put(at, place, fault.args[0])
         return np.array(found, dtype=np.float64)
@@ -259,6 +248,14 @@ def _codes(codes: Codes, column: Column, place: int, dummy: object, reasons: Rea
     reasons.add(column.missing, place, without(codes.name))
     reasons.add(~known, place, codes.refusal)
     return np.where(known, values, 0.0)
+
+
+def _given(column: Column, place: int, dummy: object, reasons: Reasons) -> list[object]:
+    """Return the values of a list to be read, and `dummy` in place of those behind a fault."""
+    given = list(column.values)
+    for at in reasons.before(place):
+        given[at] = dummy
+    return given
 
 
 def there(columns: Sequence[str], needed: Sequence[str], *, of_file: bool = True) -> str:
@@ -367,15 +364,7 @@ class NumberResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> tuple[Vector, Mask]:
         """As `Response.read`."""
-        del dummy
-        if column.typed:
-            values = _numbers(column, self.name, LAST, reasons)
-        else:
-            numbers, wrong = numbers_in(column.objects(), (self.name,))
-            values = np.array(numbers, dtype=np.float64)
-            for at, fault in wrong.items():
-                reasons.put(at, LAST, fault.args[0])
-            reasons.add(~np.isfinite(values), LAST, not_finite(self.name))
+        values = _numbers(column, self.name, LAST, dummy, reasons)
         reasons.add(~self._allowed(values), LAST, self._no_count)
         inside, bounded = self._encoded(values)
         return bounded, inside != values

@@ -185,31 +185,25 @@ def read_all(
 
 
 def numbers_in(
-    values: Sequence[object], names: Sequence[str], instead: Sequence[object] = ()
+    values: Sequence[Any], name: str, *, texts: bool = False
 ) -> tuple[list[float], Faults]:
-    """Return the values of rows, one after another, as `number_of` reads each; 0 where it refuses.
+    """Return the values of a column as `number_of` reads each; 0 where it refuses.
 
-    values: Of each row so many as there are names.
-    instead: Read in place of what follows in a row behind a value that is refused.
+    texts: Whether all of them are texts.
 
     What is not finite is still among them. Every value is looked at, whatever the others are: a
     single text among numbers must not show in the time that the numbers take.
     """
     # Python reads 1_000 as a number; no other program does
-    quick = [
-        value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
-        for value in values
-    ]
-
-    def exact(at: int) -> float:
-        row, place = divmod(at, len(names))
-        try:
-            return number_of(values[at], names[place])
-        except RecordError:
-            quick[at + 1 : (row + 1) * len(names)] = instead[place + 1 :]
-            raise
-
-    return read_all(quick, float, exact)
+    quick = (
+        ["_" if "_" in value else value for value in values]
+        if texts
+        else [
+            value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
+            for value in values
+        ]
+    )
+    return read_all(quick, float, lambda at: number_of(values[at], name))
 
 
 def picked(records: Sequence[Record], names: Sequence[str]) -> list[object]:
@@ -346,6 +340,8 @@ class Codes:
         self._known: dict[tuple[type, object], float] = {
             (str, text): code for text, code in codes.items() if text == text.strip()
         }
+        #: The same of texts alone.
+        self._spelt = {str(text): code for (_, text), code in self._known.items()}
         #: For a type of numbers those that stand for a text, with their codes.
         self._tables: dict[str, tuple[Vector, Vector]] = {}
         #: What `code` says of a value that stands for none of them.
@@ -373,8 +369,15 @@ class Codes:
             raise RecordError(without(self.name) if blank else self.refusal)
         return found
 
-    def codes_in(self, values: Sequence[object]) -> tuple[list[float], Faults]:
-        """Return the numbers of the texts that many values stand for, 0 where `code` refuses."""
+    def codes_in(
+        self, values: Sequence[object], *, texts: bool = False
+    ) -> tuple[list[float], Faults]:
+        """Return the numbers of the texts that many values stand for, 0 where `code` refuses.
+
+        texts: Whether all of them are texts.
+        """
+        if texts:
+            return read_all(values, self._spelt.__getitem__, lambda at: self._learned(values[at]))
         # 1 and true are the same key, and need not stand for the same text
         return read_all(
             list(zip(map(type, values), values, strict=True)),
@@ -385,6 +388,8 @@ class Codes:
         found = self.code(value)
         if len(self._known) < len(self._texts) + SPELLINGS and isinstance(value, (str, int, float)):
             self._known[type(value), value] = found
+            if isinstance(value, str):
+                self._spelt[value] = found
         return found
 
     def typed(self, column: NDArray[Any]) -> Vector:

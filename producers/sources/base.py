@@ -18,7 +18,7 @@ from typing import Annotated, BinaryIO, NamedTuple, Protocol, TypeVar, overload
 import msgspec
 
 from pipeline.errors import DataError
-from pipeline.records.batch import Batch, Columns, Records
+from pipeline.records.batch import Batch, Records
 from pipeline.records.values import Record
 from pipeline.settings import Settings
 
@@ -50,7 +50,7 @@ class Slots(Sequence[Slot]):
     place: Returns the position behind one of them, by its number, and its line.
     """
 
-    def __init__(self, batch: Columns, place: Callable[[int], tuple[bytes, int]]) -> None:
+    def __init__(self, batch: Batch, place: Callable[[int], tuple[bytes, int]]) -> None:
         self.batch, self._place = batch, place
 
     def __len__(self) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import numpy as np
@@ -23,6 +25,16 @@ from pipeline.study_file.load import parse_study
 from producers.intake import encoded
 
 
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep what others have asked the collector of garbage to call out of the counts."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def calls_of(work: Callable[[], object]) -> int:
     """Count the calls that a piece of work makes, of Python's functions and of C's."""
     count = 0
@@ -31,11 +43,12 @@ def calls_of(work: Callable[[], object]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
-    sys.setprofile(seen)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
+    with no_collection():
+        sys.setprofile(seen)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
     return count
 
 
@@ -84,11 +97,12 @@ def opcodes_of(work: Callable[[], object]) -> int:
         count += event == "opcode"
         return seen
 
-    sys.settrace(seen)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
+    with no_collection():
+        sys.settrace(seen)
+        try:
+            work()
+        finally:
+            sys.settrace(None)
     return count
 
 
