@@ -106,23 +106,25 @@ class Records(Batch):
     """
 
     def __init__(self, records: Sequence[Record], lost: Mapping[int, str] | None = None) -> None:
-        self._records, self.lost = records, lost or {}
+        self.records, self.lost = records, lost or {}
 
     def __len__(self) -> int:
         """As `Batch`."""
-        return len(self._records)
+        return len(self.records)
 
     def columns(self, names: Sequence[str]) -> dict[str, Column]:
         """As `Batch.columns`."""
-        values = picked(self._records, names)
-        return {name: Column(values[place :: len(names)]) for place, name in enumerate(names)}
+        values = (
+            zip(*picked(self.records, names), strict=True) if self.records else [()] * len(names)
+        )
+        return {name: Column(list(each)) for name, each in zip(names, values, strict=True)}
 
     def part(self, places: slice) -> Records:
         """As `Batch.part`."""
-        return Records(self._records[places], self._lost(places))
+        return Records(self.records[places], self._lost(places))
 
     def _record(self, at: int) -> Record:
-        return self._records[at]
+        return self.records[at]
 
 
 class Texts(Batch):

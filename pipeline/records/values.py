@@ -206,13 +206,12 @@ def numbers_in(
     return read_all(quick, float, lambda at: number_of(values[at], name))
 
 
-def picked(records: Sequence[Record], names: Sequence[str]) -> list[object]:
-    """Return the values of records by name, one record after another; None where one is missing."""
+def picked(records: Sequence[Record], names: Sequence[str]) -> list[tuple[object, ...]]:
+    """Return the values of records by name; None where one is missing."""
     # each record once, while it is in the processor's cache
     pick: Callable[[Record], tuple[object, ...]] = (
         itemgetter(*names) if len(names) > 1 else lambda record: tuple(record[n] for n in names)
     )
-    found: list[object] = []
     rows: list[tuple[object, ...]] = []
     rest = map(pick, records)
     while True:
@@ -221,8 +220,7 @@ def picked(records: Sequence[Record], names: Sequence[str]) -> list[object]:
         except KeyError:
             rows.append(tuple(map(records[len(rows)].get, names)))
         else:
-            found.extend(value for row in rows for value in row)
-            return found
+            return rows
 
 
 def numbers_of(column: NDArray[Any], name: str) -> Vector:

@@ -48,10 +48,15 @@ class Slots(Sequence[Slot]):
 
     batch: Their records.
     place: Returns the position behind one of them, by its number, and its line.
+    name: Returns what a fault of one of them begins with; by default its line.
     """
 
-    def __init__(self, batch: Batch, place: Callable[[int], tuple[bytes, int]]) -> None:
+    def __init__(
+        self, batch: Batch, place: Callable[[int], tuple[bytes, int]],
+        name: Callable[[int], str] | None = None,
+    ) -> None:  # fmt: skip
         self.batch, self._place = batch, place
+        self._name = name or (lambda number: f"line {place(number)[1]}")
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -63,12 +68,13 @@ class Slots(Sequence[Slot]):
 
     def __getitem__(self, at: int | slice) -> Slot | Slots:
         if isinstance(at, slice):
-            first, place = at.indices(len(self))[0], self._place
-            return Slots(self.batch.part(at), lambda number: place(first + number))
+            first, place, name = at.indices(len(self))[0], self._place, self._name
+            return Slots(self.batch.part(at), lambda n: place(first + n), lambda n: name(first + n))
         number = range(len(self))[at]
         position, line = self._place(number)
         why = self.batch.lost.get(number)
-        return Slot(self.batch.record(number), why and f"line {line}: {why}", position, line)
+        fault = why and f"{self._name(number)}: {why}"
+        return Slot(self.batch.record(number), fault, position, line)
 
     @property
     def position(self) -> bytes:

@@ -634,22 +634,27 @@ class JsonLinesFile(RecordFile):
         return Cut(first, *json_object(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")))
 
     def _parsed(self, lines: list[bytes]) -> Records:
-        records, lost, rest = list[Any](), dict[int, str](), map(_quickly, lines)
-        while True:
-            try:
-                # what was read before an error stays in the list, and the rest goes on behind it
-                records.extend(rest)
-            except _UNREADABLE:
-                record, why = json_object(lines[len(records)])
-                if why is not None:
-                    lost[len(records)] = why
-                records.append(record)
-            else:
-                break
-        for at in [at for at, record in enumerate(records) if type(record) is not dict]:
-            lost.setdefault(at, "not a JSON object")
-            records[at] = {}
-        return Records(records, lost)
+        return json_objects(lines)
+
+
+def json_objects(texts: Sequence[bytes]) -> Records:
+    """Return the objects that JSON texts are; what is none is lost, as `json_object` says."""
+    records, lost, rest = list[Any](), dict[int, str](), map(_quickly, texts)
+    while True:
+        try:
+            # what was read before an error stays in the list, and the rest goes on behind it
+            records.extend(rest)
+        except _UNREADABLE:
+            record, why = json_object(texts[len(records)])
+            if why is not None:
+                lost[len(records)] = why
+            records.append(record)
+        else:
+            break
+    for at in [at for at, record in enumerate(records) if type(record) is not dict]:
+        lost.setdefault(at, "not a JSON object")
+        records[at] = {}
+    return Records(records, lost)
 
 
 def json_object(text: bytes) -> tuple[Mapping[str, object] | None, str | None]:
