@@ -76,6 +76,12 @@ class Slots(Sequence[Slot]):
         fault = why and f"{self._name(number)}: {why}"
         return Slot(self.batch.record(number), fault, position, line)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether they are the same slots, one by one."""
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     @property
     def position(self) -> bytes:
         """How to resume behind the last of them."""

@@ -261,7 +261,9 @@ def quoted(name: str) -> str:
 
 
 #: Rows of one query, and rows before a position that tell whether they are what they were.
-FETCH, MARKED = 8192, 64
+FETCH, MARKED = 1024, 64
+#: Each time more of them, up to so many times as many: a database sorts anew for each query.
+MORE, MOST = 4, 64
 #: So many of the first rows must differ, to be known again.
 DISTINCT = 48
 #: Seconds between two looks at a table that may grow.
@@ -314,7 +316,8 @@ class SqlTable(Elsewhere):
         self._spec, self._follow, self._wanted = spec, follow, columns
         self.identity = f"sql:{spec.table}"
         self._at = None if position is None else self._read_position(position)
-        self._waiting: Sequence[Slot] = ()
+        self._waiting: Sequence[Slot] = []
+        self._fetched = FETCH
         self._looked = -LOOK
         with self._asking():
             self._db = connection_of(spec, follow=follow)
@@ -416,7 +419,7 @@ class SqlTable(Elsewhere):
         batch = self._db.batch(
             self._query(
                 _listed(self._names),
-                f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {FETCH + 2}",
+                f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {self._fetched + 2}",
             )
         )
         keys: list[Any] = batch.columns([self._spec.key])[self._spec.key].objects()
@@ -437,12 +440,13 @@ class SqlTable(Elsewhere):
         if len({*keys}) < len(keys):
             raise self._no_key("is there twice")
         # one more than is taken: that says whether the last one's key comes again
-        last = min(len(keys), first + FETCH)
+        last = min(len(keys), first + self._fetched)
         if first < last:
             self._key, self._waiting = keys[last - 1], self._slots(batch.part(slice(first, last)))
             if not self._spec.skip_changed:
                 self._last = _mark(_rows(batch, last - 1, last))
-        self._done = not self._follow and len(keys) - first <= FETCH
+        self._done = not self._follow and len(keys) - first <= self._fetched
+        self._fetched = min(self._fetched * MORE, FETCH * MOST)
 
     def _slots(self, batch: Columns) -> Slots:
         keys: list[Any] = batch.columns([self._spec.key])[self._spec.key].objects()
