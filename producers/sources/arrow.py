@@ -12,7 +12,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple, Protocol, cast
 
@@ -269,7 +269,9 @@ def _column(column: Any) -> Column:
         filled = column.fill_null(False if pa.types.is_boolean(kind) else 0)
         return Column(filled.to_numpy(**whole), column.is_null().to_numpy(**whole))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return Column(column.to_numpy(**whole).tolist())
+        # a text that is no UTF-8 costs the others their speed, and nothing else
+        with suppress(pa.ArrowException):
+            return Column(column.to_numpy(**whole).tolist())
     return Column(values_of(column))
 
 

@@ -37,6 +37,7 @@ from producers.source_check import Held, look_at_source, passed
 from producers.source_registry import Head, looks_of
 from producers.sources import open_source
 from producers.store import ClientStore
+from tests.compliance.sources import drain
 
 STUDY = """
 [study]
@@ -371,8 +372,7 @@ def test_one_open_quote_takes_no_records_along(tmp_path: Path) -> None:
     lines = text(3000, note=lambda at: notes.get(at, "ok"))
     spec, said = written(lines)(tmp_path / "a.csv"), list[str]()
     source = open_source(spec, None, folder=Path(), say=said.append)
-    slots = source.read(5000, 1.0)
-    source.close()
+    slots = drain(source, 5000)
     assert [slot.line for slot in slots if slot.record is None] == [502]
     assert len(slots) == 3000
     assert "opens a field in line 502 closes in line 2502" in said[0]
