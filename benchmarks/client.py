@@ -211,7 +211,7 @@ class Case:
         with duckdb.connect(str(self.path("duckdb")), read_only=True) as quick:
             quick.execute("SET threads = 1")
             names = ", ".join([*self._names(), "y"])
-            quick.execute(f"SELECT {names} FROM t ORDER BY id").to_arrow_table()  # noqa: S608
+            quick.sql(f"SELECT {names} FROM t ORDER BY id").to_arrow_table()  # noqa: S608
 
     def _names(self) -> list[str]:
         return [f"x{i}" for i in range(self.slopes)]
