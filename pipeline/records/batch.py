@@ -21,17 +21,22 @@ from pipeline.types import Vector
 Mask: TypeAlias = NDArray[np.bool_]
 
 
+#: Stands for "_" in a text: no number has it.
+MARK = "\x01"
+
+
 class Column(NamedTuple):
     """One value for each slot.
 
     values: An array of numbers or truth values, (n,), or a list with None for missing.
     gone: Where an array holds no value; False: nowhere.
-    texts: Whether a list is one of texts alone.
+    marked: Whether a list is one of texts alone, which have `MARK` in place of each "_": Python
+        reads 1_000 as a number, and no other program does.
     """
 
     values: NDArray[Any] | list[Any]
     gone: Mask | bool = False
-    texts: bool = False
+    marked: bool = False
 
     @property
     def typed(self) -> bool:
@@ -51,6 +56,8 @@ class Column(NamedTuple):
     def objects(self) -> list[object]:
         """Return Python's values, with None for missing."""
         if isinstance(self.values, list):
+            if self.marked:
+                return [value.replace(MARK, "_") for value in self.values]
             return self.values
         found: list[object] = self.values.tolist()
         for at in np.flatnonzero(self.gone):
@@ -131,7 +138,8 @@ class Texts(Batch):
     """Slots of a table of texts.
 
     names: Of its columns.
-    fields: The texts of one slot after those of another, each with one for every name.
+    fields: The texts of one slot after those of another, each with one for every name, and with
+        `MARK` for "_".
     """
 
     def __init__(
@@ -147,7 +155,7 @@ class Texts(Batch):
         """As `Batch.columns`."""
         width, places = len(self._names), {name: at for at, name in enumerate(self._names)}
         return {
-            name: Column(self._fields[places[name] :: width], texts=True)
+            name: Column(self._fields[places[name] :: width], marked=True)
             if name in places
             else Column([None] * len(self))
             for name in names
@@ -162,7 +170,7 @@ class Texts(Batch):
     def _record(self, at: int) -> Record:
         width = len(self._names)
         fields = self._fields[at * width : (at + 1) * width]
-        return dict(zip(self._names, fields, strict=True))
+        return dict(zip(self._names, Column(fields, marked=True).objects(), strict=True))
 
 
 class Columns(Batch):

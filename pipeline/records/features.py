@@ -222,7 +222,8 @@ def _numbers(
         values = column.numbers
         reasons.add(column.missing, place, without(name))
     else:
-        found, wrong = numbers_in(_given(column, place, dummy, reasons), name, texts=column.texts)
+        given = _given(column.values, place, dummy, reasons)
+        found, wrong = numbers_in(given, name, marked=column.marked)
         values = np.array(found)
         for at, fault in wrong.items():
             reasons.put(at, place, fault.args[0])
@@ -237,9 +238,8 @@ def _codes(codes: Codes, column: Column, place: int, dummy: object, reasons: Rea
     dummy: As for `_numbers`.
     """
     if isinstance(column.values, list):
-        found, wrong = codes.codes_in(
-            _given(column, place, dummy, reasons), texts=column.texts and isinstance(dummy, str)
-        )
+        given = _given(column.objects(), place, dummy, reasons)
+        found, wrong = codes.codes_in(given, texts=column.marked)
         for at, fault in wrong.items():
             reasons.put(at, place, fault.args[0])
         return np.array(found, dtype=np.float64)
@@ -250,9 +250,9 @@ def _codes(codes: Codes, column: Column, place: int, dummy: object, reasons: Rea
     return np.where(known, values, 0.0)
 
 
-def _given(column: Column, place: int, dummy: object, reasons: Reasons) -> list[object]:
+def _given(values: Any, place: int, dummy: object, reasons: Reasons) -> list[Any]:
     """Return the values of a list to be read, and `dummy` in place of those behind a fault."""
-    given = list(column.values)
+    given = list(values)
     for at in reasons.before(place):
         given[at] = dummy
     return given

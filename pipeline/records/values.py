@@ -185,24 +185,20 @@ def read_all(
 
 
 def numbers_in(
-    values: Sequence[Any], name: str, *, texts: bool = False
+    values: Sequence[Any], name: str, *, marked: bool = False
 ) -> tuple[list[float], Faults]:
     """Return the values of a column as `number_of` reads each; 0 where it refuses.
 
-    texts: Whether all of them are texts.
+    marked: Whether all of them are texts, and none has a "_".
 
     What is not finite is still among them. Every value is looked at, whatever the others are: a
     single text among numbers must not show in the time that the numbers take.
     """
     # Python reads 1_000 as a number; no other program does
-    quick = (
-        ["_" if "_" in value else value for value in values]
-        if texts
-        else [
-            value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
-            for value in values
-        ]
-    )
+    quick = values if marked else [
+        value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
+        for value in values
+    ]  # fmt: skip
     return read_all(quick, float, lambda at: number_of(values[at], name))
 
 

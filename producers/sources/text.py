@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import DataError
-from pipeline.records.batch import Batch, Records, Texts
+from pipeline.records.batch import MARK, Batch, Records, Texts
 from pipeline.types import Integers
 from producers.sources.base import Position, Slot, Slots, decode_position
 
@@ -142,7 +142,7 @@ class Cut(NamedTuple):
 
 #: Bytes that are split into lines together, and fewer that are read line by line.
 BLOCK, FEW = 1 << 18, 4096
-_NEWLINE, _RETURN = 10, 13
+_NEWLINE, _RETURN, _COMMA = 10, 13, ord(",")
 
 
 class Lines:
@@ -310,7 +310,7 @@ class RecordFile(ABC):
             line = int(numbers[at])
             return msgspec.json.encode(Position(kind, int(ends[at]), line + 1)), line
 
-        return Slots(self._parsed(lines), place)
+        return Slots(self._parsed(lines) if lines else Records([]), place)
 
     def anchored(self, position: bytes) -> bytes:
         """Return a position with a mark of what lies before it, for storing.
@@ -403,6 +403,7 @@ TOLD = 3
 #: Stands for a CR that ends no line, which csv refuses: no byte is decoded to it.
 _CR = "\udc0d"
 #: How files begin that are no text, and what they are.
+_MARKED = bytes.maketrans(b"_", MARK.encode())
 _PACKED = {
     b"\x1f\x8b": "gzip", b"PK\x03\x04": "ZIP or a workbook of Excel", b"\x28\xb5\x2f\xfd": "zstd",
     b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PAR1": "Parquet", b"ARROW1": "Arrow",
@@ -420,7 +421,7 @@ class CsvFile(RecordFile):
     """
 
     form = "csv"
-    odd = b'"\r\0'
+    odd = b'"\r\0\1'
 
     def __init__(
         self, tape: Tape, position: bytes | None, columns: list[str] | None = None,
@@ -478,18 +479,15 @@ class CsvFile(RecordFile):
 
     def _parsed(self, lines: list[bytes]) -> Texts:
         width, lost = len(self._columns), dict[int, str]()
-        fields = np.array([line.count(b",") for line in lines]) + 1
-        for at in np.flatnonzero(fields != width).tolist():
-            lost[at] = _too_few_or_many(int(fields[at]), width)
-        whole = list(lines)
-        for at in lost:
-            whole[at] = b"," * (width - 1)
+        blank = b"," * (width - 1)
+        for at in _uneven(lines, width):
+            lost[at], lines[at] = _too_few_or_many(lines[at].count(b",") + 1, width), blank
         try:
-            text = b",".join(whole).decode()
+            text = b",".join(lines).translate(_MARKED).decode()
         except UnicodeDecodeError:
             for at in [at for at, line in enumerate(lines) if not _is_utf8(line)]:
-                lost[at], whole[at] = "not UTF-8", b"," * (width - 1)
-            text = b",".join(whole).decode()
+                lost[at], lines[at] = "not UTF-8", blank
+            text = b",".join(lines).translate(_MARKED).decode()
         return Texts(self._columns, text.split(","), lost)
 
     def _swallowed(self, lines: list[bytes]) -> bool:
@@ -547,6 +545,16 @@ class CsvFile(RecordFile):
             line = self._tape.line(self._at + size, min(room, end - self._at - size))
         if not final:
             raise _IncompleteError
+
+
+def _uneven(lines: list[bytes], width: int) -> list[int]:
+    """Return the places of lines with another number of fields."""
+    data = np.frombuffer(b"\n".join(lines) + b"\n", dtype=np.uint8)
+    starts = np.append(0, np.flatnonzero(data == _NEWLINE)[:-1])
+    # one behind another: a line of its own is never empty
+    fields = np.add.reduceat((data == _COMMA).astype(np.int32), starts) + 1
+    found: list[int] = np.flatnonzero(fields != width).tolist()
+    return found
 
 
 def _too_few_or_many(fields: int, width: int) -> str:
