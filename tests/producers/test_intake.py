@@ -20,6 +20,7 @@ from benchmarks.timing import (
     STUDY_OF_KINDS,
     slot_of,
 )
+from pipeline.records.batch import Column, Columns, Texts
 from pipeline.records.encoder import Encoder
 from pipeline.study_file.load import parse_study
 from producers.intake import encoded
@@ -85,6 +86,34 @@ def test_a_record_of_an_unknown_level_takes_about_the_calls_of_a_good_one(kind: 
         assert (one, all_of_them) == (0, 0)
     assert 0 <= one <= WORDS
     assert 0 <= all_of_them <= SLOTS * WORDS
+
+
+#: Shares of slots that are bad, in a hundred.
+SHARES = (0, 1, 50, 100)
+
+
+def typed(bad: int) -> Columns:
+    """Return a hundred slots of numbers, some of which have none."""
+    gone = np.arange(100) < bad
+    given = {name: float(value) for name, value in GOOD.items()}
+    columns = {name: Column(np.full(100, value), gone) for name, value in given.items()}
+    return Columns(columns, 100)
+
+
+def texts(bad: int) -> Texts:
+    """Return a hundred slots of texts, some of which are no numbers."""
+    fields = [*dict(GOOD, x0="?").values()] * bad + [*GOOD.values()] * (100 - bad)
+    return Texts(list(GOOD), fields)
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_columns_take_the_steps_of_good_ones_however_many_values_are_missing(share: int) -> None:
+    """Arrays not one more; texts no more than the words on a bad record, as one by one."""
+    encoder = Encoder(parse_study(STUDY))
+    for make, most in ((typed, 0), (texts, WORDS)):
+        encoder.block(make(share))
+        least, found = (calls_of(lambda b=make(bad): encoder.block(b)) for bad in (0, share))
+        assert least <= found <= least + most * share + (2 if share else 0)
 
 
 def opcodes_of(work: Callable[[], object]) -> int:
