@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_columns_take_the_steps_of_good_ones_however_many_values_are_missing(sha
     encoder = Encoder(parse_study(STUDY))
     for make, most in ((typed, 0), (texts, WORDS)):
         encoder.block(make(share))
-        least, found = (calls_of(lambda b=make(bad): encoder.block(b)) for bad in (0, share))
+        least, found = (calls_of(partial(encoder.block, make(bad))) for bad in (0, share))
         assert least <= found <= least + most * share + (2 if share else 0)
 
 
