@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import add
 from typing import Literal, Self
 
 import numpy as np
@@ -291,6 +292,19 @@ class Task(RecordBounds, ABC):
 
         Raises PrivacyError if there are more records than slots.
         """
+
+    def sums(self, slots: Arrays, model: Model) -> Query:
+        """Return the sums of several blocks of `slots` record slots, the last perhaps not full.
+
+        slots: With those that are empty, one at least.
+        """
+        starts = range(0, self.slots * self.blocks_of(slots), self.slots)
+        blocks = [slots.part(slice(at, at + self.slots)).sound for at in starts]
+        return reduce(add, (self.query(block, model) for block in blocks))
+
+    def blocks_of(self, slots: Arrays) -> int:
+        """Return how many blocks of `slots` record slots some are, the last perhaps not full."""
+        return max(1, -(-len(slots.responses) // self.slots))
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
         """Return the sums of one window of a study without privacy.

@@ -199,7 +199,13 @@ class SiteTask(WeighedTask):
 
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""
-        return query(self, window, model)
+        if len(window.responses) > self.slots:
+            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
+        return self.sums(window, model)
+
+    def sums(self, slots: Arrays, model: Model) -> Query:
+        """As `Task.sums`: of all blocks at once, since whole numbers are added."""
+        return query_of(self, slots.sound, model, self.blocks_of(slots))
 
 
 def chosen_release(study: Study) -> str:
@@ -217,14 +223,13 @@ def chosen_release(study: Study) -> str:
     return "sufficient" if whole else "score"
 
 
-def query(task: SiteTask, window: Arrays, model: Model) -> Query:
-    """As `Task.query`: whatever the model and the records hold, the bounds of the task hold.
+def query_of(task: SiteTask, window: Arrays, model: Model, blocks: int) -> Query:
+    """Return the sums of so many blocks: whatever model and records hold, the task's bounds hold.
 
     Units are the task's alone, so that the sums of blocks add up.
     """
     features, responses = inside(window.features, task), window.responses
-    if len(responses) > task.slots:
-        raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")
+    slots = task.slots * blocks
     weight = task.record_weights(with_intercept(features))
     columns = task.column_exponents
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
@@ -245,7 +250,7 @@ def query(task: SiteTask, window: Arrays, model: Model) -> Query:
         "gradient": VectorPart(
             Exact(gradient, columns + (slope_unit - GRADIENT_BITS[0])),
             channels.gradient,
-            task.slots,
+            slots,
         ),
         "curvature": MatrixPart(
             Exact(
@@ -255,13 +260,13 @@ def query(task: SiteTask, window: Arrays, model: Model) -> Query:
             channels.curvature,
             channels.off_diagonal,
             task.size,
-            task.slots,
+            slots,
         ),
     }
     if channels.squares is not None:
         squares = _squares(np.sqrt(weight) * slope, bound)
-        parts["squares"] = VectorPart(squares, channels.squares, task.slots)
-    return Query(model, parts)
+        parts["squares"] = VectorPart(squares, channels.squares, slots)
+    return Query(model, parts, blocks)
 
 
 def _derivatives(

@@ -188,7 +188,15 @@ class RenewableTask(Task):
 
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""
-        return query(self, window, model)
+        if len(window.responses) > self.slots:
+            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
+        return self.sums(window, model)
+
+    def sums(self, slots: Arrays, model: Model) -> Query:
+        """As `Task.sums`: of all blocks at once, since whole numbers are added."""
+        sound = slots.sound
+        sums = summarise_bounded(self, sound.features, sound.responses, model)
+        return query_of(self, sums, self.blocks_of(slots))
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
         """As `Task.open_query`; where no model is known yet, at a fit of the window's own."""
@@ -271,15 +279,9 @@ class RenewableTask(Task):
 FURTHEST = COEFFICIENT_LIMIT * 2.0**COEFFICIENT_EXPONENT
 
 
-def query(task: RenewableTask, window: Arrays, model: Model) -> Query:
-    """As `Task.query`."""
-    sums = summarise_bounded(task, window.features, window.responses, model)
-    return query_of(task, sums)
-
-
-def query_of(task: RenewableTask, sums: BoundedSums) -> Query:
-    """Return bounded sums with the noise that each part needs."""
-    channels, slots = task.channels(sums.model.version), task.slots
+def query_of(task: RenewableTask, sums: BoundedSums, blocks: int) -> Query:
+    """Return bounded sums over so many blocks of slots with the noise that each part needs."""
+    channels, slots = task.channels(sums.model.version), task.slots * blocks
     parts: dict[str, Part] = {"gradient": VectorPart(sums.gradient, channels.gradient, slots)}
     for name, matrix, diagonal, beside in (
         ("curvature", sums.curvature, channels.curvature, channels.off_diagonal),
@@ -289,7 +291,7 @@ def query_of(task: RenewableTask, sums: BoundedSums) -> Query:
             parts[name] = MatrixPart(matrix, diagonal, beside, task.size, slots)
     if channels.counts is not None:
         parts["counts"] = VectorPart(sums.counts, channels.counts, slots)
-    return Query(sums.model, parts)
+    return Query(sums.model, parts, blocks)
 
 
 def open_query(task: RenewableTask, window: Arrays, model: Model) -> OpenQuery:
@@ -388,16 +390,12 @@ def summarise_bounded(
 ) -> BoundedSums:
     """Sum clipped gradients and curvatures exactly, for a private release.
 
-    features, responses: Shapes (n, p) and (n,) with n <= task.slots; slots without a record
+    features, responses: Shapes (n, p) and (n,) with n <= `MOST_RECORDS`; slots without a record
         contribute nothing.
     model: The expansion point. Whatever it holds, one record moves the sums by no more than the
         task's sensitivities: weights beyond the public maximum are cut here, and so are features
         beyond their public range.
-
-    Raises PrivacyError if there are more records than slots.
     """
-    if len(responses) > task.slots:
-        raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")
     # rows in units of their last bit: powers of two, which change no digit of the predictors
     columns = task.column_exponents
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
