@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from pipeline.study.revision import RELEASE_SEMANTICS
+from pipeline.study.versions import RELEASE_SEMANTICS
 
 from pipeline.release.form import CHAIN_FORM, FORM
 from pipeline.stream.partition import SCHEMA as STATE

@@ -279,7 +279,7 @@ class RenewableTask(Task):
 FURTHEST = COEFFICIENT_LIMIT * 2.0**COEFFICIENT_EXPONENT
 
 
-def query_of(task: RenewableTask, sums: BoundedSums, blocks: int) -> Query:
+def query_of(task: RenewableTask, sums: BoundedSums, blocks: int = 1) -> Query:
     """Return bounded sums over so many blocks of slots with the noise that each part needs."""
     channels, slots = task.channels(sums.model.version), task.slots * blocks
     parts: dict[str, Part] = {"gradient": VectorPart(sums.gradient, channels.gradient, slots)}
