@@ -7,10 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from pipeline.study.versions import RELEASE_SEMANTICS
 
 from pipeline.release.form import CHAIN_FORM, FORM
 from pipeline.stream.partition import SCHEMA as STATE
+from pipeline.study.versions import RELEASE_SEMANTICS
 from producers.database import SCHEMA as DATABASE
 
 ROOT = Path(__file__).parents[2]
