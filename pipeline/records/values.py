@@ -185,21 +185,34 @@ def read_all(
 
 
 def numbers_in(
-    values: Sequence[Any], name: str, *, marked: bool = False
-) -> tuple[list[float], Faults]:
-    """Return the values of a column as `number_of` reads each; 0 where it refuses.
+    values: Sequence[Any], names: Sequence[str], instead: Sequence[object] = (), *,
+    marked: bool = False,
+) -> tuple[list[float], Faults]:  # fmt: skip
+    """Return the values of rows, one after another, as `number_of` reads each; 0 where it refuses.
 
+    values: Of each row so many as there are names.
+    instead: Read in place of what follows in a row behind a value that is refused.
     marked: Whether all of them are texts, and none has a "_".
 
     What is not finite is still among them. Every value is looked at, whatever the others are: a
     single text among numbers must not show in the time that the numbers take.
     """
     # Python reads 1_000 as a number; no other program does
-    quick = values if marked else [
+    quick: Any = values if marked else [
         value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
         for value in values
     ]  # fmt: skip
-    return read_all(quick, float, lambda at: number_of(values[at], name))
+
+    def exact(at: int) -> float:
+        row, place = divmod(at, len(names))
+        try:
+            return number_of(values[at], names[place])
+        except RecordError:
+            if instead:
+                quick[at + 1 : (row + 1) * len(names)] = instead[place + 1 :]
+            raise
+
+    return read_all(quick, float, exact)
 
 
 def picked(records: Sequence[Record], names: Sequence[str]) -> list[tuple[object, ...]]:
