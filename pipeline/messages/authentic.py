@@ -20,7 +20,7 @@ from pipeline.messages.admission import Retirement, Word, read_word
 from pipeline.messages.release import Incoming
 from pipeline.messages.topics import partition_of
 from pipeline.release.budget import above_share
-from pipeline.release.form import HEADER, NO_PARTITION, Rows, ends_of
+from pipeline.release.layout import HEADER, NO_PARTITION, Rows, ends_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task, form_of
 from pipeline.trust.crypto import (

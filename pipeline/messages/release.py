@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError, PrivacyError
 from pipeline.privacy.memory import EPOCHS, epochs_of
-from pipeline.release.form import (
+from pipeline.release.layout import (
     CHAIN,
     CHAIN_FORM,
     FORM,
     HEADER,
     MAGIC,
     NO_PARTITION,
+    Field,
     Rows,
     identity,
 )
-from pipeline.release.layout import Field
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.release.privatise import Answer, OpenAnswer
 from pipeline.release.task import Task, form_of

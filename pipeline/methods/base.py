@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import State
-from pipeline.release.form import Rows
+from pipeline.release.layout import Rows
 from pipeline.release.model import Part
 from pipeline.release.task import Task
 from pipeline.study.model import Study

@@ -27,8 +27,7 @@ from pipeline.privacy.sensitivity import Bounds
 from pipeline.records.blocks import finite, with_intercept
 from pipeline.records.encoder import Arrays
 from pipeline.release.budget import Budget
-from pipeline.release.form import Form, FormHeader
-from pipeline.release.layout import Layout
+from pipeline.release.layout import Form, FormHeader, Layout
 from pipeline.release.model import Model, start_model
 from pipeline.release.policy import RELEASES, ReleasePolicy, Rhythm, WhenFull
 from pipeline.release.query import OpenQuery, Query

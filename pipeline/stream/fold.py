@@ -23,7 +23,7 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.release import MOST_LOST, Decoder, Incoming, Mask
 from pipeline.methods import require_live, server_of
-from pipeline.release.form import Rows, ends_of, slots_of
+from pipeline.release.layout import Rows, ends_of, slots_of
 from pipeline.release.task import Task
 from pipeline.stream.partition import JUMPS, Partition, Progress
 from pipeline.study.model import Rate

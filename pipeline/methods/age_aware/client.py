@@ -54,7 +54,6 @@ class WhenOver:
     discards: ClassVar[bool] = False
 
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
-        """As `ReleasePolicy.decide`."""
         del directive, now
         return Send() if window.full else Wait("the end of the round" if window.taken else "")
 
@@ -80,7 +79,6 @@ class AgedTask(Task):
         super().__init__(study, revision, level)
 
     def make_budget(self, level: str | None) -> AgedBudget:
-        """As `Task.make_budget`."""
         del level
         return AgedBudget(self.study, self.plan, self._number)
 
@@ -99,7 +97,6 @@ class AgedTask(Task):
 
     @property
     def policy(self) -> ReleasePolicy:
-        """As `Task.policy`."""
         return WhenOver()
 
     @cached_property
@@ -175,7 +172,6 @@ class AgedTask(Task):
         return tuple(clients_of(spec_of(self.study)))
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Task.query`."""
         return query(self, window, model)
 
 

@@ -323,7 +323,6 @@ class GradientTask(Task):
 
     @property
     def kept_norm(self) -> float:
-        """As `Task.kept_norm`."""
         return self.clipping_norm
 
     @cached_property
@@ -403,15 +402,12 @@ class GradientTask(Task):
         return 1.0 if self.clipping_norm >= self.longest else mallows(design, self.clipping_norm)
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Task.query`."""
         return query(self, window, model)
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
-        """As `Task.open_query`."""
         return open_query(self, window, model)
 
     def check_fit(self) -> None:
-        """As `Task.check_fit`."""
         matrices = (self.channels.curvature, self.channels.products)
         sums = [(part, self.slots) for part in matrices if part is not None]
         sums += [(part, 1) for part in self.record_channels]

@@ -71,7 +71,6 @@ class SiteTask(WeighedTask):
 
     @cached_property
     def spec(self) -> Spec:
-        """As `WeighedTask.spec`."""
         return spec_of(self.study)
 
     @cached_property
@@ -81,7 +80,6 @@ class SiteTask(WeighedTask):
 
     @property
     def at_models(self) -> bool:
-        """As `WeighedTask.at_models`."""
         return self.release == "score"
 
     def at_start(self, version: int) -> bool:
@@ -110,16 +108,13 @@ class SiteTask(WeighedTask):
 
     @property
     def squares(self) -> int:
-        """As `WeighedTask.squares`."""
         return int(self.loss.name == "linear" and self.study.estimator.noise_scale is None)
 
     @property
     def grows(self) -> bool:
-        """As `Task.grows`."""
         return True
 
     def make_budget(self, level: str | None) -> Budget:
-        """As `Task.make_budget`."""
         touched = self.size + self.size * (self.size + 1) // 2 + self.squares
         counted = "sums of squared slopes" if self.squares else ""
         return Budget(self.study, level, touched=touched, counted=counted)
@@ -181,7 +176,6 @@ class SiteTask(WeighedTask):
 
     @cached_property
     def layout(self) -> Layout:
-        """As `Task.layout`."""
         start, later = (self._fields(c) for c in (self.initial_channels, self.update_channels))
         return Layout.noised(self.size, start=start, later=later)
 
@@ -198,7 +192,6 @@ class SiteTask(WeighedTask):
         ]
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Task.query`."""
         return query(self, window, model)
 
 

@@ -124,7 +124,6 @@ class Published:
         _check_curvature(keys, kind, estimator.loss, ridged=ridged and estimator.ridge > 0)
 
     def task(self, study: Study, revision: str = "", level: str | None = None) -> OfflineTask:
-        """As `methods.base.Method.task`."""
         return OfflineTask(study, revision, level)
 
     def guarantee(self, task: Task, clients: int | None = None) -> Guarantee:

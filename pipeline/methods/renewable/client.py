@@ -100,7 +100,6 @@ class RenewableTask(Task):
         return remembers(self.study) and self.study.privacy.noise_memory != 0
 
     def make_budget(self, level: str | None) -> Budget:
-        """As `Task.make_budget`."""
         counted = "sums of squared slopes" if self.counted(1) else ""
         matrices = 0
         if self.study.noised:
@@ -187,7 +186,6 @@ class RenewableTask(Task):
         ]
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Task.query`."""
         return query(self, window, model)
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
