@@ -2,8 +2,6 @@
 
 Clients linearise at models on their way, and a stream that never returns to a record keeps an error
 of that. Whoever holds all records can return to them: this fit does, until nothing moves.
-
-A study over records that are all at hand: the whole pipeline in one process, without Kafka.
 """
 
 from __future__ import annotations

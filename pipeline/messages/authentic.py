@@ -1,9 +1,4 @@
-"""Whether a release is believed, and why not.
-
-What makes a release believed: an admitted client's MAC, and the ticket of a published model.
-
-Why a release is not believed, and who must act: the faults that only authentication finds.
-"""
+"""Whether a release is believed, and why not."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ Releases one by one: written of sealed answers alone, and read for people and re
 
 Only the two sealed types of `pipeline.release.privatise` can be written; raw summaries have no
 encoder. Workers read whole batches, see `incoming`.
-
-A batch of payloads as columns, each release judged against its study and its record's key.
 """
 
 from __future__ import annotations

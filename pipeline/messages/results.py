@@ -1,9 +1,4 @@
-"""Results of fits and of grids of backtests, as JSON with published schemas.
-
-A fit over a file as JSON, with a published schema; the live estimate has its own.
-
-Many backtests as one JSON document, with a published schema.
-"""
+"""Results of fits and of grids of backtests, as JSON with published schemas."""
 
 from __future__ import annotations
 

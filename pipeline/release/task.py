@@ -1,11 +1,4 @@
-"""What clients and workers of a study share: bounds, budget and queries.
-
-Encoded records within their public bounds: clipped, clipped to a norm, weighed by class.
-
-The public bounds of a study's records, in the numbers that estimators work with.
-
-From a study to what clients and workers share: bounds, a budget, and the method's queries.
-"""
+"""What clients and workers of a study share: bounds, budget and queries."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Folding a batch of log records: decode, check, drop duplicates, add.
 
 A batch is a structured array from the payloads to the sums: no release is an object of its own.
-
-Which releases of a batch come for the first time: duplicates, gaps and foreign ledgers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,5 @@
 """A client's rounds: what is released, with what noise, and what it costs.
 
-The public numbers of a study of rounds: its plan, its budget, and the lattice of uploads.
-
-A round of a client: the sum of its records' values in the planned slot, within public bounds.
-
-What rounds of releases cost a client's records: classical at collection, nested at any time.
-
 What equal rounds of one client say together about a record's value at any time.
 
 Epsilons about the present must not be added up: their sum can be too small. The nested rule

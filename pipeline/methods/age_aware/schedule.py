@@ -1,7 +1,5 @@
 """The schedule of rounds: who releases which slot, with how much noise.
 
-The plan of a study's rounds: whose value of which slot is released, and with how much noise.
-
 A pure function of the public study, the same in each round: worker and clients compute it from
 their own study file, so that nobody can hand a client another one.
 

@@ -9,8 +9,6 @@ drawn so, in floating point, and leave rounded to public lattices: docs/privacy/
 A site's own fit with a public ridge: exact minimisers, whose information is never singular.
 
 A ridge makes fits of separated classes, of fewer records than coefficients and of none at all.
-
-The public numbers of copies of a site's fit: their scale, their ridge, and what they cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """A site's window: weighed records, public numbers, score and curvature.
 
-The public numbers of a site's releases: what is summed, and with what noise.
-
 A window of a site: its score and curvature at the model, exact and within public bounds.
 
 A record (1, x) beyond the norm bound R weighs R^2 / |(1, x)|^2 in both sums. The weight depends on

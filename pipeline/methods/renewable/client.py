@@ -1,9 +1,5 @@
 """A window at the client: public numbers of the study, and exact sums at the model.
 
-The public numbers of a renewable study's releases: what is summed, and with what noise.
-
-A window of a renewable study at its client: its sums, and the noise that they need.
-
 A window of records to its sums at an expansion point: gradient, curvature, middle, counts.
 
 Two forms. `summarise` is plain float64, for studies without privacy. `summarise_bounded` is what
