@@ -23,8 +23,7 @@ from scipy.special import logit, ndtri
 
 from pipeline.api.planning import CLIENTS
 from pipeline.errors import DataError, RecordError
-from pipeline.methods import method_of, task_of
-from pipeline.methods.offline import offline_method
+from pipeline.methods import method_of, offline_method, task_of
 from pipeline.records.encoder import Encoder
 from pipeline.records.features import Features, response_of
 from pipeline.release.quality import worded

@@ -11,7 +11,7 @@ from msgspec import Meta
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import Coefficient, Finite, coefficients_of
-from pipeline.methods.offline import FitStatus, OfflineFit, OfflineMethod
+from pipeline.methods.base import FitStatus, OfflineFit, OfflineMethod
 from pipeline.privacy.guarantee import Guarantee
 from pipeline.release.task import Task
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
-from pipeline.methods.offline import Clients, OfflineFit
+from pipeline.methods.base import Clients, OfflineFit
 from pipeline.methods.published.fits import Problem, problem_of
 from pipeline.methods.published.noise import least_stabiliser
 from pipeline.methods.published.online import Run, Stream, fold
