@@ -9,7 +9,7 @@ from infra.admissions import read_roll
 from infra.keyring import former, pin, read_client
 from pipeline.errors import ConfigError
 from pipeline.messages.admission import Entry, Retirement, Word, read_word
-from pipeline.release.form import HEADER
+from pipeline.release.layout import HEADER
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.trust.crypto import GENERATION, Stamp, check_signed

@@ -36,7 +36,7 @@ from pipeline.messages.claim import Claim, read_claim, write_claim
 from pipeline.messages.claim import prefix as key_prefix
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.trust.crypto import GENERATION, MAC_SIZE

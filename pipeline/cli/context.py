@@ -16,9 +16,8 @@ from infra import process as saying
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.results import FitMessage
-from pipeline.methods import require_live
+from pipeline.methods import guarantee_of, require_live
 from pipeline.methods import task_of as make_task
-from pipeline.methods.offline import guarantee_of
 from pipeline.prediction.estimators import rule_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings

@@ -20,7 +20,7 @@ from pipeline.errors import RecordError
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.prediction.scores import Confusion
 from pipeline.records.encoder import Encoder, Row, stack
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 from producers.sources import STREAMED, heldout, open_source

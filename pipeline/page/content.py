@@ -1,9 +1,4 @@
-"""What happened to a stream, as its estimates show it: recoveries, losses, another status.
-
-The estimates of a stream, thinned as they come, so that an hour of them fits a chart.
-
-What a page shows: estimates, clients, happenings and warnings, as JSON and under one lock.
-"""
+"""What happened to a stream, as its estimates show it: recoveries, losses, another status."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Folding a batch of log records: decode, check, drop duplicates, add.
 
 A batch is a structured array from the payloads to the sums: no release is an object of its own.
-
-Which releases of a batch come for the first time: duplicates, gaps and foreign ledgers.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.release import MOST_LOST, Decoder, Incoming, Mask
 from pipeline.methods import require_live, server_of
-from pipeline.release.form import Rows, ends_of, slots_of
+from pipeline.release.layout import Rows, ends_of, slots_of
 from pipeline.release.task import Task
 from pipeline.stream.partition import JUMPS, Partition, Progress
 from pipeline.study.model import Rate

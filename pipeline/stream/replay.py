@@ -10,8 +10,6 @@ What a replay may set otherwise than the live study: keys of which clients know 
 A release is made of the records, the model and the keys that clients use; it stays what it is. Keys
 that only the fold or the estimate reads may differ.
 
-Two estimates of the same log positions: the first field in which they differ, bit by bit.
-
 A replay: records of the log in, in an order that is always the same, and estimates out.
 
 Nothing but its arguments is read or written.

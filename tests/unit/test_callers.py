@@ -36,7 +36,7 @@ class Trees(UserDict[str, ast.Module]):
 TREES = Trees()
 RELEASING, PRIVATISE = "pipeline/stream/release.py", "pipeline/release/privatise.py"
 RELEASE, MAKING = "pipeline/messages/release.py", "producers/client.py"
-FORM = "pipeline/release/form.py"
+FORM = "pipeline/release/layout.py"
 #: What sums a window up, by method, with its door: where `Task.query` ends.
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/client.py"
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/client.py"
