@@ -1,9 +1,10 @@
 """The client's database file: one owner at a time, durable transactions, one state, an identity.
 
 A copy of the files of a client that runs, or a hasty restore, has pages of several states: each is
-sound, and so may be their tree. Releases are numbered without gaps and their rows never change, so
-order and counts show all of these. Every other row is in one sum, which each transaction brings up
-to date: a page of another state is found by it.
+sound, and so may be their tree; the log, which has counts alone, may agree with it. Releases are
+numbered without gaps and their rows never change, so order and counts show all of these. Every
+other row is in one sum, which each transaction brings up to date: a page of another state is found
+by it.
 
 A lock file beside the database holds the ledger's id and how many releases each study has. It is
 written after the database, so it never knows more than was stored; an old copy in the database's

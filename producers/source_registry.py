@@ -1,10 +1,10 @@
 """Whose records are known in a clients' folder: one budget for them, under whatever name.
 
-Every ledger belongs to one client and knows its sources by name. The registry belongs to the
-folder: it knows who has released which records, by content, by file, and packaged rows by
-arithmetic. A source enters it just before its first release, in the transaction that finds nobody
-else there; so of two producers that start at once, the second to release is refused. Of two that
-are both in it (from before there was this file), the first goes on.
+Every ledger belongs to one client and knows its sources by name, as does the log. The registry
+belongs to the folder: it knows who has released which records, by content, by file, and packaged
+rows by arithmetic. A source enters it just before its first release, in the transaction that finds
+nobody else there; so of two producers that start at once, the second to release is refused. Of two
+that are both in it (from before there was this file), the first goes on.
 
 It holds paths and hashes, no records. Whoever can read it can test a guess about first records: it
 lies beside the clients' databases, with their permissions.

@@ -192,9 +192,11 @@ def detect_rollback(start: Start) -> None:
     Before anything is registered: a start that is refused changes no limit.
     """
     store, settings, say = start.store, start.settings, start.say
-    start.account = LedgerTopic(settings, start.job.client, store.heritage, say)
-    log = start.account.read(prefix(start.job.client, store.ledger))
-    start.claims = Claims(settings, store, log, say)
+    start.account = start.closing.enter_context(
+        closed(LedgerTopic(settings, start.job.client, store.heritage, say))
+    )
+    found = start.account.read(prefix(start.job.client, store.ledger))
+    start.claims = Claims(settings, store, found, start.account.reader, say)
     start.known = store.peek(start.study)
     start.lost = lost_releases(
         start.task, settings, store, start.known, say, lambda: start.stopping.asked,

@@ -20,6 +20,7 @@ from pipeline.page.content import Watched
 from pipeline.page.reading import Reading
 from producers.client import Progress
 from producers.database import Runs
+from producers.rollback import Claims
 from producers.sender import Sender
 from producers.start import Job, run_client
 from producers.store import ClientStore
@@ -276,8 +277,23 @@ def test_where_the_ledger_topic_is_another_one_the_bytes_on_the_releases_topic_t
     place.new.remove()
 
 
+class Late:
+    """What reads the ledger topic, where Kafka shows nothing for a while."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader, self._asked = reader, 0
+
+    def poll(self, **options: Any) -> Any:
+        self._asked += 1
+        return self._reader.poll(**options) if self._asked > 20 else {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+
+@pytest.mark.parametrize("late", [False, True])
 def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
-    place: Place,
+    place: Place, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     place.grow(3 * SLOTS, 1)
     place.goes(place.old)
@@ -300,6 +316,12 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
             other.goes(other.old)
         assert reports < 15, "it runs on"
 
+    def claims(settings: Any, store: Any, found: Any, reader: Any, say: Any) -> Claims:
+        # of this run alone, not of the other's
+        monkeypatch.undo()
+        return Claims(settings, store, found, Late(reader) if late else reader, say)
+
+    monkeypatch.setattr("producers.start.Claims", claims)
     job = Job(place.client, str(place.source), follow=True)
     with pytest.raises(LedgerBehind, match="another copy of this client's database runs"):
         run_client(place.old.task, place.old.settings, job, report=report)
