@@ -74,12 +74,13 @@ class Claims:
             )
         self._newest = {claim.study: claim for claim in made}
         store.learn({study: claim.releases for study, claim in self._newest.items()})
-        own = False
+        own = set[str]()
         for claim in made:
-            own = own or store.owns(claim.run)
+            if store.owns(claim.run):
+                own.add(claim.study)
             # what comes before all that is known to be its own may be, too, and is forgotten
-            newest = claim is self._newest[claim.study]
-            if (own or newest) and not store.knows(claim.study, claim.run):
+            told = claim.study in own or claim is self._newest[claim.study]
+            if told and not store.knows(claim.study, claim.run):
                 store.note_copy(claim.study, claim.run)
 
     def slots_behind(self, study: str) -> int:
@@ -114,7 +115,7 @@ class Claims:
                 offset = self._future.get(timeout=0).offset
             if self._read_to(offset):
                 if not self._claimed:
-                    self._store.has_claimed(self._run)
+                    self._store.has_claimed(study)
                 self._claimed, self._future = self._asked, None
         return self._claimed
 
@@ -137,7 +138,7 @@ class Claims:
         store = self._store
         if not self._begun:
             # what is claimed must be known to be this database's own, whatever happens next
-            store.begin_run(self._run)
+            store.begin_run(study, self._run)
             self._begun = True
         line = store.following.chain(study)
         self._asked = store.peek(study).next_seq

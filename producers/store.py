@@ -351,8 +351,13 @@ class ClientStore:
 
     @property
     def missing(self) -> dict[str, int]:
-        """How many releases of a study the log or the folder knows and the database has not."""
-        return self._counts.missing
+        """How many releases of a study the log or the folder knows and the database has not.
+
+        Of those that are over, nothing is released any more: what another copy has released of one
+        is behind the study that has taken its place, where claims say so.
+        """
+        over = self.following.over()
+        return {name: n for name, n in self._counts.missing.items() if name not in over}
 
     @property
     def secret(self) -> bytes:
@@ -501,6 +506,7 @@ class ClientStore:
                 self._drop_unsent(study)
                 self._runs.settle(study)
             self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
+            self.following.passed(study)
             self._db.write_many(
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
             )
@@ -526,15 +532,15 @@ class ClientStore:
         """Whether a run is known to be this database's own."""
         return self._runs.own(run)
 
-    def begin_run(self, run: str) -> None:
-        """Take a run for this database's own, before it claims anything."""
+    def begin_run(self, study: str, run: str) -> None:
+        """Take a run of a study for this database's own, before it claims anything."""
         with self._db.transaction():
-            self._runs.begin(run)
+            self._runs.begin(study, run)
 
-    def has_claimed(self, run: str) -> None:
-        """Note that a run has claimed something."""
+    def has_claimed(self, study: str) -> None:
+        """Note that the newest run of a study has claimed something."""
         with self._db.transaction():
-            self._runs.claimed(run)
+            self._runs.claimed(study)
 
     def note_copy(self, study: str, run: str) -> None:
         """Note, for every later start, that another copy has released a study."""
@@ -543,8 +549,11 @@ class ClientStore:
 
     @property
     def copied(self) -> set[str]:
-        """Studies that other copies of this database have released, and that are not settled."""
-        return self._runs.copied()
+        """Studies that other copies of this database have released, and that are not settled.
+
+        Those that are over apart, as of `missing`.
+        """
+        return self._runs.copied() - self.following.over()
 
     def _drop_unsent(self, study: str) -> None:
         """Let go of stored releases whose numbers another copy has used; they stay spent."""
