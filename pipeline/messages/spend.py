@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.messages.topics import PLAIN, Topic
+from pipeline.messages.topics import Topic, settings_of
 from pipeline.privacy import events
 from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import Event, NonPrivate
@@ -234,8 +234,16 @@ def merge(entries: Iterable[SourceSpends]) -> list[SourceSpends]:
     ]
 
 
+#: Bytes of the topic that Kafka keeps as they came: some tens of thousands of claims.
+SEGMENT = str(8 << 20)
+
+
 def ledger_topics(study: Study, settings: Settings) -> list[Topic]:
     """Return the topic of all clients' accounts, replicated as a study's own; none if it is off."""
-    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", **PLAIN}
-    topic = Topic(NAME, 1, study.stream.replication, config)
+    copies = study.stream.replication
+    # Kafka compacts whole segments alone, and each start reads all that is there
+    config = settings_of(
+        copies, cleanup_policy="compact", min_cleanable_dirty_ratio="0.1", segment_bytes=SEGMENT
+    )
+    topic = Topic(NAME, 1, copies, config)
     return [topic] if settings.ledger_topic == "on" else []

@@ -22,6 +22,7 @@ from pipeline.page.reading import Reading
 from producers import start
 from producers.client import Progress
 from producers.database import RUNS
+from producers.rollback import Claims
 from producers.sender import Sender
 from producers.start import Job, run_client
 from producers.store import ClientStore
@@ -269,8 +270,9 @@ def test_without_the_ledger_topic_the_bytes_on_the_releases_topic_tell(
     place.new.remove()
 
 
+@pytest.mark.parametrize("anew", [False, True])
 def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
-    place: Place,
+    place: Place, monkeypatch: pytest.MonkeyPatch, anew: bool
 ) -> None:
     place.grow(3 * SLOTS, 1)
     place.goes(place.old)
@@ -293,10 +295,20 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
             other.goes(other.old)
         assert reports < 15, "it runs on"
 
+    class Longer(Claims):
+        """Those of a topic that was longer before it was made anew."""
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._next += 1000
+
+    if anew:
+        monkeypatch.setattr(start, "Claims", Longer)
     job = Job(place.client, str(place.source), follow=True)
     with pytest.raises(LedgerBehind, match="another copy of this client's database runs"):
         run_client(place.old.task, place.old.settings, job, report=report)
     assert place.numbers(place.old) == [*range(4)]
+    monkeypatch.undo()
     # the log forgets the other's claim once it is compacted
     noted = "SELECT study FROM runs WHERE NOT own AND NOT settled"
     assert place.old.query(place.client, noted) == [(place.old.task.study.name,)]
