@@ -431,8 +431,8 @@ class Database:
         return self.ledger
 
 
-#: Newest runs of a study that a database knows: a claim of one that was ended can still be on its way
-#: when the next one has claimed something.
+#: Newest runs of a study that a database knows: a claim of one that was ended can still be on its
+#: way when the next one has claimed something.
 RUNS = 9
 
 

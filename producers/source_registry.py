@@ -12,11 +12,11 @@ lies beside the clients' databases, with their permissions.
 A mark is a hash of the first n records that can be read, n = 4, 8, 16, ... 1024. Files grow at
 their end, so one is what it was where the largest n that both have agrees; two sources have records
 in common where any n agrees, if so many are no chance: streams often begin with the same few
-values. Values are hashed, not bytes, so that neither the form of the file nor its quotes, line ends,
-way to leave a value out or order of columns make other data. A header makes no mark. Fewer than
-four records are no sign of anything: one binary column agrees in three records by chance once in
-eight. So a source that is shorter has one mark, of all that it holds, which only another one of the
-same length can equal.
+values. Values are hashed, not bytes, so that neither the form of the file nor its quotes, line
+ends, way to leave a value out or order of columns make other data. A header makes no mark. Fewer
+than four records are no sign of anything: one binary column agrees in three records by chance once
+in eight. So a source that is shorter has one mark, of all that it holds, which only another one of
+the same length can equal.
 """
 
 from __future__ import annotations
