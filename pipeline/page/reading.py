@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 from infra.admissions import read_roll
 from infra.kafka import asking, log_reader, read_all
 from pipeline.api.feed import Feed
-from pipeline.errors import PayloadError, VeilstreamError
+from pipeline.errors import ConfigError, PayloadError, VeilstreamError
 from pipeline.messages import spend as spends
 from pipeline.messages.claim import is_claim
 from pipeline.messages.envelope import marks_of
@@ -47,7 +47,7 @@ class Reading:
         self._study, self._settings, self._watched = study, settings, watched
         self._topics, self._stopped = Topics.of(study), threading.Event()
         # all of them once, here: who starts a page is told what is missing
-        self._look_at_accounts()
+        self._warn(spends.NAME, self._look_at_accounts())
         self._consumer: Any = self._follow()
         self._feed: Feed | None = Feed(study, settings, beginning=False, history=BACK)
         self._threads = [
@@ -138,11 +138,11 @@ class Reading:
 
     def _accounts(self) -> None:
         self._stopped.wait(ACCOUNTS_SECONDS)
-        self._look_at_accounts()
-        self._warn(spends.NAME, "")
+        self._warn(spends.NAME, self._look_at_accounts())
 
-    def _look_at_accounts(self) -> None:
-        """Look who is admitted, and what clients say that they have spent."""
+    def _look_at_accounts(self) -> str:
+        """Look who is admitted, and what clients say that they have spent; return a warning."""
+        unread = list[str]()
         if self._study.authenticated:
             roll = read_roll(self._study, self._settings, say=lambda _: None, begun=False)
             ids = {client for client, standing in roll.clients.items() if standing.entries}
@@ -150,7 +150,8 @@ class Reading:
         if self._settings.ledger_topic == "on":
             records = read_all(self._settings, spends.NAME)
             told = [value for key, value in records if value and not is_claim(key or b"")]
-            self._watched.seen(lambda clients: _account(clients, told, self._study.name))
+            self._watched.seen(lambda clients: _account(clients, told, self._study.name, unread))
+        return f"{spends.NAME} is not read as a whole: {unread[0]}" if unread else ""
 
     def _warn(self, name: str, text: str) -> None:
         if text:
@@ -183,7 +184,12 @@ def take(clients: Clients, topics: Topics, batches: dict[TopicPartition, list[An
                 clients.release(place.partition, record.offset, record.key, record.timestamp)
 
 
-def _account(clients: Clients, told: Sequence[bytes], study: str) -> None:
+def _account(clients: Clients, told: Sequence[bytes], study: str, unread: list[str]) -> None:
     for value in told:
-        with suppress(PayloadError, msgspec.DecodeError):
+        try:
             clients.account(spends.read_spends(value), study)
+        except ConfigError as error:
+            # of a newer version, or of whoever may write to the topic: no page ends by it
+            unread.append(str(error))
+        except (PayloadError, msgspec.DecodeError):
+            continue
