@@ -33,6 +33,10 @@ setup: .venv/ready  ## Make .venv with the locked packages, all compiled; again 
 demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or STUDY=flights, airlines or meters
 	@$(BIN)/veilstream demo $(if $(STUDY),--study $(STUDY))
 
+.PHONY: newcomer
+newcomer: .venv/ready  ## A newcomer's whole way with CSV files of one's own, step by step, in a minute
+	@$(BIN)/python -m benchmarks.newcomer
+
 # Tests sync thousands of databases to a disk; in memory, where there is room, they need not wait.
 ROOM := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 # Most of their time they wait for processes that they have started: 1,800 seconds of the clock, one
@@ -81,6 +85,18 @@ docs: .venv/ready  ## The documentation site, in build/site; warnings are errors
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -c docs -d build/doctrees . build/site
 	@echo "open build/site/index.html"
 
+# Of what git tracks, as it is now, and the wheel of the archive: an earlier build leaves nothing in them.
+DIST ?= dist
+BUILD := -c 'import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])'
+.PHONY: dist
+dist: .venv/ready  ## Source archive and wheel, in dist
+	@rm -rf $(DIST) && mkdir -p $(DIST) && to=$$(cd $(DIST) && pwd) && python=$(abspath $(BIN))/python \
+	  && room=$$(mktemp -d) && trap 'rm -rf "$$room"' EXIT \
+	  && git ls-files -z | tar -c --null -T - | tar -x -C "$$room" && cd "$$room" \
+	  && { "$$python" $(BUILD) build_sdist "$$to" && tar -xzf "$$to"/*.tar.gz && cd veilstream-* \
+	  && "$$python" $(BUILD) build_wheel "$$to"; } > log 2>&1 || { cat "$$room/log"; exit 1; }
+	@ls $(DIST)
+
 .PHONY: format
 format: .venv/ready  ## Format and mend what ruff can
 	@$(BIN)/ruff check --fix .
@@ -99,6 +115,13 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.latency --kind noisy-mle
 	@$(BIN)/python -m benchmarks.backtest
+
+# The documents show the last run of an hour; a shorter one leaves its picture in build.
+SECONDS ?= 3600
+SOAKED = $(if $(filter 3600,$(SECONDS)),--picture docs/soak.png --out benchmarks/results/soak.json,--picture build/soak.png)
+.PHONY: soak
+soak: .venv/ready  ## An hour of 16 clients with a kill every minute: memory, state, releases; SECONDS=180 for less
+	@mkdir -p build && $(BIN)/python -m benchmarks.soak --seconds $(SECONDS) $(SOAKED)
 
 BEFORE ?= ../before
 .PHONY: paired

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from pipeline.prediction.estimators import LinearClassifier, LinearRegressor, load_model
     from pipeline.study.model import Study
-    from pipeline.study.variants import without_privacy
+    from pipeline.study.versions import without_privacy
     from pipeline.study_file.load import load_study, parse_study
 
 __all__ = [
@@ -86,7 +86,7 @@ _HOMES = {
     "pipeline.api.result": ("Result",),
     "pipeline.prediction.estimators": ("LinearClassifier", "LinearRegressor", "load_model"),
     "pipeline.study.model": ("Study",),
-    "pipeline.study.variants": ("without_privacy",),
+    "pipeline.study.versions": ("without_privacy",),
     "pipeline.study_file.load": ("load_study", "parse_study"),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -24,13 +24,11 @@ from mode import Service
 from yarl import URL
 
 from agents.announcing import Announcing, store_of
-from agents.folding import Folding
+from agents.folding import Folding, LogWatch, Progress
+from agents.history import Verifying
 from agents.link import Link, ReleasesLog, read_any_name
-from agents.log_watch import LogWatch
 from agents.metrics import Health
-from agents.progress import Progress
 from agents.publishing import Publishing
-from agents.rebuild import Verifying
 from infra.addresses import ssl_context
 from infra.kafka import told
 from infra.process import AGAIN, Waiting

@@ -1,16 +1,24 @@
-"""Batches to state: fold, dead letters, one commit; the order that makes a crash harmless."""
+"""Batches to state: fold, dead letters, one commit; the order that makes a crash harmless.
+
+Beside it what a worker counts as it goes, and whether it gets on: how far the log still goes, what
+of it is left, and since when nothing has been folded.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
+from time import monotonic
 
-from agents.log_watch import check_log
-from agents.meters import Meters
+import prometheus_client as prometheus
+
 from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
@@ -19,7 +27,7 @@ from pipeline.release.task import Task
 from pipeline.stream.fold import LogRecord, Reducer, known
 from pipeline.stream.partition import Head, Partition
 from state import RedisStore
-from state.stored import doubt_of
+from state.codec import RECOVER, doubt_of
 
 log = logging.getLogger("veilstream.folding")
 #: First and next offset of a partition's log.
@@ -265,3 +273,190 @@ def _set_aside(before: Head, after: Head) -> int:
         getattr(after, name) - getattr(before, name)
         for name in ("duplicates", "dead_letters", "erased", "words")
     )
+
+
+#: Seconds: of a commit to Redis, and from a release to the estimate that holds it.
+COMMITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+DELAYS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+
+
+class Meters:
+    """Meters of one worker, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = prometheus.CollectorRegistry()
+        self.commits = prometheus.Histogram(
+            "veilstream_commit_seconds",
+            "Time that Redis took to store a folded batch.",
+            buckets=COMMITS,
+            registry=self.registry,
+        )
+        self.delays = prometheus.Histogram(
+            "veilstream_release_to_estimate_seconds",
+            "From the newest release in an estimate, by its client's clock, to its publication.",
+            buckets=DELAYS,
+            registry=self.registry,
+        )
+        self._letters = prometheus.Counter(
+            "veilstream_dead_letters_by_reason",
+            "Records that this worker has set aside since it started, by reason.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._checks = prometheus.Counter(
+            "veilstream_verifications",
+            "Comparisons with a second fold of the log since the worker started, by outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        for outcome in ("same", "different"):
+            # one that begins with 1 has not increased
+            self._checks.labels(outcome)
+
+    def published(self, event_time: str | None) -> None:
+        """Time an estimate that is out, whose newest release is of a time in RFC 3339."""
+        if event_time is not None:
+            came = datetime.fromisoformat(event_time).timestamp()
+            self.delays.observe(max(0.0, time.time() - came))
+
+    def letters(self, found: Iterable[DeadLetter]) -> None:
+        """Count dead letters."""
+        for letter in found:
+            self._letters.labels(letter.fault.reason).inc()
+
+    def verified(self, same: bool) -> None:
+        """Count a comparison."""
+        self._checks.labels("same" if same else "different").inc()
+
+
+def check_log(topic: str, partition: int, watermark: int, first: int, after: int) -> None:
+    """Refuse to continue where the log does not.
+
+    Raises OffsetGap if retention has passed the watermark; StateError as `check_end`.
+    """
+    if watermark < first:
+        raise OffsetGap(
+            f"{topic}[{partition}]: offsets {watermark} to {first - 1} were removed from the log "
+            "before they were folded; `veilstream state rebuild --accept-loss` starts from what "
+            "is left"
+        )
+    check_end(topic, partition, watermark, after)
+
+
+def check_end(topic: str, partition: int, watermark: int, after: int) -> None:
+    """Refuse a log that ends before what was folded: StateError, which says how to go on."""
+    if watermark > after:
+        raise StateError(
+            f"{topic}[{partition}]: the state stands at {watermark} and the log ends at {after}; "
+            f"the topic was made anew: {RECOVER}"
+        )
+
+
+#: Seconds between two looks.
+WATCH_SECONDS = 10.0
+#: First and next offset of each partition of a topic.
+Extents = Callable[[str, int], Awaitable[Sequence[tuple[int, int]]]]
+
+
+class LogWatch:
+    """Compares the log with the stored watermarks of all partitions, whoever owns them.
+
+    A client that runs makes a lost topic anew at once. Then a worker hears of no fault: it loses
+    its partitions, or takes what comes, at lower offsets, for what it has folded already. A log
+    that has grown beyond the watermarks by then looks sound here; the releases that are missing
+    are counted.
+
+    bounds: Tells how far the log goes; it fails where there is none.
+    """
+
+    def __init__(self, topics: Topics, store: RedisStore, bounds: Extents) -> None:
+        self._releases, self._store, self._bounds = topics.releases, store, bounds
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look once.
+
+        StateError if the log ends before a watermark; BrokerError if Kafka does not answer in time,
+        or has no such topic.
+        """
+        name, count = self._releases.name, self._releases.partitions
+        stood = list[int]()
+        # where Redis is away, a commit ends this worker, or it comes back
+        with suppress(StoreError):
+            # before the log is asked: it may only have grown since
+            stood = await asyncio.to_thread(self._watermarks, count)
+        found = await self._bounds(name, count)
+        for number, (watermark, (_, after)) in enumerate(zip(stood, found, strict=False)):
+            check_end(name, number, watermark, after)
+
+    def _watermarks(self, count: int) -> list[int]:
+        return [self._store.standing(number)[0] for number in range(count)]
+
+
+#: How long there may be something left and nothing folded before a worker is called stalled.
+STALLED_SECONDS = 60.0
+#: Seconds between two looks at the ends of the log.
+ENDS_SECONDS = 5.0
+#: Returns how many records of each partition are left, given how far each is folded; or None.
+Left = Callable[[Mapping[int, int]], Awaitable[Mapping[int, int] | None]]
+
+
+@dataclass(slots=True)
+class Mark:
+    """A watermark, and since when it stands there with something left."""
+
+    watermark: int
+    since: float
+
+
+class Progress:
+    """Watches the partitions that a worker owns.
+
+    left: Asks Kafka what is left.
+    now: A clock in seconds that never goes back.
+    """
+
+    def __init__(self, folding: Folding, left: Left, now: Callable[[], float] = monotonic) -> None:
+        self._folding, self._ask, self._now = folding, left, now
+        self._marks: dict[int, Mark] = {}
+        self._looked = now()
+        #: Records of each partition that are in the log and not folded, at the last look.
+        self.left: dict[int, int] = {}
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(ENDS_SECONDS)
+
+    async def look(self) -> None:
+        """Ask what is left, and note which partitions have moved."""
+        asked = {n: state.head.next_offset for n, state in self._folding.partitions.items()}
+        left = await self._ask(asked)
+        if left is None:
+            return
+        now = self._now()
+        for number, watermark in asked.items():
+            mark = self._marks.get(number)
+            if mark is None or mark.watermark != watermark or not left.get(number):
+                self._marks[number] = Mark(watermark, now)
+        self._marks = {n: mark for n, mark in self._marks.items() if n in asked}
+        self.left = {n: left[n] for n in asked if n in left}
+        self._looked = now
+
+    def faults(self) -> list[str]:
+        """Return a sentence for each partition that has not moved for `STALLED_SECONDS`."""
+        now = self._now()
+        if now - self._looked >= STALLED_SECONDS:
+            return [f"Kafka has not said for {now - self._looked:.0f} s what is left of the log"]
+        return [
+            f"partition {number}: {self.left[number]} records are left and none has been folded "
+            f"for {now - mark.since:.0f} s"
+            for number, mark in sorted(self._marks.items())
+            if self.left.get(number) and now - mark.since >= STALLED_SECONDS
+        ]

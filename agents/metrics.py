@@ -18,10 +18,9 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agents.folding import Folding
-from agents.progress import Progress
+from agents.folding import Folding, Progress
+from agents.history import Verifying
 from agents.publishing import Publishing
-from agents.rebuild import Verifying
 from infra import requests
 from pipeline.messages.estimate import EstimateMessage
 
@@ -101,22 +100,16 @@ class Exposition(Collector):
             "interval_width", "Length of each interval of the last estimate.", "coefficient",
             ((row.name, row.interval[1] - row.interval[0]) for row in rows if row.interval),
         )  # fmt: skip
-        yield _gauge(
-            "interval_progress", "Share of the way to an interval for every coefficient.",
-            value=None if way is None else way.share,
-        )  # fmt: skip
-        yield _gauge(
-            "interval_missing_records", "About how many record slots are missing for that.",
-            value=None if way is None else way.missing_records,
-        )  # fmt: skip
-        yield _gauge(
-            "interval_seconds", "About how long until then, at the present rate.",
-            value=None if way is None else way.seconds,
-        )  # fmt: skip
-        yield _gauge(
-            "records_per_second", "Record slots that came each second, over the last minutes.",
-            value=None if way is None else way.records_per_second,
-        )  # fmt: skip
+        for name, field, said in (
+            ("interval_progress", "share",
+             "Share of the way to an interval for every coefficient."),
+            ("interval_missing_records", "missing_records",
+             "About how many record slots are missing for that."),
+            ("interval_seconds", "seconds", "About how long until then, at the present rate."),
+            ("records_per_second", "records_per_second",
+             "Record slots that came each second, over the last minutes."),
+        ):  # fmt: skip
+            yield _gauge(name, said, value=None if way is None else getattr(way, field))
 
     def _of_the_verification(self) -> Iterator[Metric]:
         beside = self._verifying
@@ -192,7 +185,7 @@ class Health:
         """Return what `/healthz` answers.
 
         "starting" before partitions are assigned; "stalled" when something is left to fold, or an
-        estimate is due, and nothing has come of it for `agents.progress.STALLED_SECONDS`.
+        estimate is due, and nothing has come of it for `agents.folding.STALLED_SECONDS`.
         """
         reasons: list[str] = []
         status = "starting"

@@ -13,16 +13,16 @@ from typing import Any
 
 import redis
 
+from infra.deploy import Role, kafka_rights
 from infra.kafka import asking
 from infra.preflight import check_servers
-from infra.rights import Role, kafka_rights
 from infra.topics import administrator, check_topic
-from pipeline.errors import BrokerError, ConfigError, LocalStoreError, StoreError, VeilstreamError
-from pipeline.messages.spend import ledger_topics
+from pipeline.errors import BrokerError, ConfigError, LocalStoreError, VeilstreamError
+from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from state.connection import redis_client
+from state.connection import ask, redis_client
 
 #: Seconds that two clocks may differ, and bytes that must be free.
 APART, FREE = 60.0, 100 << 20
@@ -90,12 +90,10 @@ def _topics(task: Task, settings: Settings, roles: Sequence[Role]) -> Iterator[F
     """Yield a finding for each topic that the roles use."""
     needed: dict[str, set[str]] = {}
     for role in roles:
-        for right in kafka_rights(task.study, role):
-            # the ledger's topic can be switched off
-            on = right.name != "veil.ledger.v1" or settings.ledger_topic == "on"
-            if right.kind == "topic" and on:
+        for right in kafka_rights(task.study, role, settings):
+            if right.kind == "topic":
                 needed.setdefault(right.name, set()).update(right.operations)
-    used = (*Topics.of(task.study).all(), *ledger_topics(task.study, settings))
+    used = (*Topics.of(task.study).all(), ledger_topic(task.study, settings))
     own, looked = {topic.name: topic for topic in used}, list[Finding]()
     try:
         with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
@@ -154,20 +152,12 @@ def _redis_seconds(settings: Settings) -> tuple[float, float]:
     client = redis_client(settings)
     begun = time.monotonic()
     try:
-        seconds, micros = client.time()
-    except redis.AuthenticationError as error:
-        raise ConfigError(
-            "Redis refuses the user or the password: the operator must set "
-            "VEILSTREAM_REDIS_USERNAME and VEILSTREAM_REDIS_PASSWORD"
-        ) from error
-    except redis.exceptions.NoPermissionError:
+        seconds, micros = ask(client.time)
+    except ConfigError as error:
+        if not isinstance(error.__cause__, redis.exceptions.NoPermissionError):
+            raise
         # it answers, and the least rights have no TIME
         return time.time(), 1000 * (time.monotonic() - begun)
-    except redis.RedisError as error:
-        raise StoreError(
-            f"Redis does not answer ({type(error).__name__}): the operator must start it, or set "
-            "VEILSTREAM_REDIS"
-        ) from error
     finally:
         client.close()
     return seconds + micros / 1e6, 1000 * (time.monotonic() - begun)

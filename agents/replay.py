@@ -1,13 +1,12 @@
 """A replay of the releases topic: what is read, what is compared, and where the estimates go.
 
 It reads the topic, and the ids of erased clients from Redis. Estimates go to lines, files that are
-whole or not there, or a topic of their own; published ones can be compared with them, number by
-number. Nothing of the live study is written.
+whole or not there; published ones can be compared with them, number by number. Nothing is written
+to Kafka or Redis.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import time
@@ -26,16 +25,12 @@ from typing import Any, BinaryIO
 import msgspec
 
 from agents.announcing import authenticator, begin_admitted, store_of
-from agents.history import History, Interrupted
-from agents.link import Link
-from agents.rebuild import history_of
-from infra.topics import ensure_topics
-from pipeline.errors import ConfigError, LocalStoreError, NumericError, OffsetGap, PayloadError
+from agents.history import History, Interrupted, history_of
+from pipeline.errors import LocalStoreError, NumericError, OffsetGap, PayloadError
 from pipeline.messages.authentic import Authenticator
-from pipeline.messages.envelope import json_headers, rfc3339
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, read_estimate, write_estimate
-from pipeline.messages.topics import Topic, Topics, is_of_a_study
-from pipeline.methods import server_of
+from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings, extra
 from pipeline.stream.fold import LogRecord, Reducer
@@ -51,7 +46,6 @@ from pipeline.stream.replay import (
     difference,
     resolve,
 )
-from pipeline.study.model import Study
 
 #: Told of how many of how many published estimates have been looked at.
 Report = Callable[[int, int], None]
@@ -211,11 +205,10 @@ def _usable(
     except msgspec.DecodeError:
         found.apart["no estimate"] += 1
         return None
-    own = task.study.estimator.level, server_of(task).interval
     if live.study_revision != task.revision:
         found.apart["of another revision"] += 1
-    elif (live.level, live.interval_method) != own:
-        found.apart["with another level or interval"] += 1
+    elif live.level != task.study.estimator.level:
+        found.apart[OTHERWISE] += 1
     else:
         return live
     return None
@@ -233,6 +226,9 @@ def _differs(
     if erased and live.diagnostics.erased < replayed.diagnostics.erased:
         found.apart["from before a client was taken out"] += 1
         return False
+    if live.interval_method != replayed.interval_method:
+        found.apart[OTHERWISE] += 1
+        return False
     found.compared += 1
     different = difference(live, replayed)
     if different is None:
@@ -247,6 +243,8 @@ def _offset(record: LogRecord) -> int:
     return record.offset
 
 
+#: Why an estimate is not compared that a worker of other settings published.
+OTHERWISE = "with another level or interval"
 #: What an unfinished file is called, behind the name that it will have.
 PARTIAL = ".partial"
 
@@ -320,45 +318,6 @@ class File(Output):
             self._file.close()
         except OSError:
             return
-
-
-class TopicOf(Output):
-    """A topic of its own, made if it is not there.
-
-    Raises ConfigError if the name is that of a study's own topic, or Kafka allows none such;
-    BrokerError if Kafka fails.
-    """
-
-    def __init__(self, name: str, study: Study, settings: Settings, revision: str) -> None:
-        if is_of_a_study(name):
-            raise ConfigError(
-                f"--topic: {name} belongs to a study; replayed estimates need a topic that "
-                "belongs to none"
-            )
-        self._name, self._study, self._revision = name, study, revision
-        kept = Topics.of(study).estimates.config
-        ensure_topics(settings, [Topic(name, 1, study.stream.replication, kept)])
-        self._loop, self._link = asyncio.new_event_loop(), Link(settings)
-        try:
-            self._loop.run_until_complete(self._link.start())
-        except BaseException:
-            self.close()
-            raise
-
-    def write(self, message: EstimateMessage) -> None:
-        """As `Output.write`; it returns when Kafka has it, so that the order stays."""
-        study = self._study.name
-        identity = f"replay/{self._revision}/{message.state_version}"
-        marks = json_headers("estimate/1", study, identity, message.published_at, by="/replay")
-        payload = write_estimate(message)
-        self._loop.run_until_complete(
-            self._link.send(self._name, study.encode(), payload, [(k, v) for k, v in marks])
-        )
-
-    def close(self) -> None:
-        """As `Output.close`."""
-        self._loop.run_until_complete(self._link.stop())
-        self._loop.close()
 
 
 def is_regular(path: Path) -> bool:

@@ -19,7 +19,7 @@ from agents.announcing import authenticator, say_all, store_of
 from agents.app import create_app
 from infra import process as saying
 from infra.kafka import told
-from infra.local.state import hold
+from infra.local.processes import hold
 from infra.topics import check_broker, check_copies, ensure_topics
 from pipeline.errors import AlreadyRunning, LocalStoreError, VeilstreamError
 from pipeline.messages.topics import Topics

@@ -29,7 +29,7 @@ from pipeline.messages.topics import Topics
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from state import RedisStore, keys
+from state import RedisStore, codec
 
 RESULTS = Path(__file__).parent / "results"
 #: Records per second of the worker's processor time that gradients are to reach.
@@ -105,7 +105,7 @@ def worker(
     if profile:
         command[1:3] = ["-m", "cProfile", "-s", "tottime", "-m", "pipeline.cli.main"]
     process = subprocess.Popen(command, env=env)
-    key = keys.snapshot(name, 0)
+    key = codec.snapshot_key(name, 0)
 
     def watermark() -> int:
         return int(connection.hget(key, "next_offset") or 0)

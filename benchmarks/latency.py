@@ -8,6 +8,12 @@ Commit times are read from Redis, estimates from their topic; all clocks are thi
 `python -m benchmarks.latency --kind noisy-mle`: 1,000 sites at p = 8 that have all sent one release
 before the clock starts, then one at a time, by default 10 a second, and an estimate of all sites
 after each. Writes `benchmarks/results/latency_sites.json`.
+
+`python -m benchmarks.latency --kind claims [--rate 50] [--seconds 4] [--rounds 7]`: what it costs a
+client to claim each release on the ledger topic before it leaves. Pairs of runs by turns, with
+claims and as if there were none: from stored to acknowledged, one release at a time; a whole start
+that finds nothing new; and the bytes of both topics. Writes
+`benchmarks/results/latency_claims.json`.
 """
 
 from __future__ import annotations
@@ -21,18 +27,22 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import aiokafka
 import numpy as np
 import redis
 
 from benchmarks.load import CLIENTS, study_text, summaries, task_of
+from infra.kafka import read_all
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
 from pipeline.messages.estimate import read_estimate
 from pipeline.messages.release import seal
+from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
@@ -41,7 +51,10 @@ from pipeline.release.privatise import Answer, privatise
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
-from state import keys
+from producers import start
+from producers.rollback import Claims, Send
+from producers.store import ClientStore, Outgoing
+from state import codec
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "latency"
@@ -70,6 +83,28 @@ records = 1000
 [stream]
 partitions = 1
 publish = {{ releases = 1, seconds = 0.05, pause = 0.0 }}
+"""
+#: Windows of which no client waits for a model: no worker runs.
+CLAIMS = """
+[study]
+name = "{name}"
+[data]
+response = {{ name = "y", positive = "1", negative = "0" }}
+[data.features]
+x0 = {{ min = -1, max = 1 }}
+x1 = {{ min = -1, max = 1 }}
+[estimator]
+loss = "logistic"
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 2.0
+delta = 1e-5
+[window]
+records = 20
+growth = 0
+[stream]
+partitions = 1
+max_in_flight_windows = 0
 """
 
 
@@ -125,7 +160,7 @@ class CommitWatch(threading.Thread):
 
     def run(self) -> None:
         """Poll until told to stop; a poll takes about 0.1 ms."""
-        key, last = keys.snapshot(NAME, 0), 0
+        key, last = codec.snapshot_key(NAME, 0), 0
         while not self.done:
             held = int(self._redis.hget(key, "next_offset") or 0)
             if held > last:
@@ -213,13 +248,100 @@ async def measure(
     return waits(sent, watch.seen, load.first), waits(sent, found, load.first)
 
 
+class Timed(ClientStore):
+    """A database that notes how long each release waits for its acknowledgement, in seconds."""
+
+    waits: ClassVar[list[float]] = []
+
+    def release(self, task: Task, source: str, group: Sequence[Outgoing], **options: Any) -> None:
+        """Store a group, and note when."""
+        super().release(task, source, group, **options)
+        self.__dict__.setdefault("stored", {}).update(
+            dict.fromkeys((one.seq for one in group), time.perf_counter())
+        )
+
+    def sent(self, study: str, numbers: Sequence[int], place: tuple[int, int] | None) -> None:
+        """Note what is acknowledged."""
+        stored = self.__dict__.get("stored", {})
+        Timed.waits += [time.perf_counter() - stored[seq] for seq in numbers if seq in stored]
+        super().sent(study, numbers, place)
+
+
+class Unclaimed(Claims):
+    """Compares at the start as all do, and claims nothing."""
+
+    def may_leave(self, _send: Send, _study: str, last: int) -> int:
+        """Let everything leave."""
+        return last + 1
+
+
+def claims(settings: Settings, rate: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """Run pairs of clients, with claims and without, and return what each took and wrote."""
+    text = CLAIMS.format(name="claims")
+    task = make_task(parse_study(text))
+    ensure_topics(settings, [*Topics.of(task.study).all(), ledger_topic(task.study, settings)])
+    rng, count = np.random.default_rng(21), int(rate * seconds)
+    values, marks = rng.uniform(-1, 1, (count * task.slots, 2)), rng.random(count * task.slots)
+    source = Path(settings.folder) / "claims.csv"
+    source.write_text(
+        "x0,x1,y\n"
+        + "".join(f"{a},{b},{int(m < 0.5)}\n" for (a, b), m in zip(values, marks, strict=True))
+    )
+    vars(start)["ClientStore"] = Timed
+    found: dict[str, dict[str, list[float]]] = {}
+    for turn in range(2 * rounds):
+        # each pair begins with the other one
+        name = ("with claims", "without")[(turn + turn // 2) % 2]
+        vars(start)["Claims"] = Unclaimed if name == "without" else Claims
+        own = found.setdefault(name, {"waits": [], "starts": [], "claims": [], "releases": []})
+        place, Timed.waits = replace(settings, folder=f"{settings.folder}/{turn}"), []
+        before = sizes(settings, task)
+        job = start.Job(f"client-{turn}", str(source), rate=float(rate * task.slots))
+        start.run_client(task, place, job, report=lambda _: None)
+        # those that wait for the first claim's connection say nothing of the others
+        own["waits"].append(float(np.median(Timed.waits[count // 2 :])))
+        for key, held in sizes(settings, task).items():
+            own[key].append((held - before[key]) / count)
+        began = time.perf_counter()
+        start.run_client(task, place, job, report=lambda _: None)
+        own["starts"].append(time.perf_counter() - began)
+    for what, unit in (("waits", "a release, stored to acknowledged"), ("starts", "a start")):
+        pairs = np.array(found["with claims"][what]) / np.array(found["without"][what])
+        shown = " beside ".join(f"{np.median(one[what]) * 1e3:.1f} ms" for one in found.values())
+        print(f"{unit}: {shown} ({', '.join(found)}), ratio {np.median(pairs):.2f}, paired")
+    own = found["with claims"]
+    print(
+        f"bytes a release of {task.size} coefficients, keys and values: "
+        f"{np.median(own['releases']):,.0f}, and {np.median(own['claims']):,.0f} on the ledger "
+        "topic until it is compacted, which leaves one claim for each study of a client"
+    )
+    return {"rate": rate, "releases": count, **found}
+
+
+def sizes(settings: Settings, task: Task) -> dict[str, int]:
+    """Return the bytes of keys and values that both topics hold."""
+    topics = {"claims": settings.ledger_topic, "releases": Topics.of(task.study).releases.name}
+    return {
+        key: sum(len(k or b"") + len(v or b"") for k, v in read_all(settings, name))
+        for key, name in topics.items()
+    }
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=["renewable", "noisy-mle"], default="renewable")
+    kinds = ["renewable", "noisy-mle", "claims"]
+    parser.add_argument("--kind", choices=kinds, default="renewable")
     parser.add_argument("--rate", type=int, help="releases a second")
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--rounds", type=int, default=7, help="pairs of clients, for claims")
     options = parser.parse_args()
+    if options.kind == "claims":
+        with tempfile.TemporaryDirectory() as name, LocalRuntime(Path(name)) as addresses:
+            settings = Settings(kafka=addresses.kafka, redis=addresses.redis, folder=name)
+            result = claims(settings, options.rate or 50, options.seconds, options.rounds)
+        (RESULTS / "latency_claims.json").write_text(json.dumps(result, indent=1) + "\n")
+        return
     load = load_of(options.kind)
     rate = options.rate or load.rate
     with tempfile.TemporaryDirectory() as name, LocalRuntime(Path(name)) as addresses:

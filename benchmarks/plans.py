@@ -4,12 +4,15 @@
 predict, from public numbers alone, when the first interval comes (half of all streams have had an
 estimate with one for every second slope) and half the length of a slope's at the end. Beside them
 stand simulated streams of the doctor: windows that grow, the product's own noise, fold, estimates
-and models. Prints both, and the ratio of what was predicted to what came.
+and models. Designs whose names begin with "sgd" release gradients of single records, and are looked
+at whenever they have grown by a thirtieth. Prints both, and the ratio of what was predicted to what
+came.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,8 +20,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri
 
+from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of
+from pipeline.methods.base import Simulation
 from pipeline.simulate.coverage import Releases, simulated
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study
@@ -33,20 +38,27 @@ response = {response}
 {features}
 [estimator]
 loss = "{loss}"
-norm_bound = "typical"
 {bound}
+{kind}
 [privacy]
 mechanism = "discrete-gaussian"
 epsilon = {epsilon}
 delta = 1e-6
+neighbours = "{neighbours}"
 [window]
 records = {window}
+[stream]
+partitions = 1
 """
+KINDS = {"renewable": 'norm_bound = "typical"', "ldp-sgd": 'kind = "ldp-sgd"\nridge = 0'}
 RESPONSES = {
     "linear": '{ name = "y", kind = "number", min = -1, max = 1 }',
     "poisson": '{ name = "y", kind = "count", max = 12 }',
 }
 CLASSES = '{{ name = "y", positive = "1", negative = "0", typical = {} }}'
+
+#: A stream is looked at again when it has grown by so much.
+LOOK = 31 / 30
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class Planned:
     records: int
     rarer: float = 0.5
     window: int = 250
+    kind: str = "renewable"
 
     @property
     def study(self) -> Study:
@@ -68,7 +81,8 @@ class Planned:
         text = STUDY.format(
             response=RESPONSES.get(self.loss, CLASSES.format(self.rarer)), features=names,
             loss=self.loss, bound="residual_bound = 0.4" if self.loss == "linear" else "",
-            epsilon=self.epsilon, window=self.window,
+            epsilon=self.epsilon, window=self.window, kind=KINDS[self.kind],
+            neighbours="zero-out" if self.kind == "renewable" else "replace-one",
         )  # fmt: skip
         return parse_study(text)
 
@@ -83,22 +97,48 @@ DESIGNS = {
     "numbers": Planned("linear", 10, 4, 32, 100_000),
     "counts": Planned("poisson", 7, 1, 8, 200_000),
     "gdwd": Planned("gdwd", 5, 1, 8, 100_000),
+    "sgd": Planned("logistic", 3, 2, 1, 400_000, window=100, kind="ldp-sgd"),
+    "sgd-many": Planned("logistic", 7, 10, 8, 100_000, window=100, kind="ldp-sgd"),
+    "sgd-rare": Planned("logistic", 3, 8, 2, 300_000, 0.15, window=50, kind="ldp-sgd"),
+    "sgd-lax": Planned("logistic", 2, 4, 4, 100_000, window=50, kind="ldp-sgd"),
+    "sgd-numbers": Planned("linear", 3, 2, 4, 100_000, window=50, kind="ldp-sgd"),
+    "sgd-wide": Planned("linear", 7, 6, 4, 100_000, window=50, kind="ldp-sgd"),
+    "sgd-late": Planned("logistic", 3, 15, 4, 100_000, window=500, kind="ldp-sgd"),
 }
 
 
 def stream(planned: Planned, number: int) -> tuple[float, float]:
     """Return when the first interval came, and half the median length of a slope's at the end."""
-    releases = Releases(_population(planned), planned.clients, 1, number)
-    first = np.inf
-    for records in releases.models(planned.records):
-        if not np.isfinite(first) and np.isfinite(_slopes(releases)).mean() >= 0.5:
+    population, first = _population(planned), np.inf
+    releases = Releases(population, planned.clients, 1, number)
+    estimate, looks = releases.estimate, releases.models(planned.records)
+    run = method_of(planned.study).simulation(population.task, np.random.default_rng([1, number]))
+    if run is not None:
+        estimate, looks = run.estimate, _looks(planned, population, run, number)
+    for records in looks:
+        if not np.isfinite(first) and np.isfinite(_slopes(estimate())).mean() >= 0.5:
             first = records
-    return first, float(np.nanmedian(_slopes(releases)) * ndtri(0.975))
+    return first, float(np.nanmedian(_slopes(estimate())) * ndtri(0.975))
 
 
-def _slopes(releases: Releases) -> Vector:
+def _looks(planned: Planned, population: Population, run: Simulation, number: int) -> Iterator[int]:
+    """Yield how many records have come, of a stream without rounds, where it is looked at."""
+    task, rng = population.task, np.random.default_rng([2, number])
+    records, waiting, due = 0, 0, 0.0
+    while records < planned.records:
+        run.fold(*population.draw(rng, planned.clients * task.slots), planned.clients)
+        records, waiting = records + planned.clients * task.slots, waiting + planned.clients
+        if waiting >= task.study.stream.publish.releases:
+            run.publish()
+            waiting = 0
+        if records >= due:
+            due = records * LOOK
+            yield records
+
+
+def _slopes(estimate: Estimate) -> Vector:
     """Return the standard errors of the slopes by now, shape (p,); NaN where there are none."""
-    errors = releases.estimate().standard_errors()
+    errors = estimate.standard_errors()
     return np.full(1, np.nan) if errors is None else errors[0][1:]
 
 
@@ -114,7 +154,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=40)
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
-    print("design    first: predicted  streams  ratio   +- at the end: predicted  streams  ratio")
+    print("design     first: predicted  streams  ratio   +- at the end: predicted  streams  ratio")
     for name in options.designs:
         planned = DESIGNS[name]
         study = planned.study
@@ -123,9 +163,10 @@ def main() -> None:
         )
         with ProcessPoolExecutor(options.processes) as pool:
             runs = list(pool.map(stream, [planned] * options.streams, range(options.streams)))
+        predicted = found.first or found.usual
         first, half = np.median([run[0] for run in runs]), np.nanmedian([run[1] for run in runs])
         print(
-            f"{name:9} {found.first or 0:16,} {first:8,.0f} {(found.first or 0) / first:6.2f}   "
+            f"{name:12} {predicted:14,} {first:8,.0f} {predicted / first:6.2f}   "
             f"{found.usual_half or 0:24.4f} {half:8.4f} {(found.usual_half or 0) / half:6.2f}   "
             f"{planned}",
             flush=True,

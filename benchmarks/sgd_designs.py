@@ -21,7 +21,7 @@ from benchmarks.limit_law import covariance, moments
 from pipeline.methods import task_of
 from pipeline.methods.base import Exact
 from pipeline.methods.ldp_sgd.client import GradientTask
-from pipeline.methods.ldp_sgd.plan import HALF, exact, records_needed
+from pipeline.methods.ldp_sgd.plan import HALF, due_with, exact
 from pipeline.records.blocks import with_intercept
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
@@ -149,7 +149,8 @@ class Design:
     target: The population's minimiser, in encoded units, shape (d,).
     deviations: Of the exact sandwich after one record, shape (d,).
     exact: After how many records its longest interval is half a unit to either side.
-    near: After how many, by the forecast, a plan that knows population and classes has intervals.
+    near: After how many nearly all streams have intervals, by a plan that knows population and
+        classes.
     by_ranges, by_sample: What a plan says of `exact` and readiness who knows ranges alone, and
         features with the share of positive classes.
     """
@@ -201,6 +202,6 @@ def design_of(row: Row, sample: int = SAMPLE) -> Design:
     known = f"curvature = {0.8 * share * (1 - share)}" if task.classes else ""
     planned = replace(row, path=known).task(task.slots)
     return Design(
-        row, task, truth, target, deviations, size, records_needed(planned, products),
+        row, task, truth, target, deviations, size, due_with(planned, products)[-1],
         exact(task, size), exact(planned, size, products),
     )  # fmt: skip

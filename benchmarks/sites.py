@@ -39,7 +39,6 @@ response = {{ name = "y", positive = "1", negative = "0" }}
 {features}
 [estimator]
 kind = "{kind}"
-{method}
 loss = "logistic"
 ridge = 0.01
 [privacy]
@@ -61,7 +60,7 @@ def main() -> None:
     }
     found |= folds()
     found[f"estimate_{SITES}_sites_ms"] = fastest(stream("noisy-mle").estimate)
-    copies = stream("noisy-mle", 'method = { release = "copies" }', windows=SITES)
+    copies = stream("noisy-copies", windows=SITES)
     found[f"fold_{SITES}_releases_copies_ms"] = fastest(copies.fold)
     found[f"estimate_{SITES}_sites_of_copies_ms"] = fastest(copies.estimate)
     for name, value in found.items():
@@ -102,10 +101,10 @@ class Stream:
     estimate: Callable[[], object]
 
 
-def stream(kind: str, method: str = "", *, windows: int = 1) -> Stream:
+def stream(kind: str, *, windows: int = 1) -> Stream:
     """Return a stream of one release of each site, of so many different windows."""
     features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(SIZE))
-    task = task_of(parse_study(STUDY.format(kind=kind, method=method, features=features)))
+    task = task_of(parse_study(STUDY.format(kind=kind, features=features)))
     server, rng = server_of(task), np.random.default_rng(1)
     model, made = round_model(1, np.zeros(task.size), (1.0, 1.0)), []
     for number in range(windows):

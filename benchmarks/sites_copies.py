@@ -104,10 +104,10 @@ def cells(loss: str, windows: tuple[int, ...], draws: int, bound: float = 1.0) -
 
 
 def _stream(loss: str, windows: tuple[int, ...], seed: int, bound: float) -> list[Estimate]:
-    method = 'release = "copies"' + (f", coefficient_bound = {bound}" if loss == "linear" else "")
+    method = f"coefficient_bound = {bound}" if loss == "linear" else ""
     text = study_text(
-        method, p=3, loss=loss, records=RECORDS, releases=len(windows), ridge=1e-3, epsilon=4.0,
-        mechanism="insecure-simulation", norm_bound="typical", seed=seed,
+        method, kind="noisy-copies", p=3, loss=loss, records=RECORDS, releases=len(windows),
+        ridge=1e-3, epsilon=4.0, mechanism="insecure-simulation", norm_bound="typical", seed=seed,
         noise_scale=0.15 if loss == "linear" else None,
     )  # fmt: skip
     stream, rng = OfflineRun(task_of(parse_study(text))), np.random.default_rng(seed)

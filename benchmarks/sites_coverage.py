@@ -53,12 +53,11 @@ a = {{ min = -1, max = 1 }}
 b = {{ min = -1, max = 1 }}
 c = {{ min = -1, max = 1 }}
 [estimator]
-kind = "noisy-mle"
+{kind}
 loss = "{loss}"
 ridge = 0.0
 norm_bound = "typical"
 {residual}
-method = {{ release = "{release}" }}
 [privacy]
 mechanism = "insecure-simulation"
 epsilon = {epsilon}
@@ -70,6 +69,13 @@ growth = {growth}
 [stream]
 publish = {{ releases = {every} }}
 """
+
+
+def kind_of(release: str) -> str:
+    """Return the lines of a study that say what sites release."""
+    if release == "copies":
+        return 'kind = "noisy-copies"'
+    return f'kind = "noisy-mle"\nmethod = {{ release = "{release}" }}'
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,7 @@ class Cell:
             response=number if linear else '{ name = "y", positive = "1", negative = "0" }',
             loss=self.loss,
             residual="residual_bound = 0.5" if self.release == "score" and linear else "",
-            release=self.release,
+            kind=kind_of(self.release),
             epsilon=self.epsilon,
             seed=seed,
             records=self.records,

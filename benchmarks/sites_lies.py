@@ -16,6 +16,7 @@ import argparse
 
 import numpy as np
 
+from benchmarks.sites_coverage import kind_of
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
 from pipeline.records.encoder import Arrays
@@ -38,11 +39,10 @@ a = {{ min = -1, max = 1 }}
 b = {{ min = -1, max = 1 }}
 c = {{ min = -1, max = 1 }}
 [estimator]
-kind = "noisy-mle"
+{kind}
 loss = "logistic"
 ridge = 0.0
 norm_bound = "typical"
-method = {{ release = "{release}" }}
 [privacy]
 mechanism = "insecure-simulation"
 epsilon = {epsilon}
@@ -93,7 +93,7 @@ def agreed(release: str, liars: int, sites: int, streams: int) -> str:
 
 def stream(release: str, seed: int, sites: int, liars: int = 0, shift: float = 0.0) -> Estimate:
     """Return the estimate of a stream, whose records depend on the seed and the lie alone."""
-    text = STUDY.format(release=release, epsilon=4.0, seed=seed, records=1500, every=sites)
+    text = STUDY.format(kind=kind_of(release), epsilon=4.0, seed=seed, records=1500, every=sites)
     run, rng = OfflineRun(task_of(parse_study(text))), np.random.default_rng(seed)
     for _ in range(WINDOWS):
         for site in range(sites):
@@ -106,7 +106,7 @@ def large(release: str, small: int, streams: int) -> str:
     """Return a row of the second table."""
     flags, squares = 0, []
     for seed in range(streams):
-        text = STUDY.format(release=release, epsilon=8.0, seed=seed, records=400, every=10**6)
+        text = STUDY.format(kind=kind_of(release), epsilon=8.0, seed=seed, records=400, every=10**6)
         run, rng = OfflineRun(task_of(parse_study(text))), np.random.default_rng(seed)
         for site in [0] * LARGE + list(range(1, small + 1)):
             run.add(f"site-{site}", window(rng, 400, TRUTH))

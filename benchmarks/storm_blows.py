@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from agents.rebuild import refold
+from agents.history import refold
 from benchmarks.storm_checks import noised_twice, payloads, shared_records, uncounted
 from infra.local import LocalRuntime
 from pipeline.stream.partition import differences
@@ -44,8 +44,11 @@ class Storm:
     ----------
     weights
         Of a hundred blows, how many are of each kind.
+    clients, timed
+        Who sends, and which of them with times of 2013.
     """
 
+    clients, timed = CLIENTS, TIMED
     weights: Mapping[str, int] = MappingProxyType(
         {"worker": 30, "client": 36, "redis": 8, "kafka": 6, "restore": 20}
     )
@@ -54,8 +57,8 @@ class Storm:
         self.stage, self.runtime, self.chance = stage, runtime, chance
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
-        self.rows = dict.fromkeys(CLIENTS, 0)
-        self._copies: dict[str, list[Path]] = {client: [] for client in CLIENTS}
+        self.rows = dict.fromkeys(self.clients, 0)
+        self._copies: dict[str, list[Path]] = {client: [] for client in self.clients}
         self._skips: set[str] = set()
         self._restored: set[str] = set()
         self._grown = 0.0
@@ -66,20 +69,13 @@ class Storm:
 
     def run(self, kills: int, minutes: float) -> None:
         """Let blows fall, until so many processes were killed or time is over; rest, and look."""
-        self.prepare()
-        for client in CLIENTS:
-            self._file(client).write_text("mark,heat,load,failed,at\n")
-        self._grow()
-        for worker in WORKERS:
-            self.stage.worker(worker)
-        for client in CLIENTS:
-            self._produce(client)
+        self.begin()
         # the first copies are from before the first acknowledgement, or soon after it
         deadline = time.monotonic() + REST
         while not all(self._copies.values()):
             if time.monotonic() > deadline:
                 raise RuntimeError("the clients do not start")
-            for client in CLIENTS:
+            for client in self.clients:
                 if not self._copies[client]:
                     self._copy(client)
             self.let_pass(0.1)
@@ -88,7 +84,18 @@ class Storm:
             self._blow()
             self.let_pass(self.chance.uniform(0.2, 3.0))
             print(f"\r{self.counts['SIGKILL']} kills", end="", file=sys.stderr, flush=True)
-        self._rest()
+        self.rest()
+
+    def begin(self) -> None:
+        """Start workers and clients, with the first records."""
+        self.prepare()
+        for client in self.clients:
+            self._file(client).write_text("mark,heat,load,failed,at\n")
+        self._grow()
+        for worker in WORKERS:
+            self.stage.worker(worker)
+        for client in self.clients:
+            self._produce(client)
 
     def let_pass(self, seconds: float) -> None:
         """Let time pass: sources grow, copies are taken, and what has ended is started again."""
@@ -96,8 +103,8 @@ class Storm:
         while time.monotonic() < end:
             if time.monotonic() - self._grown > EVERY:
                 self._grow()
-                if self.chance.random() < 0.6:
-                    self._copy(self.chance.choice(CLIENTS))
+                if "restore" in self.weights and self.chance.random() < 0.6:
+                    self._copy(self.chance.choice(self.clients))
             self.tend()
             time.sleep(0.05)
 
@@ -114,9 +121,9 @@ class Storm:
             self.let_pass(self.chance.uniform(0.0, 1.0))
             self.runtime.restart(kind)
         elif kind == "restore":
-            self._restore(self.chance.choice(CLIENTS))
+            self._restore(self.chance.choice(self.clients))
         else:
-            name = self.chance.choice(WORKERS if kind == "worker" else CLIENTS)
+            name = self.chance.choice(WORKERS if kind == "worker" else self.clients)
             self.kill(name)
             self.start(name)
 
@@ -179,13 +186,13 @@ class Storm:
 
     def start(self, name: str) -> None:
         """Start a client or worker."""
-        if name not in CLIENTS:
+        if name not in self.clients:
             self.stage.worker(name)
         else:
             self._produce(name)
 
     def _produce(self, client: str, *, follow: bool = True) -> None:
-        options = ["--follow"] * follow + ["--event-time", "at"] * (client in TIMED)
+        options = ["--follow"] * follow + ["--event-time", "at"] * (client in self.timed)
         # whoever was refused must not be refused again
         options += ["--skip-lost"] * (client in self._skips)
         self._skips.discard(client)
@@ -193,25 +200,29 @@ class Storm:
 
     def _grow(self) -> None:
         self._grown, noised = time.monotonic(), self.stage.task.study.noised
-        for client in CLIENTS:
-            first = self.rows[client]
+        for client in self.clients:
+            first, count = self.rows[client], self.due(client)
             with self._file(client).open("a") as file:
-                for mark in range(first, first + GROWTH):
+                for mark in range(first, first + count):
                     y, x = self.chance.uniform(-1, 1), self.chance.uniform(-1, 1)
                     word = ("no" if y < x else "yes") if noised else f"{y:.4f}"
                     file.write(f"{mark},{50 + 40 * x:.4f},{x:.4f},{word},{1_360_000_000 + mark}\n")
-            self.rows[client] += GROWTH
+            self.rows[client] += count
+
+    def due(self, _client: str) -> int:
+        """Return by how many records a source grows now: full windows, as all are counted."""
+        return GROWTH
 
     def _file(self, client: str) -> Path:
         return self.stage.folder / f"{client}.csv"
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
         """Finish the sources as they are, wait for the workers, and compare everything."""
         stage = self.stage
-        for client in CLIENTS:
+        for client in self.clients:
             stage.kill(client)
             self._produce(client, follow=False)
-        deadline, left, folded = time.monotonic() + REST, set(CLIENTS), 0
+        deadline, left, folded = time.monotonic() + REST, set(self.clients), 0
         while left:
             # what has grown while everything was struck down may take as long again
             if folded < (reached := sum(p.head.next_offset for p in stage.partitions())):
@@ -238,7 +249,7 @@ class Storm:
         found = payloads(log)
         self.faults += [f"{identity} has several bytes" for identity in noised_twice(found)]
         unsent = 0
-        for client in CLIENTS:
+        for client in self.clients:
             faults, never = uncounted(stage, client, self.rows[client], found)
             self.faults += faults
             unsent += never

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from benchmarks.storm_blows import CLIENTS, WORKERS, Storm
+from benchmarks.storm_blows import WORKERS, Storm
 from pipeline.messages.envelope import header
 
 #: A worker that comes and goes.
@@ -22,7 +22,7 @@ class TrustedStorm(Storm):
         """Make keys, and admit all clients."""
         super().prepare()
         self._run("study", "keys")
-        for client in CLIENTS:
+        for client in self.clients:
             enrolled = self._run("client", "enrol", "--client", client, study=False)
             (self.stage.folder / f"{client}.json").write_text(enrolled)
             self._admit(client)
@@ -36,7 +36,7 @@ class TrustedStorm(Storm):
             self.kill(worker)
             self.start(worker)
         elif kind == "revoke":
-            client = self.chance.choice(CLIENTS)
+            client = self.chance.choice(self.clients)
             self._run("client", "revoke", client)
             self.let_pass(self.chance.uniform(0.0, 2.0))
             self._admit(client)

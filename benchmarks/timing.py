@@ -90,14 +90,14 @@ def main() -> None:
 
     def take(slot: Slot) -> None:
         window = Window(SLOTS)
-        window.add(encoded(encoder, None, [slot] * SLOTS)[0], slot.position, 0.0)
+        window.add(encoded(encoder, None, [slot] * SLOTS), slot.position, 0.0)
 
     model = round_model(1, task.first_model.coefficients + 0.1, (1.0, 1.0))
 
     def release(rows: Arrays) -> None:
         release_of(task, rows, model, client="a", ledger="l", seq=0)
 
-    rows = {name: encoded(encoder, None, [s] * SLOTS)[0].arrays for name, s in slots.items()}
+    rows = {name: encoded(encoder, None, [s] * SLOTS).arrays for name, s in slots.items()}
     windows = max(1, options.records // SLOTS)
     result = {
         "records": options.records,

@@ -19,7 +19,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from infra.addresses import ssl_context
 from infra.preflight import check_servers
-from pipeline.errors import BrokerError, ConfigError, VeilstreamError
+from pipeline.errors import BrokerError, ConfigError, NoTopic, VeilstreamError
 from pipeline.messages.envelope import rfc3339
 from pipeline.settings import Settings
 
@@ -241,9 +241,9 @@ def first_offset(settings: Settings, topic: str, partition: int) -> int:
         return int(consumer.beginning_offsets([place])[place])
 
 
-def no_topic(settings: Settings, name: str) -> ConfigError:
+def no_topic(settings: Settings, name: str) -> NoTopic:
     """Return the error of a topic that is to be read and is not there."""
-    return ConfigError(
+    return NoTopic(
         f"there is no topic {name} at {settings.kafka}, or this user may not see it: see to the "
         "study's name, VEILSTREAM_KAFKA and VEILSTREAM_KAFKA_USERNAME; a worker of the study, or "
         "`veilstream topics`, makes its topics"

@@ -42,6 +42,10 @@ class ConfigError(VeilstreamError):
     exit_code = 10
 
 
+class NoTopic(ConfigError):
+    """A topic that is to be read is not there."""
+
+
 class DataError(VeilstreamError):
     """A source cannot be read as the study says; the data owner must correct it."""
 

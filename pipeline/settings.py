@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
@@ -21,6 +22,8 @@ from pipeline.errors import ConfigError
 PREFIX = "VEILSTREAM_"
 #: Read by the test suite alone.
 TEST_NAMES = frozenset({"DATA", "TESTCONTAINERS"})
+#: Names of ledger topics.
+LEDGER = re.compile(r"veil\.ledger[a-zA-Z0-9._-]{0,238}")
 SECURITY = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 
@@ -40,8 +43,8 @@ class Settings:
     kafka: Bootstrap servers, `host:port[,host:port]`; default: the local runtime's.
     redis: URL, `redis://`, `rediss://` or `unix://`; default: the local runtime's.
     folder: Where the local runtime and the clients' databases live.
-    ledger_topic: "on" or "off": whether clients tell on the topic veil.ledger.v1 what they have
-        spent.
+    ledger_topic: The topic on which clients tell what they have spent and claim what they release:
+        one for all clients whose ids are not to be another's.
     study_key: The file with a study's private keys; default: keys/STUDY.key in the folder.
     kafka_security, kafka_sasl: As Kafka names them. `kafka_ca`, `kafka_certificate`, `kafka_key`
         are PEM files.
@@ -59,7 +62,7 @@ class Settings:
     kafka: str = ""
     redis: str = ""
     folder: str = ".veilstream"
-    ledger_topic: str = "on"
+    ledger_topic: str = "veil.ledger.v1"
     study_key: str = ""
     kafka_security: str = "PLAINTEXT"
     kafka_sasl: str = "SCRAM-SHA-512"
@@ -125,7 +128,6 @@ class Settings:
         ConfigError, naming the variable and what is allowed.
         """
         for name, value, allowed in (
-            ("LEDGER_TOPIC", self.ledger_topic, ("on", "off")),
             ("KAFKA_SECURITY", self.kafka_security, SECURITY),
             ("KAFKA_SASL", self.kafka_sasl, SASL),
             ("SOURCE_KAFKA_SECURITY", self.source_kafka_security, SECURITY),
@@ -133,6 +135,11 @@ class Settings:
         ):
             if value not in allowed:
                 raise ConfigError(f"{PREFIX}{name} must be one of {', '.join(allowed)}")
+        if not LEDGER.fullmatch(self.ledger_topic):
+            raise ConfigError(
+                f"{PREFIX}LEDGER_TOPIC must be the name of a topic that begins with veil.ledger, "
+                "of at most 249 letters, digits and . _ -"
+            )
         if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
             raise ConfigError(f"{PREFIX}REDIS must start with redis://, rediss:// or unix://")
         for name, servers in (("KAFKA", self.kafka), ("SOURCE_KAFKA", self.source_kafka)):

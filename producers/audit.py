@@ -19,8 +19,7 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.stream.admissions import Admissions
 from pipeline.stream.fold import within
-from pipeline.study.model import Study
-from pipeline.study.release_tables import Rate
+from pipeline.study.model import Rate, Study
 from pipeline.trust.crypto import GENERATION
 from producers.database import reading
 from producers.membership import Membership

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.errors import VeilstreamError
@@ -24,12 +24,13 @@ from pipeline.release.query import Query
 from pipeline.release.task import Task, form_of
 from pipeline.stream.release import Standing, closes_early, release_behind, release_of
 from pipeline.stream.release import Window as Sums
-from producers.intake import GOOD, EventTimes, encoded
+from producers.intake import EventTimes, encoded
 from producers.models import ModelFeed
 from producers.sender import Sender
 from producers.source_check import Held, LaterTest
 from producers.source_registry import Admission
 from producers.sources import Slot, Source
+from producers.sources.base import Slots, behind
 from producers.store import ClientStore, Outgoing, Tally
 
 
@@ -160,7 +161,7 @@ OUTBOX_LIMIT = 1000
 GROUP = 64
 GROUP_SLOTS = 16_384
 #: Slots that are read at a time: they stay in a processor's cache until they are encoded.
-PART = 512
+PART = 4096
 #: How long one turn waits for records, in seconds; where releases wait for their claim, less.
 TURN_SECONDS, CLAIM_SECONDS = 0.2, 0.005
 
@@ -237,7 +238,7 @@ class Client:
         self._directive = Directive(0, 0)
         self._policy, self._discarded = task.policy, 0
         self._forgets = self._chained and task.study.estimator.forgetting is not None
-        self._held: list[Slot] = []
+        self._held: Sequence[Slot] = []
         self._started = clock() + ahead
         self.progress = Progress()
 
@@ -326,8 +327,9 @@ class Client:
             came = len(self._held)
             if wait and not (came or self._source.ended):
                 self.progress.waiting_for = "records from the source"
+            whole = came == asked or isinstance(self._held, Slots)
             self._fill(now)
-            if self._held or came < asked:
+            if self._held or not (came and whole):
                 return
             most, wait = most - came, 0.0
 
@@ -337,7 +339,7 @@ class Client:
         while self._held and self._window.room:
             if not (self._window.taken or self._begins()):
                 return
-            most = min(self._window.room, self._jumps.room)
+            most = self._window.room
             if self._forgets:
                 # it may close behind each of its blocks
                 most = min(most, self._task.slots - self._window.taken % self._task.slots)
@@ -402,24 +404,23 @@ class Client:
             return 0
         return min(most, due)
 
-    def _take(self, slots: list[Slot]) -> None:
+    def _take(self, slots: Sequence[Slot]) -> None:
         """Put slots into the open window, which has room for all of them."""
         self.progress.records += len(slots)
         if self._admission is not None:
             self._admission.take(slots)
-        note = None if self._times is None else self._times.note
-        block, reasons = encoded(self._encoder, note, slots)
-        # a good record counts as well, under a name that is dropped: so it takes as long
-        self._faults.update(reasons)
-        for line in filter(None, (self._jumps.take(reasons), self._clips.take(len(slots)))):
+        block = encoded(self._encoder, self._times, slots)
+        # good records count as well, under a name that is dropped: so they take as long
+        self._faults += block.reasons.count()
+        for line in filter(None, (*self._jumps.take(block.reasons), self._clips.take(len(slots)))):
             self._say(line)
-        self._window.add(block, slots[-1].position, self._clock())
+        self._window.add(block, behind(slots), self._clock())
 
     def _close(self) -> None:
         window, model = self._window, self._models.newest
         if window.position is None:
             return
-        self._faults.pop(GOOD, None)
+        self._faults.pop("", None)
         if self._test is not None:
             self._test.take(window.taken, window.usable, self._faults)
         tally = Tally(window.usable, dict(self._faults), window.clipped)

@@ -5,9 +5,9 @@ sound, and so may be their tree. Releases are numbered without gaps and their ro
 order and counts show all of these. Every other row is in one sum, which each transaction brings up
 to date: a page of another state is found by it.
 
-A lock file beside the database holds the ledger's id and how many releases there are, of all
-studies and of each. It is written after the database, so it never knows more than was stored; an
-old copy in the database's place knows less than it.
+A lock file beside the database holds the ledger's id and how many releases each study has. It is
+written after the database, so it never knows more than was stored; an old copy in the database's
+place knows less than it. The log knows the same, unless it is another Kafka's, or made anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
-from pipeline.study.client_ids import LONGEST, RULE, is_plain
+from pipeline.study.tables import LONGEST, RULE, is_plain
 
 
 def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
@@ -184,12 +184,10 @@ class Remembered:
     """What a lock file says.
 
     ledger: The ledger's id; empty if none was ever made here.
-    releases: How many releases the ledger has, at least.
-    studies: How many of them each study has, at least; a file of an older version names none.
+    studies: How many releases each study has, at least.
     """
 
     ledger: str = ""
-    releases: int = 0
     studies: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -220,7 +218,7 @@ class Memory:
         """Write what is to be remembered."""
         self.says = says
         # numbers of one width, and studies in one order: a later text covers an earlier one
-        text = f"{says.ledger} {says.releases:020d}\n" + "".join(
+        text = f"{says.ledger}\n" + "".join(
             f"{count:020d} {quote(study, safe='')}\n" for study, count in says.studies.items()
         )
         os.pwrite(self._file.fileno(), text.encode(), 0)
@@ -254,13 +252,12 @@ def same(path: Path, held: os.stat_result) -> bool:
 def parsed(content: bytes) -> Remembered:
     """Return what a lock file says, as far as it can be read."""
     first, *rest = (content.decode(errors="replace") or "\n").splitlines()
-    ledger, count = [*first.split(), "", ""][:2]
     studies = {}
     for line in rest:
         number, _, study = line.partition(" ")
         if number.isdecimal() and study:
             studies[unquote(study)] = int(number)
-    return Remembered(ledger, int(count) if count.isdecimal() else 0, studies)
+    return Remembered(next(iter(first.split()), ""), studies)
 
 
 SCHEMA = 8
@@ -437,7 +434,7 @@ RUNS = 9
 
 
 class Runs:
-    """Whose claims are this database's own, and not a copy's; callers hold the transaction."""
+    """Whose claims are this database's own, and not a copy's; each change is a transaction."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -452,24 +449,27 @@ class Runs:
         return self._db.row(query, run, study) is not None
 
     def begin(self, study: str, run: str) -> None:
-        """Take a run of a study for this database's own."""
-        self._db.write("INSERT INTO runs (run, study, own) VALUES (?, ?, 1)", run, study)
+        """Take a run of a study for this database's own, before it claims anything."""
+        with self._db.transaction():
+            self._db.write("INSERT INTO runs (run, study, own) VALUES (?, ?, 1)", run, study)
 
     def claimed(self, study: str) -> None:
         """Forget older runs of a study, as the newest one has claimed something.
 
         Of each study apart: its newest claim stays on the log for ever.
         """
-        self._db.write(
-            "DELETE FROM runs WHERE own AND study = ?1 AND number NOT IN "
-            "(SELECT number FROM runs WHERE own AND study = ?1 ORDER BY number DESC LIMIT ?2)",
-            study, RUNS,
-        )  # fmt: skip
+        with self._db.transaction():
+            self._db.write(
+                "DELETE FROM runs WHERE own AND study = ?1 AND number NOT IN "
+                "(SELECT number FROM runs WHERE own AND study = ?1 ORDER BY number DESC LIMIT ?2)",
+                study, RUNS,
+            )  # fmt: skip
 
     def note(self, study: str, run: str) -> None:
         """Note that another copy has released a study, until its releases count as lost here."""
         if not self._db.row("SELECT 1 FROM runs WHERE run = ? AND study = ?", run, study):
-            self._db.write("INSERT INTO runs (run, study, own) VALUES (?, ?, 0)", run, study)
+            with self._db.transaction():
+                self._db.write("INSERT INTO runs (run, study, own) VALUES (?, ?, 0)", run, study)
 
     def copied(self) -> set[str]:
         """Return the studies that other copies have released, and that are not settled."""
@@ -477,7 +477,7 @@ class Runs:
         return {study for (study,) in rows}
 
     def settle(self, study: str) -> None:
-        """Count what other copies have released of a study as lost here."""
+        """Count what other copies have released of a study as lost here, in a transaction."""
         self._db.write("UPDATE runs SET settled = 1 WHERE study = ?", study)
 
 

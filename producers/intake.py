@@ -18,12 +18,14 @@ from infra.topics import TimeRules, are_there, time_rules
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import AHEAD_MS, Topics, retention_ms
+from pipeline.records.batch import Batch
 from pipeline.records.encoder import Block, Encoder
 from pipeline.records.features import there
-from pipeline.records.values import Record, time_of
+from pipeline.records.values import time_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from producers.sources import Slot
+from producers.sources.base import batch_of
 
 
 class EventTimes:
@@ -66,20 +68,30 @@ class EventTimes:
         """Time of the newest record so far, in seconds since 1970; 0 before the first."""
         return (self._latest or 0) / 1000
 
-    def note(self, record: Record) -> None:
-        """Take the time of the next record of the open window.
+    def read(self, batch: Batch, *, take: bool = True) -> dict[int, str]:
+        """Take the times of the next records of the open window, and return what is wrong with any.
 
-        RecordError if it has none, or one of the future, which Kafka would refuse.
+        A record may have none, or one of the future, which Kafka would refuse.
+
+        take: Else they are only looked at.
         """
-        found = self.time_of(record)
-        self._latest = max(self._latest or 0, found - found % 1000)
-
-    def time_of(self, record: Record) -> int:
-        """Return the time of a record in milliseconds, without taking it; RecordError as `note`."""
-        found = time_of(record.get(self.column), self.column)
-        if found > self._clock() * 1000 + AHEAD_MS:
-            raise RecordError(f"column {self.column!r} holds a time of the future")
-        return found
+        wrong = dict[int, str]()
+        latest, most = self._latest or 0, self._clock() * 1000 + AHEAD_MS
+        for at, value in enumerate(batch.columns([self.column])[self.column].objects()):
+            if at in batch.lost:
+                continue
+            try:
+                found = time_of(value, self.column)
+            except RecordError as error:
+                wrong[at] = str(error)
+                continue
+            if found > most:
+                wrong[at] = f"column {self.column!r} holds a time of the future"
+            else:
+                latest = max(latest, found - found % 1000)
+        if take and latest:
+            self._latest = latest
+        return wrong
 
     def at_close(self) -> int:
         """Return the time of the window that closes now, in milliseconds, a whole second.
@@ -131,33 +143,17 @@ def check_column(column: str, columns: Sequence[str]) -> None:
         )
 
 
-#: Stands for the reason of a record that could be used.
-GOOD = ""
-
-
 def encoded(
-    encoder: Encoder, note: Callable[[Record], object] | None, slots: Sequence[Slot]
-) -> tuple[Block, list[str]]:
-    """Return slots as rows, and for each of them `GOOD`, or the reason why it is empty.
+    encoder: Encoder, times: EventTimes | None, slots: Sequence[Slot], *, take: bool = True
+) -> Block:
+    """Return slots as rows.
 
     Whatever is wrong, one record is encoded: in place of one that is not there, a public one.
 
-    note: Told of each record before anything else is looked at, for the time that it states: that
-        is public, so no other column may decide whether it counts. It may refuse the record.
+    times: Reads the time that each record states before anything else is looked at: it is public,
+        so no other column may decide whether it counts. It may refuse the record.
+    take: As `EventTimes.read`.
     """
-    records = [encoder.dummy if slot.record is None else slot.record for slot in slots]
-    lost = {at: slot.kind for at, slot in enumerate(slots) if slot.record is None}
-    if note is not None:
-        for at, slot in enumerate(slots):
-            try:
-                if slot.record is not None:
-                    note(slot.record)
-            except RecordError as error:
-                lost[at], records[at] = str(error), encoder.dummy
-    block = encoder.block(records, lost)
-    reasons = [GOOD] * len(slots)
-    for at, fault in block.faults.items():
-        reasons[at] = str(fault)
-    for at, reason in lost.items():
-        reasons[at] = reason
-    return block, reasons
+    batch = batch_of(slots, encoder.dummy)
+    late = {} if times is None else times.read(batch, take=take)
+    return encoder.block(batch, late)

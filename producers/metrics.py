@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from infra.requests import ELSEWHERE, names_loopback
 from pipeline.errors import ConfigError
 from pipeline.release.task import Task
-from producers.account import standing
+from producers.report import standing
 
 HOST = "127.0.0.1"
 

@@ -21,7 +21,6 @@ from infra.kafka import read_partition, write_one
 from pipeline.errors import ConfigError
 from pipeline.messages.spend import (
     HASHED,
-    NAME,
     SourceSpends,
     Spend,
     SpendsMessage,
@@ -217,9 +216,9 @@ PATIENCE = 60.0
 #: Bytes of an account, at most: what Kafka takes by default, less what it adds.
 MOST = 900_000
 OTHERWISE = (
-    f"If this client never had a newer version, somebody else has written to {NAME}: the operator "
-    "must see to who may (`veilstream study acls`), and delete the topic: each client writes its "
-    "account again when it starts. Until then VEILSTREAM_LEDGER_TOPIC=off lets this one go on"
+    "If this client never had a newer version, somebody else has written to {topic}: the operator "
+    "must see to who may (`veilstream study acls`), and either delete the topic or give all "
+    "clients another one, by VEILSTREAM_LEDGER_TOPIC: each writes its account again when it starts"
 )
 
 
@@ -232,9 +231,9 @@ class Log:
 
 
 class LedgerTopic:
-    """One client's account on the topic; where it is switched off nothing is read or written.
+    """One client's account on the topic.
 
-    settings: Where Kafka is, and whether the topic is used.
+    settings: Where Kafka is, and which topic it is.
     client, heritage: Whose account, and where it stands.
     say: Told of messages that are passed over.
 
@@ -246,17 +245,15 @@ class LedgerTopic:
         self, settings: Settings, client: str, heritage: Heritage, say: Callable[[str], None]
     ) -> None:
         self._settings, self._client, self._heritage, self._say = settings, client, heritage, say
-        self._on = settings.ledger_topic == "on"
+        self._topic = settings.ledger_topic
         self._there: Sequence[SpendsMessage] = ()
         self._newest: list[SourceSpends] | None = None
 
-    def read(self, claims: bytes) -> Log | None:
-        """Read the topic, for `take_over`, and return the claims on it; None if it is not used.
+    def read(self, claims: bytes) -> Log:
+        """Read the topic, for `take_over`, and return the claims on it.
 
         claims: What their keys begin with.
         """
-        if not self._on:
-            return None
         self._there, log = self._read(claims)
         self._newest = _facts(self._there[-1]) if self._there else None
         return log
@@ -269,13 +266,13 @@ class LedgerTopic:
         changed = self._heritage.take_topic(source, self._there, begun=begun, other_data=other_data)
         if other_data and (excused := self._heritage.excused(source)):
             self._say(
-                f"WARNING: {excused} spends of this client on source {source!r} that {NAME} has "
-                "told do not count any more: --other-data says that they were for other records"
+                f"WARNING: {excused} spends of this client on source {source!r} that {self._topic} "
+                "has told do not count any more: --other-data says that they were for other records"
             )
         elif changed:
             self._say(
-                f"WARNING: {NAME} has {changed} spends of this client on source {source!r} that "
-                "this folder did not know; they count now"
+                f"WARNING: {self._topic} has {changed} spends of this client on source {source!r} "
+                "that this folder did not know; they count now"
             )
 
     def publish(self) -> None:
@@ -283,27 +280,26 @@ class LedgerTopic:
 
         It must be there before a release leaves that it speaks of.
         """
-        if not self._on:
-            return
         own = hide(self._heritage.account())
         others = [entry for message in self._there for entry in message.sources]
         message = msgspec.structs.replace(own, sources=merge([*own.sources, *others]))
         if len(write_spends(message)) > MOST:
             self._say(
-                f"WARNING: {NAME} holds too much under this client's id: own spends alone stay"
+                f"WARNING: {self._topic} holds too much under this client's id: own spends alone "
+                "stay"
             )
             message = own
         if not message.sources or _facts(message) == self._newest:
             return
         write_one(
-            self._settings, NAME, otherwise=fault("written"), patience=PATIENCE,
+            self._settings, self._topic, otherwise=fault("written"), patience=PATIENCE,
             key=self._client.encode(), value=write_spends(message),
         )  # fmt: skip
         self._newest = _facts(message)
 
     def _read(self, claims: bytes) -> tuple[list[SpendsMessage], Log]:
         found, passed, log = list[SpendsMessage](), 0, Log()
-        for record in read_partition(self._settings, NAME, 0, fault("read")):
+        for record in read_partition(self._settings, self._topic, 0, fault("read")):
             key, payload = record.key or b"", record.value
             log.end = record.offset + 1
             if key.startswith(claims):
@@ -316,24 +312,24 @@ class LedgerTopic:
                 message = None
             except ConfigError as error:
                 # nobody can tell whether the client itself has written it
-                raise ConfigError(f"{error}. {OTHERWISE}") from None
+                raise ConfigError(f"{error}. {OTHERWISE.format(topic=self._topic)}") from None
             if message is None or message.client != self._client:
                 passed += 1
             else:
                 found.append(message)
         if passed:
             self._say(
-                f"WARNING: {passed} messages under this client's id on {NAME} are no accounts of "
-                "it and are passed over; the operator must see to who may write there"
+                f"WARNING: {passed} messages under this client's id on {self._topic} are no "
+                "accounts of it and are passed over; the operator must see to who may write there"
             )
         return found, log
 
 
 def fault(done: str) -> str:
-    """Say that the topic cannot be read or written; `{fault}` is left to be named."""
+    """Say that the topic cannot be read or written; `{what}` and `{fault}` are left to be named."""
     return (
-        f"topic {NAME} cannot be {done} ({{fault}}); nothing is lost: start this client again when "
-        "Kafka answers, or set VEILSTREAM_LEDGER_TOPIC=off"
+        f"{{what}} cannot be {done} ({{fault}}); nothing is lost: start this client again when "
+        "Kafka answers"
     )
 
 

@@ -1,22 +1,31 @@
-"""What a client's database holds, read without disturbing its producer."""
+"""What a client's database holds, read without disturbing its producer, in numbers and words.
+
+What a run of the client did, where study and budget stand, and what a changed study will cost.
+"""
 
 from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from pipeline.errors import VeilstreamError
 from pipeline.messages.spend import SpendsMessage
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.privacy.guarantee import loose_delta
+from pipeline.release.quality import JUMP, worded
 from pipeline.release.task import Task
+from pipeline.study.model import Study
 from pipeline.words import counted
 from producers.budget import (
+    HAIR,
     Rows,
     as_known,
     charges,
@@ -26,7 +35,7 @@ from producers.budget import (
     spent_by,
     unit_in_words,
 )
-from producers.database import Remembered, check_schema, parsed, reading
+from producers.database import Remembered, check_schema, clients_of, parsed, reading, vault_path
 from producers.prior_spend import account
 from producers.store import absent
 
@@ -221,3 +230,206 @@ def _warnings(studies: list[dict[str, Any]], released_without_privacy: bool) -> 
 def finite(value: float) -> float | None:
     """Return an epsilon or mu; None where there is no such number."""
     return value if math.isfinite(value) else None
+
+
+_COUNTS = ("records_used", "values_clipped", "records_set_aside", "releases")
+
+
+def standing(path: Path, task: Task) -> dict[str, Any]:
+    """Return what a client's database says of a study and its source; nothing if it is not there.
+
+    `once` says whether the study pays once for all records, since each enters one release alone.
+    Where a study's releases cost less together than their sum, and its limit holds that, `spent`
+    and `remaining` are of that, and `added_up` is the sum. A fault of the database is told by
+    whoever writes to it.
+    """
+    if not path.exists():
+        return {}
+    with suppress(VeilstreamError):
+        found = report(path).get(task.study.name, {})
+        source = found.get("source", "")
+        once = task.budget.scope == "record"
+        facts = {**found, **ledger(path).get(source, {}), "once": once}
+        if task.budget.scope == "individual" and facts.get("remaining"):
+            reached, limit = held(path, source, task), facts["limit"]["epsilon"]
+            facts["added_up"], facts["spent"] = facts["spent"], {"epsilon": reached}
+            left = 0.0 if reached is None else max(0.0, limit - reached)
+            facts["remaining"] = {"epsilon": left}
+        return facts
+    return {}
+
+
+def begun(revision: str, now: dict[str, Any], *, study: str, follow: bool) -> str:
+    """Return the line with which a run begins."""
+    slots = now.get("records_used", 0) + now.get("records_set_aside", 0)
+    start = (
+        f"behind the records of study {now['follows']}" if now.get("follows") else "from its start"
+    )
+    place = f"behind {slots} record slots" if now.get("releases") else start
+    reads = "and waits for more" if follow else "to its end"
+    return (
+        f"study {study} (revision {revision}), source {now.get('source', '')} {place}, {reads}; "
+        f"{_budget(now)}"
+    )
+
+
+def run_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run did, from what stood there before and after it."""
+    done: dict[str, Any] = {key: after.get(key, 0) - before.get(key, 0) for key in _COUNTS}
+    reasons = Counter(after.get("reasons", {}))
+    reasons.subtract(before.get("reasons", {}))
+    done["reasons"] = dict(+reasons)
+    # what was lost is charged, and this run did not make it
+    done["releases_lost"] = after.get("releases_lost", 0) - before.get("releases_lost", 0)
+    done["releases"] -= done["releases_lost"]
+    done["releases_unsent"] = after.get("releases_unsent", 0)
+    done["in_all"] = {key: after.get(key, 0) for key in _COUNTS}
+    done["epsilon"] = {
+        name: (after.get(name) or {}).get("epsilon")
+        for name in ("limit", "spent", "remaining", "added_up")
+        if name != "added_up" or name in after
+    }
+    return done
+
+
+def closing(
+    done: dict[str, Any], after: dict[str, Any], study: Study, *, failed: bool = False
+) -> Iterator[str]:
+    """Yield the lines with which a run ends: what it did, and what to look at.
+
+    failed: Whether a fault has ended it, which says itself why nothing was done.
+    """
+    kinds = f" ({worded(Counter(done['reasons']))})" if done["reasons"] else ""
+    unsent = f" ({done['releases_unsent']} not sent yet)" if done["releases_unsent"] else ""
+    lost = (
+        f", {counted(done['releases_lost'], 'lost one')} charged" if done["releases_lost"] else ""
+    )
+    used, clipped, aside, released = (
+        f"{done[key]} {noun}" + "s" * (done[key] != 1)
+        for key, noun in zip(_COUNTS, ("record", "value", "record", "release"), strict=True)
+    )
+    yield (
+        f"{used} used, {clipped} clipped to the public range, {aside} set aside{kinds}, "
+        f"{released}{unsent}{lost}; {_budget(after)}"
+    )
+    if not failed and not any(done[key] for key in _COUNTS):
+        yield (
+            "the source had nothing new: no record of it is released twice, and more records go "
+            "on behind what this client has released"
+            if done["in_all"]["releases"]
+            else "WARNING: nothing is released: the source had no records, or too few for a window "
+            "(window.records); the data owner must look whether it is the right one"
+        )
+    data = study.data
+    answered = [data.response.kind, *(feature.kind for feature in data.features.values())]
+    if warning := cut(done, sum(kind in {"number", "count"} for kind in answered)):
+        yield warning
+
+
+def cut(done: dict[str, Any], ranges: int) -> str:
+    """Return a warning if many values were cut, of records with so many ranges; "" if not."""
+    values = done["records_used"] * ranges
+    if not values or done["values_clipped"] < JUMP * values:
+        return ""
+    return (
+        f"WARNING: {done['values_clipped'] / values:.0%} of the values were outside their public "
+        "range and cut to it, so estimates are of other values than the records': the operator "
+        "must see to `min` and `max` in the study's [data]"
+    )
+
+
+def _budget(now: dict[str, Any]) -> str:
+    limit, spent, left = (
+        (now.get(k) or {}).get("epsilon") for k in ("limit", "spent", "remaining")
+    )
+    if limit is None:
+        return "no privacy, no budget"
+    if spent is None:
+        return f"epsilon limit {limit:.4g}, of which nobody can say what is left"
+    # what rounding leaves over is nothing
+    left = 0.0 if left < 1e-9 * limit else left
+    allowed = "nothing is left" if spent <= limit * (1 + 1e-9) else "more than is allowed"
+    if "added_up" not in now:
+        once = spent and now.get("once")
+        again = " (charged once: further records of this study cost no more)" if once else ""
+        rest = f"{left:.4g} left" if left else allowed
+        return f"epsilon {spent:.4g} of {limit:.4g} spent, {rest}{again}"
+    return (
+        f"epsilon {spent:.4g} of {limit:.4g} spent about a value at any one time (nested), "
+        f"{left:.4g} left; {now['added_up']['epsilon']:.4g} about the history of all releases "
+        "(classical, no limit holds it)"
+    )
+
+
+_STANDING = """
+    SELECT study, streams.source, next_seq, waiting, epsilon, delta, unit_records, neighbours
+    FROM streams JOIN sources USING (source) WHERE study = ?"""
+
+
+def costs(folder: Path, before: Sequence[str], task: Task) -> list[dict[str, Any]]:
+    """Return for each client of a folder what it has spent on a source, and what a study adds.
+
+    before: The studies whose clients are asked, the newest first: a client that was away stands at
+        an older one.
+    task: The study that comes: it takes the place of those, or reads their records again.
+
+    Raises LocalStoreError if a database cannot be read; ConfigError if it is of another version.
+    """
+    found = []
+    for client in clients_of(folder):
+        with reading(vault_path(folder, client)) as database:
+            check_version(database)
+            rows = [database.execute(_STANDING, (study,)).fetchone() for study in before]
+            known = [row for row in rows if row is not None]
+            # one that has released nothing has not moved there yet
+            if row := next((row for row in known if row[2]), next(iter(known), None)):
+                found.append({"client": client, **_study_cost(database, task, *row)})
+    return found
+
+
+def forecast(rows: Rows, task: Task, source: str, unit: Unit) -> list[Event]:
+    """Return what a source's unit will have paid when a study is over, as `spent`.
+
+    A study whose releases each pay is taken at all that it may spend.
+    """
+    budget, neighbours = task.budget, task.study.privacy.neighbours
+    found = charges(rows, source)
+    own = [charge for charge in found if charge.own and charge.study == task.study.name]
+    if own and budget.scope == "record":
+        return protecting(found, unit)
+    # what it had cost before the first release was paid with that
+    events = [budget.whole, *(() if own else budget.beforehand.values())]
+    return [
+        *protecting([charge for charge in found if charge not in own], unit),
+        *(
+            unit.convert(event, neighbours, noise_per_record=budget.noise_per_record)
+            for event in events
+        ),
+    ]
+
+
+def _study_cost(
+    database: sqlite3.Connection, task: Task, study: str, source: str, releases: int, unsent: int,
+    limit: float | None, delta: float, records: int, neighbours: str,
+) -> dict[str, Any]:  # fmt: skip
+    rows = rows_of(database)
+    moved = rows("SELECT 1 FROM streams WHERE study = ? AND next_seq > 0", task.study.name)
+    facts = {
+        "study": study, "source": source, "releases": releases, "releases_unsent": unsent,
+        "has_moved": bool(moved),
+    }  # fmt: skip
+    if not task.study.private or limit is None:
+        # no limit holds for such a source, and the ledger refuses what has one
+        return {**facts, "epsilon": None}
+    unit = Unit(records, neighbours)
+    then = total_epsilon(forecast(rows, task, source, unit), delta)
+    return {
+        **facts,
+        "epsilon": {
+            "spent": finite(total_epsilon(spent(rows, source, unit), delta)),
+            "after": finite(then),
+            "limit": limit,
+            "delta": delta,
+        },
+        "fits": then <= limit * (1 + HAIR),
+    }

@@ -2,11 +2,15 @@
 
 What this ledger's id has on the log that its database does not know is proof of another copy. Each
 group of releases is claimed on the ledger topic before it leaves; the claims of all studies are
-compared at the start, and while the client runs. The releases topic shows the same of one study
-where the ledger topic is not used: a release of this very ledger with a number that the database
-has not reached, or with other bytes than those that wait here. Times of records say nothing of when
-they were sent, so the search there goes by offsets alone: from this client's newest acknowledged
-release, or from the beginning.
+compared at the start, and while the client runs.
+
+Three things no claim can tell, and the releases topic does, of the study that starts: numbers that
+somebody has used who has this client's key alone, and cannot claim; what was claimed on a ledger
+topic that was made anew, or is another one by now; and whether the releases topic itself was made
+anew. What counts is a release of this very ledger with a number that the database has not reached,
+or with other bytes than those that wait here. Times of records say nothing of when they were sent,
+so the search goes by offsets alone: from this client's newest acknowledged release, or from the
+beginning.
 
 Going on behind lost releases passes over every record that they can have held, durably. How many
 slots a release can hold follows from those before it. They are owed from the transaction on that
@@ -19,7 +23,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +35,6 @@ from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.claim import Claim, read_claim, write_claim
 from pipeline.messages.claim import prefix as key_prefix
 from pipeline.messages.release import Header, header_of
-from pipeline.messages.spend import NAME
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.form import identity
 from pipeline.release.task import Task
@@ -69,19 +72,20 @@ class Claims:
         made = [claim for payload in log.claims if (claim := read_claim(payload, self._secret))]
         if len(made) < len(log.claims):
             say(
-                f"WARNING: {NAME} has claims under this client's id and ledger that it has not "
-                "made; they are passed over, and the operator must see to who may write there"
+                f"WARNING: {settings.ledger_topic} has claims under this client's id and ledger "
+                "that it has not made; they are passed over, and the operator must see to who may "
+                "write there"
             )
         self._newest = {claim.study: claim for claim in made}
         store.learn({study: claim.releases for study, claim in self._newest.items()})
         own = set[str]()
         for claim in made:
-            if store.owns(claim.run):
+            if store.runs.own(claim.run):
                 own.add(claim.study)
             # what comes before all that is known to be its own may be, too, and is forgotten
             told = claim.study in own or claim is self._newest[claim.study]
-            if told and not store.knows(claim.study, claim.run):
-                store.note_copy(claim.study, claim.run)
+            if told and not store.runs.know(claim.study, claim.run):
+                store.runs.note(claim.study, claim.run)
 
     def slots_behind(self, study: str) -> int:
         """Return how many slots are claimed behind a study's records.
@@ -111,11 +115,11 @@ class Claims:
         if self._future is None and last >= self._claimed:
             self._claim(send, study)
         if self._future is not None and self._future.is_done:
-            with asking(self._settings, f"topic {NAME}", "Write", fault("written")):
+            with self._asking("Write", "written"):
                 offset = self._future.get(timeout=0).offset
             if self._read_to(offset):
                 if not self._claimed:
-                    self._store.has_claimed(study)
+                    self._store.runs.claimed(study)
                 self._claimed, self._future = self._asked, None
         return self._claimed
 
@@ -138,19 +142,28 @@ class Claims:
         store = self._store
         if not self._begun:
             # what is claimed must be known to be this database's own, whatever happens next
-            store.begin_run(study, self._run)
+            store.runs.begin(study, self._run)
             self._begun = True
         line = store.following.chain(study)
         self._asked = store.peek(study).next_seq
         claim = Claim(store.client, store.ledger, self._run, self._asked, store.slots(line), line)
-        with asking(self._settings, f"topic {NAME}", "Write", fault("written")):
+        with asking(
+            self._settings, f"topic {self._settings.ledger_topic}", "Write", fault("written")
+        ):
             self._future = send(claim.key, write_claim(claim, self._secret))
         self._deadline = time.monotonic() + PATIENCE
 
+    def _asking(self, operation: str, done: str) -> AbstractContextManager[None]:
+        topic = self._settings.ledger_topic
+        return asking(self._settings, f"topic {topic}", operation, fault(done))
+
     def _read_to(self, offset: int) -> bool:
         """Whether the log is read up to an offset, and nobody else claims anything there."""
-        place, prefix = TopicPartition(NAME, 0), key_prefix(self._store.client, self._store.ledger)
-        with asking(self._settings, f"topic {NAME}", "Read", fault("read")):
+        place, prefix = (
+            TopicPartition(self._settings.ledger_topic, 0),
+            key_prefix(self._store.client, self._store.ledger),
+        )
+        with self._asking("Read", "read"):
             if self._reader is None:
                 self._reader = log_reader(self._settings, wait_ms=100)
                 self._reader.assign([place])
@@ -164,16 +177,16 @@ class Claims:
             self._next = int(self._reader.position(place))
         if self._next <= offset and time.monotonic() > self._deadline:
             raise BrokerError(
-                f"{NAME} does not show within {PATIENCE:g} s what was written to it, so nobody can "
-                "tell whether another copy of this client runs: the operator must see to Kafka. "
-                "Releases are kept; start this client again"
+                f"{self._settings.ledger_topic} does not show within {PATIENCE:g} s what was "
+                "written to it, so nobody can tell whether another copy of this client runs: the "
+                "operator must see to Kafka. Releases are kept; start this client again"
             )
         return self._next > offset
 
     def _check(self, claim: Claim | None) -> None:
-        if claim is not None and not self._store.knows(claim.study, claim.run):
+        if claim is not None and not self._store.runs.know(claim.study, claim.run):
             # its claim may be replaced by one of this run, and a later start must know of it
-            self._store.note_copy(claim.study, claim.run)
+            self._store.runs.note(claim.study, claim.run)
             raise LedgerBehind(
                 f"another copy of this client's database runs and releases study {claim.study!r}: "
                 "only one may, or records are released twice. Stop both, keep the one that has "
@@ -190,7 +203,7 @@ STEP_SECONDS = 0.2
 
 def owe(
     task: Task, store: ClientStore, source: Source, name: str, lost: Lost, now: float,
-    claims: Claims | None = None, *, copied: bool = False,
+    claims: Claims, *, copied: bool = False,
 ) -> None:  # fmt: skip
     """Charge lost releases to a source of this name, and note the slots that they can have held.
 
@@ -209,8 +222,8 @@ def owe(
             "again: the operator must put the newest database back, or begin a study with "
             "another name on records that come from now on"
         )
-    owed = 0 if claims is None else claims.slots_behind(task.study.name)
-    if claims is None or not claims.cover(task.study.name, lost.seqs):
+    owed = claims.slots_behind(task.study.name)
+    if not claims.cover(task.study.name, lost.seqs):
         owed = max(owed, largest_loss(task, store, len(lost.seqs)))
     if copied:
         owed += largest_loss(task, store, store.waiting(task.study.name))
@@ -453,7 +466,7 @@ def refuse(
 
 def named(missing: Collection[str]) -> str:
     """Return the studies that have lost releases, in words."""
-    return ", ".join(f"study {study!r}" if study else "any study" for study in sorted(missing))
+    return ", ".join(f"study {study!r}" for study in sorted(missing))
 
 
 class Search:

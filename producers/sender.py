@@ -14,7 +14,6 @@ from infra.kafka import close_producer, kafka_options, told
 from pipeline.errors import VeilstreamError
 from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import MAX_RELEASE_BYTES
-from pipeline.messages.spend import NAME
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from producers.membership import Membership
@@ -31,16 +30,16 @@ class Sender:
     """Sends the outbox of one study.
 
     membership: Puts the MAC on releases, where they have one.
+    claims: Where releases are claimed before they leave.
     sent: As `Stream.sent`, where the topic still has that release.
-    claims: Where releases are claimed before they leave; None where the ledger topic is off.
 
     Raises BrokerError if Kafka does not answer at the start.
     """
 
     def __init__(
         self, store: ClientStore, study: str, settings: Settings, topics: Topics,
-        membership: Membership | None = None, *, sent: tuple[int, int] | None = None,
-        claims: Claims | None = None,
+        claims: Claims, membership: Membership | None = None, *,
+        sent: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         self._store, self._study, self._topic = store, study, topics.releases.name
         self._settings, self._membership, self._claims = settings, membership, claims
@@ -82,7 +81,7 @@ class Sender:
         if room <= 0:
             return
         items = self._store.unsent(self._study, self._handed, room)
-        if self._claims is not None and items:
+        if items:
             end = self._claims.may_leave(self._claim, self._study, items[-1].seq)
             items = [item for item in items if item.seq < end]
         for item in items:
@@ -104,14 +103,14 @@ class Sender:
     @property
     def claiming(self) -> bool:
         """Whether stored releases wait for their claim, which takes milliseconds."""
-        return self._claims is not None and self._claims.waiting
+        return self._claims.waiting
 
     def wait(self, seconds: float) -> bool:
         """Wait for the next acknowledgement; return whether one was missing.
 
         seconds: How long at most.
         """
-        if self._claims is not None and self._claims.waiting:
+        if self._claims.waiting:
             self._claims.wait(seconds)
             return True
         if not self._pending:
@@ -157,13 +156,12 @@ class Sender:
 
     def close(self) -> None:
         """Close the connections; what is not acknowledged stays in the outbox."""
-        if self._claims is not None:
-            self._claims.close()
+        self._claims.close()
         close_producer(self._producer)
 
     def _claim(self, key: bytes, claim: bytes) -> Any:
         """Send what is claimed before releases leave, which holds nothing of any record."""
-        return self._producer.send(NAME, key=key, value=claim, partition=0)
+        return self._producer.send(self._settings.ledger_topic, key=key, value=claim, partition=0)
 
     def _leaving(self, payload: bytes, at: int) -> bytes:
         """Return a release with its MAC, under the key of the day; sent again, it is the same.

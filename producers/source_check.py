@@ -9,21 +9,21 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.errors import DataError, RecordError
+from pipeline.errors import DataError
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.samplers import DiscreteLaplace
 from pipeline.records.encoder import Encoder
 from pipeline.release.quality import JUMP, Trial, refusal_of, worded
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from producers.intake import GOOD, EventTimes, check_column, encoded, event_times_of
+from producers.intake import EventTimes, check_column, encoded, event_times_of
 from producers.source_registry import FolderTests, looks_of
 from producers.sources import Slot, Source, kind_of, open_source
+from producers.sources.base import batch_of
 from producers.store import Trials
 
 
@@ -93,7 +93,6 @@ def look(
 
     report: Told again and again how many are still awaited.
     """
-    note = None if times is None else times.time_of
     encoder, seconds = Encoder(task.study), task.study.window.seconds
     while len(held.slots) < slots and not source.ended and not stopped():
         if held.opened is not None and seconds and time.monotonic() - held.opened >= seconds:
@@ -104,10 +103,10 @@ def look(
         report(slots - len(held.slots))
     usable, faults = 0, Counter[str]()
     for start in range(0, len(held.slots), STEP):
-        block, reasons = encoded(encoder, note, held.slots[start : start + STEP])
+        block = encoded(encoder, times, held.slots[start : start + STEP], take=False)
         usable += block.usable
-        faults.update(reasons)
-    del faults[GOOD]
+        faults += block.reasons.count()
+    del faults[""]
     undeclared = sum(faults[refusal] for refusal in encoder.refusals)
     return Looked(len(held.slots), usable, undeclared, faults, encoder.clipped)
 
@@ -323,10 +322,7 @@ def look_at_source(
     finally:
         source.close()
     if times is not None and held.slots:
-        for slot in held.slots[: task.slots]:
-            with suppress(RecordError):
-                if slot.record is not None:
-                    times.note(slot.record)
+        times.read(batch_of(held.slots[: task.slots], encoder.dummy))
         times.at_close()
     return _judged(refused, first if refused else whole)
 

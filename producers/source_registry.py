@@ -465,7 +465,7 @@ class Admission:
 
     def take(self, slots: Sequence[Slot]) -> None:
         """See the next slots of the source."""
-        if self._input is not None:
+        if self._input is not None and not self._input.full:
             for slot in slots:
                 self._input.take(slot.record)
 

@@ -15,7 +15,7 @@ from infra.process import Stopping
 from infra.topics import check_clock, check_running, ensure_topics
 from pipeline.errors import BudgetExceeded, LedgerBehind
 from pipeline.messages.claim import prefix
-from pipeline.messages.spend import ledger_topics
+from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.methods import require_live
 from pipeline.privacy.guarantee import loose_delta
@@ -105,7 +105,7 @@ class Start:
     membership: Membership | None = field(init=False)
     models: ModelFeed = field(init=False)
     account: LedgerTopic = field(init=False)
-    claims: Claims | None = field(init=False)
+    claims: Claims = field(init=False)
     known: Stream = field(init=False)
     lost: Lost = field(init=False)
     copied: set[str] = field(init=False)
@@ -178,7 +178,7 @@ def join_study(start: Start) -> None:
     task, settings, say = start.task, start.settings, start.say
     start.topics = Topics.of(task.study, release_bytes(task))
     # of the others, which it does not use, it may know nothing
-    ensure_topics(settings, [*start.topics.of_clients, *ledger_topics(task.study, settings)])
+    ensure_topics(settings, [*start.topics.of_clients, ledger_topic(task.study, settings)])
     start.membership = _membership(task, settings, start.store.client, say, start.admit)
     # another revision than the running one is refused before it is bound to this client
     start.models = start.closing.enter_context(
@@ -195,14 +195,15 @@ def detect_rollback(start: Start) -> None:
     store, settings, say = start.store, start.settings, start.say
     start.account = LedgerTopic(settings, start.job.client, store.heritage, say)
     log = start.account.read(prefix(start.job.client, store.ledger))
-    start.claims = None if log is None else Claims(settings, store, log, say)
+    start.claims = Claims(settings, store, log, say)
     start.known = store.peek(start.study)
     start.lost = lost_releases(
         start.task, settings, store, start.known, say, lambda: start.stopping.asked,
         start.membership,
     )  # fmt: skip
-    start.copied = store.copied | ({start.study} if start.lost.copied else set())
-    over = store.following.over()
+    over, here = store.following.over(), {start.study} if start.lost.copied else set[str]()
+    # what another copy has released of a study that is over lies behind the one in its place
+    start.copied = store.runs.copied() - over | here
     line = {start.study, *start.task.study.study.before} - over
     ahead = {name for name in line if start.claims and start.claims.slots_behind(name)}
     start.behind = bool(start.lost.seqs or store.missing or start.copied or ahead)
@@ -252,8 +253,7 @@ def register(start: Start) -> None:
 def skip_lost(start: Start) -> None:
     """Charge what is lost, and owe the records that it can have held."""
     copied = start.study in start.copied
-    behind = start.claims is not None and start.claims.slots_behind(start.study)
-    if start.lost.seqs or copied or behind:
+    if start.lost.seqs or copied or start.claims.slots_behind(start.study):
         owe(
             start.task, start.store, start.source, start.name, start.lost, time.time(),
             start.claims, copied=copied,
@@ -289,8 +289,8 @@ def release(start: Start) -> None:
     """Go on behind what is owed, window by window."""
     task, store, job, stopping = start.task, start.store, start.job, start.stopping
     sender = Sender(
-        store, start.study, start.settings, start.topics, start.membership,
-        sent=start.known.sent if start.lost.certain else None, claims=start.claims,
+        store, start.study, start.settings, start.topics, start.claims, start.membership,
+        sent=start.known.sent if start.lost.certain else None,
     )  # fmt: skip
     client = Client(
         task,

@@ -185,10 +185,6 @@ class Streams:
         )
 
 
-#: Stands for all studies whose share an older version did not write down.
-ANY = ""
-
-
 class Counts:
     """The releases of every study of one client.
 
@@ -199,54 +195,30 @@ class Counts:
         self._db = database
         rows = database.rows("SELECT study, next_seq FROM streams WHERE next_seq > 0")
         self._held = {str(study): int(number) for study, number in rows}
-        self._unnamed = self.missing.get(ANY, 0)
-        self._note()
+        self.learn(self._held)
 
-    def learn(self, claimed: Mapping[str, int]) -> None:
-        """Have the folder remember what this ledger has claimed, as the log says."""
-        says = self._db.memory.says
-        known = {**says.studies}
-        for study, releases in claimed.items():
-            known[study] = max(releases, known.get(study, 0))
-        self._db.remember(Remembered(self._db.ledger, says.releases, known))
-        self._note()
+    def learn(self, counts: Mapping[str, int]) -> None:
+        """Have the folder remember how many releases studies have: here, or as the log says."""
+        studies = dict(self._db.memory.says.studies)
+        for study, releases in counts.items():
+            studies[study] = max(releases, studies.get(study, 0))
+        self._db.remember(Remembered(self._db.ledger, studies))
 
     @property
     def missing(self) -> dict[str, int]:
         """How many releases of a study this folder remembers and the database has not."""
         return absent(self._db.memory.says, self._held)
 
-    def add(self, study: str, releases: int, *, lost: bool = False) -> None:
-        """Count releases that the database has now.
-
-        lost: Whether they are older than that: then the folder may have counted them already.
-        """
-        before = self._held.get(study, 0)
-        self._held[study] = before + releases
-        if lost:
-            named = max(before, self._db.memory.says.studies.get(study, 0))
-            self._unnamed = max(0, self._unnamed - max(0, before + releases - named))
-        self._note()
-
-    def _note(self) -> None:
-        studies = dict(self._db.memory.says.studies)
-        for study, held in self._held.items():
-            studies[study] = max(held, studies.get(study, 0))
-        total = sum(studies.values()) + self._unnamed
-        self._db.remember(Remembered(self._db.ledger, total, studies))
+    def add(self, study: str, releases: int) -> None:
+        """Count releases that the database has now."""
+        self._held[study] = self._held.get(study, 0) + releases
+        self.learn(self._held)
 
 
 def absent(says: Remembered, held: Mapping[str, int]) -> dict[str, int]:
     """Return how many releases of a study a folder remembers beyond those that are held."""
-    found = {
-        study: count - held.get(study, 0)
-        for study, count in says.studies.items()
-        if count > held.get(study, 0)
-    }
-    total = sum(max(held.get(s, 0), says.studies.get(s, 0)) for s in {*says.studies, *held})
-    if says.releases > total:
-        found[ANY] = says.releases - total
-    return found
+    more = {study: count - held.get(study, 0) for study, count in says.studies.items()}
+    return {study: count for study, count in more.items() if count > 0}
 
 
 #: Stands in the place of a file's stamp where a stream was stopped later.
@@ -333,7 +305,7 @@ class ClientStore:
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
         self._streams = Streams(self._db)
         self._counts, self.following = Counts(self._db), Following(self._db)
-        self._runs, self.learn = Runs(self._db), self._counts.learn
+        self.runs, self.learn = Runs(self._db), self._counts.learn
 
     def __enter__(self) -> ClientStore:
         return self
@@ -504,7 +476,7 @@ class ClientStore:
                 self._streams.number(study, seqs)
             if copied:
                 self._drop_unsent(study)
-                self._runs.settle(study)
+                self.runs.settle(study)
             self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
             self.following.passed(study)
             self._db.write_many(
@@ -512,7 +484,7 @@ class ClientStore:
             )
             if sent is not None:
                 self._streams.place(study, sent)
-        self._counts.add(study, len(seqs), lost=True)
+        self._counts.add(study, len(seqs))
 
     def standing(self, study: str) -> Standing:
         """Return where a study stands: what its next release is made with."""
@@ -523,37 +495,6 @@ class ClientStore:
         marks = ", ".join("?" * len(line))
         query = f"SELECT total(held) FROM streams WHERE study IN ({marks})"  # noqa: S608  marks
         return int(self._db.rows(query, *line)[0][0])
-
-    def knows(self, study: str, run: str) -> bool:
-        """Whether a run that has claimed releases of a study is this database's own."""
-        return self._runs.know(study, run)
-
-    def owns(self, run: str) -> bool:
-        """Whether a run is known to be this database's own."""
-        return self._runs.own(run)
-
-    def begin_run(self, study: str, run: str) -> None:
-        """Take a run of a study for this database's own, before it claims anything."""
-        with self._db.transaction():
-            self._runs.begin(study, run)
-
-    def has_claimed(self, study: str) -> None:
-        """Note that the newest run of a study has claimed something."""
-        with self._db.transaction():
-            self._runs.claimed(study)
-
-    def note_copy(self, study: str, run: str) -> None:
-        """Note, for every later start, that another copy has released a study."""
-        with self._db.transaction():
-            self._runs.note(study, run)
-
-    @property
-    def copied(self) -> set[str]:
-        """Studies that other copies of this database have released, and that are not settled.
-
-        Those that are over apart, as of `missing`.
-        """
-        return self._runs.copied() - self.following.over()
 
     def _drop_unsent(self, study: str) -> None:
         """Let go of stored releases whose numbers another copy has used; they stay spent."""

@@ -1,9 +1,4 @@
-"""Durable state of the workers, in Redis.
-
-- `keys`: names of the keys. `redis_store`: snapshots by compare-and-set, and the newest model.
-- `stored`: their form, with checksums.
-- `faults`: what Redis refuses, and who must act. `decoding`: what it gives back.
-"""
+"""Durable state of the workers, in Redis: snapshots by compare-and-set, and the newest model."""
 
 from state.redis_store import Held, RedisStore
 

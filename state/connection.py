@@ -60,61 +60,61 @@ class WrongType(StateError):
 
 
 class Known(NamedTuple):
-    """A fault, by its class or by a word of the answer (a script's come as words alone)."""
+    """A fault, by its class or by words of the answer, of which one is enough.
+
+    A script's faults come as words alone.
+    """
 
     kind: type[Exception] | None
-    word: str | None
+    words: tuple[str, ...]
     ours: type[VeilstreamError]
     advice: str
 
 
-NOT_PERMITTED = (
-    "Redis does not permit this: the operator of Redis must allow VEILSTREAM_REDIS_USERNAME "
-    "the keys veil:*, and the commands of hashes, sets, transactions and scripts: `veilstream "
-    "study acls` prints them"
-)
 #: The first that fits counts.
 KNOWN = (
-    Known(faults.WatchError, None, StaleSnapshot,
+    Known(faults.WatchError, (), StaleSnapshot,
           "a worker of this study is running; stop it first"),
-    Known(None, "STALE ", StaleSnapshot,
+    Known(None, ("STALE ",), StaleSnapshot,
           "somebody else has moved this state on ({said}); this worker stops, and the next one "
           "reads the state anew"),
-    Known(None, "WRONGTYPE ", WrongType,
+    Known(None, ("WRONGTYPE ",), WrongType,
           "a key of this study in Redis holds another type of value"),
-    Known(faults.NoPermissionError, "NOPERM ", ConfigError, NOT_PERMITTED),
-    # of a script's commands, in the words of Redis 6 and 7
-    Known(None, "can't run this command", ConfigError, NOT_PERMITTED),
-    Known(None, "ACL failure in script", ConfigError, NOT_PERMITTED),
-    Known(None, "EXEC without MULTI", ConfigError, NOT_PERMITTED),
-    Known(faults.AuthenticationError, "NOAUTH ", ConfigError,
+    # also of a script's commands, in the words of Redis 6 and 7
+    Known(faults.NoPermissionError,
+          ("NOPERM ", "can't run this command", "ACL failure in script", "EXEC without MULTI"),
+          ConfigError,
+          "Redis does not permit this: the operator of Redis must allow VEILSTREAM_REDIS_USERNAME "
+          "the keys veil:*, and the commands of hashes, sets, transactions and scripts: "
+          "`veilstream study acls` prints them"),
+    Known(faults.AuthenticationError, ("NOAUTH ",), ConfigError,
           "Redis refuses the user or the password: see to VEILSTREAM_REDIS_USERNAME and "
           "VEILSTREAM_REDIS_PASSWORD"),
-    Known(None, "DENIED ", ConfigError,
+    Known(None, ("DENIED ",), ConfigError,
           "Redis is in protected mode: its operator must give it a password, and "
           "VEILSTREAM_REDIS_PASSWORD the same"),
-    Known(faults.MovedError, "MOVED ", ConfigError,
+    Known(faults.MovedError, ("MOVED ",), ConfigError,
           "VEILSTREAM_REDIS names one of several nodes: it must name a Redis that has all keys"),
-    Known(None, "DB index", ConfigError,
+    Known(None, ("DB index",), ConfigError,
           "Redis has no database of the number at the end of VEILSTREAM_REDIS"),
-    Known(None, "unknown command", ConfigError,
+    Known(None, ("unknown command",), ConfigError,
           "the Redis of VEILSTREAM_REDIS lacks a command of hashes, sets, transactions or scripts"),
-    Known(faults.InvalidResponse, None, ConfigError,
+    Known(faults.InvalidResponse, (), ConfigError,
           "VEILSTREAM_REDIS names a server that does not answer as a Redis does"),
-    Known(ssl.SSLError, None, ConfigError,
+    Known(ssl.SSLError, (), ConfigError,
           "the TLS connection to Redis fails: VEILSTREAM_REDIS must begin with redis:// for a "
           "server without TLS, and end with ?ssl_ca_certs=FILE for a certificate that this system "
           "does not know"),
-    Known(faults.OutOfMemoryError, "OOM ", StoreError,
+    Known(faults.OutOfMemoryError, ("OOM ",), StoreError,
           "Redis is at its maxmemory: its operator must give it more; nothing is lost"),
-    Known(None, "MISCONF ", StoreError,
+    Known(None, ("MISCONF ",), StoreError,
           "Redis cannot write to its disk: its operator must repair that; nothing is lost"),
-    Known(faults.ReadOnlyError, "READONLY ", StoreError,
+    Known(faults.ReadOnlyError, ("READONLY ",), StoreError,
           "Redis follows another one: VEILSTREAM_REDIS must name the one that takes writes, unless "
           "this one takes over just now"),
-    Known(faults.BusyLoadingError, "LOADING ", StoreError,
+    Known(faults.BusyLoadingError, ("LOADING ",), StoreError,
           "Redis is still reading its data; start again in a while"),
-    Known(None, "max number of clients", StoreError,
+    Known(None, ("max number of clients",), StoreError,
           "Redis has no connection left: its operator must raise maxclients"),
 )  # fmt: skip
 
@@ -134,10 +134,10 @@ def ask(call: Callable[[], Answer]) -> Answer:
 
 def _told(error: redis.RedisError) -> VeilstreamError:
     chain = _causes(error)
-    for kind, word, ours, advice in KNOWN:
+    for kind, words, ours, advice in KNOWN:
         if kind is not None and any(isinstance(cause, kind) for cause in chain):
             return ours(advice)
-        if word is not None and word in str(error):
+        if any(word in str(error) for word in words):
             return ours(advice.format(said=error))
     if isinstance(error, redis.ResponseError):
         return StoreError(f"Redis refuses: {error}")

@@ -16,9 +16,9 @@ import redis
 from pipeline.errors import StaleSnapshot, StateError
 from pipeline.release.task import Task
 from pipeline.stream.partition import HEAD, Damaged, Partition, Place, Summed, opened, stamped
-from state import keys, stored
+from state import codec
+from state.codec import WATERMARK, number_of
 from state.connection import WrongType, ask
-from state.stored import WATERMARK, number_of
 
 Answer = TypeVar("Answer")
 #: Bytes of a head and the state that it belongs to.
@@ -49,13 +49,13 @@ class RedisStore:
 
     def watermark(self, partition: int) -> int:
         """Return the next offset of a partition; 0 before the first commit."""
-        key = keys.snapshot(self._study, partition)
+        key = codec.snapshot_key(self._study, partition)
         return number_of(cast("bytes | None", self._ask(lambda: self._client.hget(key, WATERMARK))))
 
     def load(self, partition: int, *, doubted: bool = False) -> Partition:
         """Return the snapshot of a partition, or an empty one.
 
-        doubted: As `state.stored.unpacked`.
+        doubted: As `state.codec.unpacked`.
 
         Raises StateError if it belongs to another study revision, is damaged or in doubt, or cannot
         be read; StoreError if Redis is out of reach.
@@ -69,30 +69,30 @@ class RedisStore:
         fields, clients, members = cast(
             "tuple[dict[bytes, bytes], dict[bytes, bytes], set[bytes]]", self._ask(pipeline.execute)
         )
-        without = stored.erased_names(erased, members)
-        loaded = stored.unpacked(self._task, names, fields, clients, without, doubted=doubted)
+        without = codec.erased_names(erased, members)
+        loaded = codec.unpacked(self._task, names, fields, clients, without, doubted=doubted)
         loaded.number = partition
         return loaded
 
     def standing(self, partition: int) -> tuple[int, str]:
         """Return the next offset of a partition, and why nobody may go on with it; mostly empty."""
-        key = keys.snapshot(self._study, partition)
-        found = self._ask(lambda: self._client.hmget(key, WATERMARK, stored.DOUBT))
+        key = codec.snapshot_key(self._study, partition)
+        found = self._ask(lambda: self._client.hmget(key, WATERMARK, codec.DOUBT))
         held, doubt = cast("list[bytes | None]", found)
-        return number_of(held), stored.doubt_of(doubt)
+        return number_of(held), codec.doubt_of(doubt)
 
     def doubted(self, partition: int) -> bool:
         """Whether a verification has found a snapshot to be another than the log folds to."""
-        key = keys.snapshot(self._study, partition)
-        return bool(self._ask(lambda: self._client.hexists(key, stored.DOUBT)))
+        key = codec.snapshot_key(self._study, partition)
+        return bool(self._ask(lambda: self._client.hexists(key, codec.DOUBT)))
 
     def doubt(self, partition: int, why: str | None) -> None:
         """Note why nobody may go on with a snapshot, or take that back."""
-        key = keys.snapshot(self._study, partition)
+        key = codec.snapshot_key(self._study, partition)
         if why is None:
-            self._ask(lambda: self._client.hdel(key, stored.DOUBT))
+            self._ask(lambda: self._client.hdel(key, codec.DOUBT))
         else:
-            self._ask(lambda: self._client.hset(key, stored.DOUBT, why))
+            self._ask(lambda: self._client.hset(key, codec.DOUBT, why))
 
     def summed(self, partitions: Iterable[int], held: Mapping[int, Held]) -> dict[int, Held]:
         """Return the sums of some partitions, without their clients.
@@ -104,7 +104,7 @@ class RedisStore:
         numbers = list(partitions)
         heads = self._client.pipeline(transaction=False)
         for number in numbers:
-            heads.hget(keys.snapshot(self._study, number), HEAD)
+            heads.hget(codec.snapshot_key(self._study, number), HEAD)
         found: dict[int, Held] = {}
         for number, head in zip(numbers, self._ask(heads.execute), strict=True):
             known = held.get(number)
@@ -119,7 +119,7 @@ class RedisStore:
         found = cast("dict[bytes, bytes]", self._ask(lambda: self._client.hgetall(place.key)))
         if not found:
             return b"", Partition.empty(self._task)
-        return found.get(HEAD.encode(), b""), stored.summed(self._task, place, found)
+        return found.get(HEAD.encode(), b""), codec.summed(self._task, place, found)
 
     def commit(self, partition: int, state: Partition, *, expected: int) -> None:
         """Write what changed, if the stored watermark is the expected one.
@@ -129,7 +129,7 @@ class RedisStore:
         """
         self._write(partition, state, expected, (), everything=expected == 0)
 
-    def beside(self, partition: int, state: Partition, clients: Sequence[str]) -> stored.Beside:
+    def beside(self, partition: int, state: Partition, clients: Sequence[str]) -> codec.Beside:
         """Compare a snapshot with the state that it was stored from, and some of its clients.
 
         Raises StaleSnapshot if a client was taken out; StateError, StoreError as `load`.
@@ -141,17 +141,17 @@ class RedisStore:
         if clients:
             pipeline.hmget(names[1].key, *clients)
         fields, members, *found = self._ask(pipeline.execute)
-        if stored.erased_names(erased, members) != state.erased:
+        if codec.erased_names(erased, members) != state.erased:
             raise StaleSnapshot(
                 "a client was taken out, or taken back, beside this worker, which stops: the next "
                 "one reads the state anew"
             )
         if number_of(fields.get(WATERMARK.encode())) != state.head.next_offset:
             # another worker has it by now, if it is sound
-            stored.summed(self._task, names[0], fields)
-            return stored.Beside([], [], [])
+            codec.summed(self._task, names[0], fields)
+            return codec.Beside([], [], [])
         progress = dict(zip(clients, found[0] if found else (), strict=True))
-        return stored.beside(names, state, fields, progress)
+        return codec.beside(names, state, fields, progress)
 
     def mend(self, partition: int, state: Partition, strange: Iterable[bytes]) -> None:
         """Write all of a snapshot anew, where it is damaged, and remove what is none of ours.
@@ -165,7 +165,7 @@ class RedisStore:
         *, everything: bool,
     ) -> None:  # fmt: skip
         names = self._names(partition)
-        written = stored.packed(names, state, everything=everything)
+        written = codec.packed(names, state, everything=everything)
         removed: list[bytes | str] = [*written.removed, *strange]
         arguments: list[bytes | int | str] = [
             expected,
@@ -188,7 +188,7 @@ class RedisStore:
         """
         place = self._erased
         members = cast("set[bytes]", self._ask(lambda: self._client.smembers(place.key)))
-        return stored.erased_names(place, members)
+        return codec.erased_names(place, members)
 
     def replace(self, partition: int, state: Partition) -> None:
         """Overwrite a snapshot, whatever is stored: for rebuilding with all workers stopped."""
@@ -200,11 +200,11 @@ class RedisStore:
     def erase(self, states: Mapping[int, Partition], client: str) -> None:
         """Overwrite the snapshots of all partitions, and note a client as erased, in one step.
 
-        states: Folded without the client up to the watermarks that are stored.
+        states: Folded without the client up to the watermarks that are codec.
 
         Raises StaleSnapshot if a worker has moved a partition on; nothing is changed.
         """
-        watched = [keys.snapshot(self._study, partition) for partition in states]
+        watched = [codec.snapshot_key(self._study, partition) for partition in states]
         pipeline = self._client.pipeline(transaction=True)
         try:
             self._ask(lambda: pipeline.watch(*watched))  # type: ignore[no-untyped-call]
@@ -213,7 +213,7 @@ class RedisStore:
                     raise StaleSnapshot("a worker of this study is running; stop it first")
             pipeline.multi()
             erased = self._erased
-            pipeline.sadd(erased.key, stored.erased_member(erased, client))
+            pipeline.sadd(erased.key, codec.erased_member(erased, client))
             for partition, state in states.items():
                 self._overwrite(pipeline, partition, state)
             self._ask(pipeline.execute)
@@ -224,7 +224,7 @@ class RedisStore:
 
     def newest_model(self) -> tuple[int, bytes] | None:
         """Return version and payload of the newest model, or None; StateError if it is damaged."""
-        key = keys.model(self._study)
+        key = codec.model_key(self._study)
         held = cast(
             "list[bytes | None]", self._ask(lambda: self._client.hmget(key, "version", "payload"))
         )
@@ -245,23 +245,23 @@ class RedisStore:
 
         StaleSnapshot if another worker has published in between.
         """
-        key = keys.model(self._study)
+        key = codec.model_key(self._study)
         place = Place(key, self._secret)
         arguments: list[int | bytes] = [version, stamped(place, str(version), payload)]
         self._ask(lambda: self._model(keys=[key], args=arguments))
 
     def remove_model(self) -> None:
         """Forget the newest model, whatever it is: with all workers stopped."""
-        self._ask(lambda: self._client.delete(keys.model(self._study)))
+        self._ask(lambda: self._client.delete(codec.model_key(self._study)))
 
     @property
     def _erased(self) -> Place:
-        return Place(keys.erased(self._study), self._secret)
+        return Place(codec.erased_key(self._study), self._secret)
 
-    def _names(self, partition: int) -> stored.Places:
+    def _names(self, partition: int) -> codec.Places:
         return (
-            Place(keys.snapshot(self._study, partition), self._secret),
-            Place(keys.clients(self._study, partition), self._secret),
+            Place(codec.snapshot_key(self._study, partition), self._secret),
+            Place(codec.clients_key(self._study, partition), self._secret),
         )
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
@@ -272,7 +272,7 @@ class RedisStore:
 
     def _wrong_key(self) -> str:
         """Say which key is not ours, and the way out."""
-        kinds = keys.kinds(self._study, self._task.study.stream.partitions)
+        kinds = codec.key_types(self._study, self._task.study.stream.partitions)
         for key, kind in kinds.items():
             found = cast("bytes", ask(partial(self._client.type, key)))
             if found not in (kind, b"none"):
@@ -281,14 +281,14 @@ class RedisStore:
                     "something else has written it. See to what does, remove the key (DEL), stop "
                     "the workers, and run `veilstream state rebuild`"
                     + FORGET_AGAIN
-                    * (key == keys.erased(self._study))
+                    * (key == codec.erased_key(self._study))
                 )
         return "a key of this study in Redis held another type of value; start again"
 
     def _overwrite(self, pipeline: redis.client.Pipeline, partition: int, state: Partition) -> None:
         names = self._names(partition)
         pipeline.delete(names[0].key, names[1].key)
-        written = stored.packed(names, state, everything=True)
+        written = codec.packed(names, state, everything=True)
         written.fields[WATERMARK] = str(state.head.next_offset).encode()
         _put(pipeline, names[0].key, written.fields)
         _put(pipeline, names[1].key, written.clients)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +131,27 @@ class SeededStream(SecureStream):
     def uint64(self, count: int) -> NDArray[np.uint64]:
         """Return `count` uniform 64-bit integers, the same for the same seed."""
         return self._bits.random_raw(count)
+
+
+class _Unclaimed:
+    """Claims of a ledger that has none, for a sender or a loss by itself."""
+
+    waiting = False
+
+    def may_leave(self, _send: object, _study: str, last: int) -> int:
+        return last + 1
+
+    def slots_behind(self, _study: str) -> int:
+        return 0
+
+    def cover(self, _study: str, lost: range) -> bool:
+        return not lost
+
+    def close(self) -> None:
+        return None
+
+
+UNCLAIMED: Any = _Unclaimed()
 
 
 class ScriptedStream(SecureStream):

@@ -127,8 +127,9 @@ def since(task: RenewableTask, batches: Weighed, oldest: int, missing: int = 0) 
         middle = np.einsum("i,ijk->jk", w, b) / total - np.outer(pulled, pulled)
         q = (w**2 @ n**2) / total**2
         found["effect"] = effect = design_effect(
-            inverse, between, middle, scale * curvature, total, (lost, q), by_noise
-        )
+            inverse, between, middle, scale * curvature, total, (lost, q), by_noise,
+            channels.middle.standard_deviation * np.sqrt(noise) / total,
+        )  # fmt: skip
         meat = effect * middle / total
     more = ((found["effect"] or 1) - 1) * np.diag(inverse @ (scale * curvature / total) @ inverse)
     found["moving"] = bool(np.any((whole**2 > 25 * (rough + more)) & (hidden <= 0.5 * rough)))
@@ -171,7 +172,7 @@ def spread_between(
 
 def design_effect(
     inverse: np.ndarray, between: np.ndarray, middle: np.ndarray, usual: np.ndarray, total: float,
-    lost: tuple[float, float], noise: float,
+    lost: tuple[float, float], noise: float, of_middle: float,
 ) -> float:  # fmt: skip
     """How many times the releases differ as the middle says; 1 where that may be chance."""
 
@@ -181,6 +182,9 @@ def design_effect(
     base = np.maximum(form(middle / total), 0.3 * form(usual / total))
     chance = base + 1.25 * form(noise / total**2 * np.eye(len(base)))
     chance *= np.sqrt(2 * lost[1] / max(1 - lost[0], lost[1]))
+    # every entry of the middle has its own noise, its diagonal twice the variance of the rest
+    of_middle = of_middle / total * (inverse**2).sum(axis=1)
+    chance = np.sqrt(chance**2 + of_middle**2)
     # a sum of squares of correlated numbers has the square of their correlation
     joint = inverse @ (middle / total + noise / total**2 * np.eye(len(base))) @ inverse
     weight = (base / chance) ** 2

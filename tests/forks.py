@@ -57,6 +57,7 @@ MODULES = (
     "scipy.linalg",
     "pipeline.methods.age_aware.method",
     "pipeline.methods.ldp_sgd.method",
+    "pipeline.methods.noisy_copies.method",
     "pipeline.methods.noisy_mle.method",
     "pipeline.methods.renewable.method",
 )

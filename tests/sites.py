@@ -22,11 +22,11 @@ TRUTH = {
 SPREAD = 0.15
 
 
-def study_text(method: str = "", **settings: object) -> str:
-    """Return a study of this kind; `method` is its table's text, the rest as in `builders`."""
+def study_text(method: str = "", *, kind: str = "noisy-mle", **settings: object) -> str:
+    """Return a study of sites; `method` is its table's text, the rest as in `builders`."""
     text = builders.study_text(**settings)  # type: ignore[arg-type]
     table = f"method = {{ {method} }}\n" if method else ""
-    return text.replace("[estimator]\n", f'[estimator]\nkind = "noisy-mle"\n{table}')
+    return text.replace("[estimator]\n", f'[estimator]\nkind = "{kind}"\n{table}')
 
 
 def task_of(text: str) -> SiteTask:

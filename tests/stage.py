@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ from agents.announcing import state_key
 from infra.keyring import study_path
 from infra.topics import ensure_topics
 from pipeline.messages.estimate import EstimateMessage, read_estimate
+from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings
@@ -143,7 +145,7 @@ class Stage:
     program: tuple[str, ...] = ("-m", "pipeline.cli.main")
 
     def __init__(
-        self, folder: Path, kafka: str, redis_url: str, text: str, *, ledger_topic: str = "off"
+        self, folder: Path, kafka: str, redis_url: str, text: str, *, ledger: str = ""
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -151,9 +153,12 @@ class Stage:
         self.topics = Topics.of(self.task.study)
         self.study = folder / f"{self.task.study.name}.toml"
         self.study.write_text(text)
+        # clients of other tests have the same ids; those of one folder have one topic
+        own = f"veil.ledger.{hashlib.blake2b(bytes(folder), digest_size=8).hexdigest()}"
         self.settings = Settings(
-            kafka=kafka, redis=redis_url, folder=str(folder / "home"), ledger_topic=ledger_topic
-        )
+            kafka=kafka, redis=redis_url, folder=str(folder / "home"),
+            ledger_topic=ledger or own,
+        )  # fmt: skip
         self.redis = redis_client(self.settings)
         self.processes: dict[str, Process] = {}
         self._arguments: dict[str, tuple[object, ...]] = {}
@@ -164,8 +169,7 @@ class Stage:
             "VEILSTREAM_KAFKA": kafka,
             "VEILSTREAM_REDIS": redis_url,
             "VEILSTREAM_FOLDER": self.settings.folder,
-            # clients of other tests have the same ids
-            "VEILSTREAM_LEDGER_TOPIC": ledger_topic,
+            "VEILSTREAM_LEDGER_TOPIC": self.settings.ledger_topic,
         }
 
     @property
@@ -339,7 +343,8 @@ class Stage:
         self.redis.close()
         with KafkaAdminClient(bootstrap_servers=self.settings.kafka) as admin:
             # a test may have removed some
-            admin.delete_topics([topic.name for topic in self.topics.all()], raise_errors=False)
+            used = (*self.topics.all(), ledger_topic(self.task.study, self.settings))
+            admin.delete_topics([topic.name for topic in used], raise_errors=False)
 
     def stored_keys(self) -> list[bytes]:
         """Return the study's keys in Redis."""
@@ -364,7 +369,7 @@ class Stage:
         pipeline.execute()
 
     def ensure_topics(self) -> None:
-        """Make the study's topics."""
+        """Make the study's topics; that of the ledger is the first client's to make."""
         ensure_topics(self.settings, self.topics.all())
 
     def database(self, client: str) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
-from agents.meters import Meters
+from agents.folding import Meters
 from agents.metrics import Exposition
 from infra import deploy
 from pipeline import errors as kinds

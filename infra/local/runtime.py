@@ -17,15 +17,19 @@ from pathlib import Path
 from infra.local import processes
 from infra.local.download import ProgramPaths
 from infra.local.processes import (
+    Record,
+    Records,
     free_port,
+    hold,
     is_alive,
     last_word,
     log_size,
+    read_state,
     require_free,
     tail,
+    write_state,
 )
 from infra.local.services import MEMORY, Kafka, Redis, Service
-from infra.local.state import Record, Records, hold, read_state, write_state
 from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
 
 WATCH_SECONDS = 0.5

@@ -21,8 +21,8 @@ from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.privacy.guarantee import loose_delta
 from pipeline.release.budget import least_clients, most_releases, standstill
 from pipeline.release.task import Task
+from pipeline.study.encoding import described
 from pipeline.study.model import Study
-from pipeline.study.steps import described
 from pipeline.study_file.load import StudySource, read_study, study_of
 
 #: What a changed key asks for. "topics": a restart, and a setting of topics; "kafka": what only

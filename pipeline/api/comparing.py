@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.api.numbers import interval, value
+from pipeline.api.table import interval, value
 from pipeline.messages.estimate import EstimateMessage
 
 

@@ -26,7 +26,7 @@ from pipeline.methods.offline import offline_method
 from pipeline.records.encoder import Arrays, Row, stack
 from pipeline.release.task import Task
 from pipeline.stream.in_process import OfflineRun
-from pipeline.study.variants import without_privacy
+from pipeline.study.versions import without_privacy
 from pipeline.study_file.load import StudySource, read_study
 
 #: Records that are held in one piece.

@@ -31,8 +31,7 @@ from pipeline.records.encoder import Encoder
 from pipeline.records.features import Features, response_of
 from pipeline.release.quality import worded
 from pipeline.release.task import Task
-from pipeline.study.data_tables import Feature
-from pipeline.study.features import TRANSFORMS, transformed
+from pipeline.study.data import TRANSFORMS, Feature, transformed
 from pipeline.study.reference import norms, typical_norm_bound
 from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector

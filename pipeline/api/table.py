@@ -1,4 +1,4 @@
-"""Estimates as tables and lines: pure rendering."""
+"""Estimates as tables, lines and numbers: pure rendering."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.api.numbers import interval, number_of, value
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.results import FitMessage
 from pipeline.methods import method_of
@@ -227,9 +226,8 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         counted(message.records, "record slot"),
         counted(message.releases, "release"),
         counted(message.clients, "client"),
-        "model at the public start"
-        if message.model_version is None
-        else f"model {message.model_version}",
+        # a replay publishes none, and at the public start there is none yet
+        *([] if message.model_version is None else [f"model {message.model_version}"]),
         state_of(message) + (f": {message.reason}" if message.reason and not brief else ""),
     ]
     found = message.diagnostics
@@ -251,8 +249,9 @@ def information_line(message: EstimateMessage) -> str:
     parts = [progress_line(message)] if progress_line(message) else []
     if found.effective_records is not None and found.effective_records < IN_FULL * message.records:
         parts.append(
-            f"counts as {found.effective_records:,.0f} of {message.records:,} records: empty "
-            "slots, and releases that are old or at the first models, have less weight or none"
+            f"aims at the fit to the records that count, {found.effective_records:,.0f} of "
+            f"{message.records:,} ({found.effective_records / message.records:.0%}): empty slots, "
+            "and releases that are old or at the first models, have less weight or none"
         )
     if found.privacy_share:
         parts.append(f"{found.privacy_share:.0%} of the variance comes from the privacy noise")
@@ -260,6 +259,11 @@ def information_line(message: EstimateMessage) -> str:
         of = f"{found.floored} of {len(message.coefficients)}"
         parts.append(
             f"in {of} combinations of coefficients the noise is larger than what the records say"
+        )
+    if message.details.get("design_effect", 1.0) is None and message.status == "ready":
+        parts.append(
+            "intervals suppose that records do not depend on each other in time: nothing here "
+            "tells whether they do (no design effect)"
         )
     return "; ".join(parts)
 
@@ -295,3 +299,39 @@ def _in_two_digits(count: int) -> int:
 def privacy_line(message: EstimateMessage | FitMessage) -> str:
     """Return the guarantee in one line."""
     return f"privacy: {message.privacy.guarantee}"
+
+
+#: Losses whose coefficients have the response's unit.
+IN_UNITS = ("linear", "expectile")
+
+
+def value(message: EstimateMessage | FitMessage, number: float, decimals: int = 4) -> str:
+    """Return a coefficient with its sign; one with a unit by its leading digits."""
+    return f"{number:+.5g}" if message.loss in IN_UNITS else f"{number:+.{decimals}f}"
+
+
+def interval(message: EstimateMessage | FitMessage, ends: tuple[float, float] | None) -> str:
+    """Return an interval, or that there is none."""
+    if ends is None:
+        return "-"
+    form = ".5g" if message.loss in IN_UNITS else ".3f"
+    return f"[{ends[0]:{form}}, {ends[1]:{form}}]"
+
+
+def number_of(
+    message: EstimateMessage | FitMessage, number: float | None, *, nothing: str = "-"
+) -> str:
+    """Return a number beside coefficients; None is `nothing`."""
+    if number is None:
+        return nothing
+    if number == 0:
+        return "0"
+    return f"{number:.3g}" if message.loss in IN_UNITS else f"{number:.4f}"
+
+
+def two_digits(number: float | None, most: float = math.inf) -> str:
+    """Return a number in two digits without a power of ten; "-" if it is unknown, or above most."""
+    if number is None or number > most:
+        return "-"
+    rounded = float(f"{number:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"

@@ -3,8 +3,7 @@
 Whoever runs one may see the raw data: scores and most other numbers of a result are not private.
 
 - `run`: `backtest(study, history, **options)`, from a history to its result.
-- `options`: how, when and how late records come, whose they are. `result`: what it says; `plots`:
-  the same drawn.
+- `options`: how, when and how late records come, whose they are. `result`: what it says.
 - `history`: records in batches, and when windows close. `engine`, `pacing`: the event loop.
 - `scores`: prequential scores, in total and by bins of time, in constant memory.
 - `beside`: methods that run over files alone, on the same records.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.backtest.options import EventTime, Options
 from pipeline.errors import ConfigError, DataError
-from pipeline.records.encoder import Arrays, Batch, BatchEncoder, Encoded
+from pipeline.records.encoder import Arrays, BatchEncoder, Encoded, Stretch
 from pipeline.records.features import there
 from pipeline.study.growth import Growth
 from pipeline.study.model import Study
@@ -311,7 +311,7 @@ class Reading:
 
     def _part(
         self,
-        batch: Batch,
+        batch: Stretch,
         encoded: Encoded,
         clock: NDArray[np.float64],
         usable: NDArray[np.bool_],
@@ -337,7 +337,7 @@ class Reading:
             inside &= clock < self._end
         return inside
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[Stretch]:
         columns = [*self._encoder.columns, *self._clients.columns]
         if self._time is not None:
             columns.append(self._time.column)
@@ -364,7 +364,7 @@ def _no_records() -> DataError:
     return DataError("the history holds no records; the data owner must name one that does")
 
 
-def _batches(history: History, columns: Sequence[str], form: str) -> Iterator[Batch]:
+def _batches(history: History, columns: Sequence[str], form: str) -> Iterator[Stretch]:
     if isinstance(history, (str, Path)):
         return read_batches(str(history), columns, form=form)
     return table_batches(history, columns)
@@ -377,7 +377,7 @@ def worded_faults(faults: Mapping[str, int]) -> str:
     return ", ".join(f"{named[name]} cannot be read in {faults[name]}" for name in worst)
 
 
-def shuffled(batches: Iterator[Batch], seed: int) -> Iterator[Batch]:
+def shuffled(batches: Iterator[Stretch], seed: int) -> Iterator[Stretch]:
     """Yield the records of a history in a random order: the same one for a seed and a number."""
     every = list(batches)
     if not every:
@@ -390,10 +390,10 @@ def shuffled(batches: Iterator[Batch], seed: int) -> Iterator[Batch]:
     for first in range(0, len(order), RECORDS):
         some = order[first : first + RECORDS]
         found = {name: column[some] for name, column in columns.items()}
-        yield Batch(found, lost[some], (first + len(some)) / len(order))
+        yield Stretch(found, lost[some], (first + len(some)) / len(order))
 
 
-def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
+def table_batches(table: History, columns: Sequence[str]) -> Iterator[Stretch]:
     """Yield a data frame, or a mapping from names to columns, in batches.
 
     DataError if it is neither, lacks a column, or its columns have different lengths.
@@ -422,7 +422,7 @@ def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
     for start in range(0, total, RECORDS):
         part = {name: values[start : start + RECORDS] for name, values in found.items()}
         count = min(RECORDS, total - start)
-        yield Batch(part, np.zeros(count, dtype=bool), (start + count) / total)
+        yield Stretch(part, np.zeros(count, dtype=bool), (start + count) / total)
 
 
 def _column(name: str, values: Any) -> NDArray[Any]:

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.methods import require_live, require_noise, task_of
-from pipeline.records.encoder import Batch, Encoded
+from pipeline.records.encoder import Encoded, Stretch
 from pipeline.records.values import LARGEST_NUMBER, MILLISECONDS_FROM, milliseconds_of
-from pipeline.study.model import Study
-from pipeline.study.release_tables import require_no_level_column
-from pipeline.study.variants import simulated, without_privacy
+from pipeline.study.model import Study, require_no_level_column
+from pipeline.study.versions import simulated, without_privacy
 from pipeline.types import Integers, Vector
 
 #: Seconds since 1970 at the ends of the years 1 and 9500.
@@ -193,7 +192,7 @@ class Clients(ABC):
         self.names: list[str] = []
 
     @abstractmethod
-    def of(self, batch: Batch, encoded: Encoded) -> Integers:
+    def of(self, batch: Stretch, encoded: Encoded) -> Integers:
         """Return the numbers of the clients of the next records, shape (n,)."""
 
 
@@ -206,7 +205,7 @@ class ByColumn(Clients):
         self._numbers: dict[str, int] = {}
         self._last: int | None = None
 
-    def of(self, batch: Batch, encoded: Encoded) -> Integers:
+    def of(self, batch: Stretch, encoded: Encoded) -> Integers:
         """As `Clients.of`; DataError if a name is too long."""
         values = batch.columns[self._column].tolist()
         if batch.lost.any():
@@ -292,7 +291,7 @@ class Dealt(Clients):
                 "features and ALPHA > 0"
             )
 
-    def of(self, batch: Batch, encoded: Encoded) -> Integers:
+    def of(self, batch: Stretch, encoded: Encoded) -> Integers:
         """As `Clients.of`; a record that cannot be used counts as one at the middle."""
         count = self._count
         if self._kind == "range":

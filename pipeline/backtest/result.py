@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.backtest.beside import Beside
-from pipeline.backtest.scores import Scores
+from pipeline.backtest.scores import ProbabilityGroup, Scores
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.settings import extra
 from pipeline.words import counted
 
+#: Shades behind the bins of each status.
+SHADES = {"none": "0.85", "empty": "0.85", "starting": "0.9", "warming": "0.95"}
 #: Goes with every result.
 NOT_PRIVATE = (
     "Scores, clipping rates, coverage, spans of time and counts in this result are computed from "
@@ -128,6 +131,9 @@ class BacktestResult:
         When the first and the last record arrived.
     scores
         Prequential scores of the updating estimate.
+    calibration
+        Its predicted probabilities beside what came, in ten groups of about as many records; empty
+        for losses without probabilities.
     freeze
         Scores beside those of a frozen estimate; None if none was asked for.
     estimate
@@ -163,6 +169,7 @@ class BacktestResult:
     first: float
     last: float
     scores: Scores
+    calibration: list[ProbabilityGroup]
     freeze: Frozen | None
     estimate: EstimateMessage
     pooled: Pooled
@@ -193,6 +200,7 @@ class BacktestResult:
             found[field.name] = value if plain else dataclasses.asdict(value)
         found["estimate"] = json.loads(write_estimate(self.estimate))
         found["bins"] = self.rows()
+        found["calibration"] = [dataclasses.asdict(group) for group in self.calibration]
         for name in ("first", "last"):
             found[name] = self._time(found[name])
         if found["freeze"] is not None:
@@ -226,9 +234,31 @@ class BacktestResult:
         ConfigError
             If matplotlib is not installed.
         """
-        from pipeline.backtest.plots import figure_of  # noqa: PLC0415  matplotlib is an extra
+        name, _ = self.main_score
+        figure = extra("matplotlib.figure", "plot").Figure(figsize=(8, 5), layout="constrained")
+        top, bottom = figure.subplots(2, 1, sharex=True)
+        spans = self.bins
+        middles = [self.moment((span.start + span.end) / 2) for span in spans]
+        top.plot(middles, [getattr(span.scores, name) for span in spans], label="updating")
+        if self.freeze is not None:
+            frozen = [getattr(span.frozen, name) if span.frozen else None for span in spans]
+            top.plot(middles, frozen, label="frozen", linestyle="--")
+            top.legend()
+        top.set_ylabel(name.replace("_", " "))
+        bottom.plot(middles, [span.width for span in spans])
+        bottom.set_ylabel("median interval width")
+        bottom.set_xlabel("event time" if self.timed else "record")
+        for span in spans:
+            if span.status in SHADES:
+                for axes in (top, bottom):
+                    axes.axvspan(self.moment(span.start), self.moment(span.end),
+                                 color=SHADES[span.status], zorder=0)  # fmt: skip
+        top.set_title(f"{self.study} ({self.mechanism}); computed from raw records, not private")
+        return figure
 
-        return figure_of(self)
+    def moment(self, clock: float) -> float | datetime:
+        """Return what an axis of time has for a bin's end."""
+        return datetime.fromtimestamp(clock, UTC) if self.timed else clock
 
     def _row(self, span: Bin) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult, Bin, Budget, Frozen, Pooled
-from pipeline.backtest.scores import Snapshot, Tally
+from pipeline.backtest.scores import Judge, Snapshot, Tally
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.estimators.reference_fit import counted_fit
@@ -107,6 +107,7 @@ def run_backtest(
     usable = max(reading.records - reading.unusable, 1)
     names = task.study.encoding.names
     spans = list(_bins(task, engine, target, frozen=options.freeze is not None))
+    total = _total(engine)
     return BacktestResult(
         study=task.study.name,
         revision=task.revision,
@@ -122,7 +123,8 @@ def run_backtest(
         clients=sum(len(partition.clients) for partition in engine.run.partitions),
         first=first,
         last=last,
-        scores=_total(engine).scores,
+        scores=total.scores,
+        calibration=Judge(task).calibration(total.ranking),
         freeze=None if since is None else Frozen(since, engine.frozen.scores, engine.after.scores),
         estimate=message,
         pooled=_pooled(task, message, exact, reason),

@@ -20,6 +20,8 @@ from pipeline.types import Matrix, Vector
 
 #: Probabilities are held this far from 0 and 1 before their logarithm is taken.
 LEAST = 1e-15
+#: Groups of records by their predicted probability.
+GROUPS = 10
 #: Names of scores for people, those that say most before others.
 WORDS = {
     "auc": "AUC",
@@ -52,6 +54,21 @@ class Scores:
     root_mean_square_error: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ProbabilityGroup:
+    """Records whose predicted probabilities are next to each other: a point of calibration.
+
+    records: How many.
+    predicted: Mean predicted probability of the positive class, to three digits, as predictors are
+        kept in half precision.
+    observed: Share of the records that are of it.
+    """
+
+    records: int
+    predicted: float
+    observed: float
+
+
 class Judge:
     """What a study's linear predictors mean."""
 
@@ -74,6 +91,26 @@ class Judge:
         if not isinstance(self._loss, Likelihood):
             return None
         return -np.log(np.maximum(self._loss.probability(predictor, responses), LEAST))
+
+    def calibration(self, ranking: Ranking | None) -> list[ProbabilityGroup]:
+        """Return groups of about as many records each, by probability; empty if there is none."""
+        if ranking is None or not isinstance(self._loss, Likelihood):
+            return []
+        scores, negative, positive = ranking.counted()
+        counts = negative + positive
+        chances = self._loss.probability(scores, np.ones(len(scores)))
+        # equal predictors stay together: the middle one of them says in which group
+        places = GROUPS * (np.cumsum(counts) - counts / 2) / counts.sum()
+        groups = [places.astype(int) == group for group in range(GROUPS)]
+        return [
+            ProbabilityGroup(
+                int(counts[of].sum()),
+                float(chances[of] @ counts[of] / counts[of].sum()),
+                float(positive[of].sum() / counts[of].sum()),
+            )
+            for of in groups
+            if of.any()
+        ]
 
 
 @dataclass(slots=True)

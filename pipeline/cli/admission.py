@@ -10,8 +10,7 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from agents.history import History
-from agents.rebuild import history_of
+from agents.history import History, history_of
 from infra.addresses import connected
 from infra.admissions import Roll, admit_new, announce_keys, read_roll, tell
 from infra.keyring import client_path, enrolled, pin, pinned, read_study, set_aside

@@ -8,7 +8,7 @@ from infra.topics import announce, ensure_topics, keep_for, known_revision, othe
 from pipeline.cli.context import say
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError
-from pipeline.messages.spend import ledger_topics
+from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -38,7 +38,7 @@ def _go_on(before: Task, after: Task, settings: Settings) -> list[str]:
 
 def _begin(before: Task, after: Task, settings: Settings) -> list[str]:
     """Make all that the new study needs; its record, by which clients know it, comes last."""
-    wanted = [*Topics.of(after.study).all(), *ledger_topics(after.study, settings)]
+    wanted = [*Topics.of(after.study).all(), ledger_topic(after.study, settings)]
     done = [f"{name}: made" for name in ensure_topics(settings, wanted)]
     held = known_revision(after, settings)
     if held not in (None, after.revision):

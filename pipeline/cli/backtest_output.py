@@ -14,8 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.api.numbers import value
-from pipeline.api.table import information_line, line, privacy_line, unit_lines
+from pipeline.api.table import information_line, line, privacy_line, unit_lines, value
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.history import LINE
 from pipeline.backtest.report import coefficients_of

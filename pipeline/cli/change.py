@@ -71,7 +71,7 @@ def change(old: Path, new: Path, is_applied: bool, as_json: bool) -> None:
 
 def _plan(before: Task, after: Task, settings: Settings) -> dict[str, Any]:
     # `study check` must start without a client library
-    from producers.outlook import costs  # noqa: PLC0415
+    from producers.report import costs  # noqa: PLC0415
 
     found = changes_between(before.study, after.study)
     new = is_new(before, after)

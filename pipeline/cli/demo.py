@@ -17,7 +17,7 @@ from pipeline.cli.context import Number, put, say
 from pipeline.cli.demonstrations import DEMONSTRATIONS
 from pipeline.cli.stage import Processes, Stage, about, signals_as_exit
 from pipeline.cli.state import verified
-from pipeline.messages.spend import ledger_topics
+from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings
@@ -68,9 +68,7 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
             "VEILSTREAM_REDIS": settings.redis,
             "VEILSTREAM_FOLDER": settings.folder,
         }
-        ensure_topics(
-            settings, [*Topics.of(task.study).all(), *ledger_topics(task.study, settings)]
-        )
+        ensure_topics(settings, [*Topics.of(task.study).all(), ledger_topic(task.study, settings)])
         processes = Processes(folder / "logs", environment)
         try:
             stage = Stage(task, settings, processes, str(path), shown.sites)

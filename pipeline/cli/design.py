@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.api import planning
-from pipeline.api.numbers import two_digits
 from pipeline.api.planning import (
     POWER,
     Row,
@@ -25,12 +24,13 @@ from pipeline.api.planning import (
     verdict,
     with_ridge,
 )
+from pipeline.api.table import two_digits
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
 from pipeline.losses import MEANINGS
 from pipeline.release.budget import standstill
-from pipeline.study.features import columns_of
+from pipeline.study.data import columns_of
 from pipeline.study_file.edit import edited, with_features, with_keys
 from pipeline.study_file.load import parse_study
 

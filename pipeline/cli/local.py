@@ -1,8 +1,9 @@
-"""The commands that run Kafka and Redis on this machine: up, down, status, logs."""
+"""The commands that run Kafka and Redis on this machine, and any command as a trial of its own."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import threading
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from infra.local import LocalRuntime
 from infra.local.processes import follow as follow_log
 from infra.local.runtime import supervise
 from infra.process import say
-from pipeline.settings import Settings
+from pipeline.settings import Settings, begin_trial
 
 FOLDER = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path),
@@ -98,3 +99,31 @@ def _set_on_signals(stop: threading.Event) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    options_metavar="",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def play(context: click.Context, command: tuple[str, ...]) -> object:
+    """Run a COMMAND as a trial, with a Kafka, a Redis, keys and a ledger of its own.
+
+    No other ledger counts what a trial spends, so use only data that may be seen. Its studies have
+    the names of their files with -trial behind them. `veilstream play up` begins a trial, and
+    `veilstream play end` ends it and removes all of it.
+    """
+    settings = begin_trial()
+    if command == ("end",):
+        LocalRuntime(settings.home, program_paths(settings)).down()
+        shutil.rmtree(settings.home)
+        say(f"the trial is over, and {settings.home} is removed")
+        return 0
+    group = context.find_root().command
+    if not isinstance(group, click.Group):
+        raise click.UsageError("a trial holds no other trial: leave the second `play` out")
+    say(f"TRIAL in {settings.home}: no other ledger counts it; only for data that may be seen")
+    name, found, rest = group.resolve_command(context, list(command))
+    assert found is not None  # noqa: S101  an unknown name is an error of click's
+    return found.main(rest, prog_name=f"veilstream play {name}", standalone_mode=False)

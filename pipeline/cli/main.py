@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
 
 
 #: Commands that share a module; any other has one of its own name.
-ELSEWHERE = dict.fromkeys(("up", "down", "status", "logs"), "local")
+ELSEWHERE = dict.fromkeys(("up", "down", "status", "logs", "play"), "local")
 #: All commands, with what the list of them says.
 COMMANDS = {
     "up": "Start Kafka and Redis, and print their addresses when both answer.",

@@ -20,10 +20,10 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.words import counted
-from producers.account import begun, closing, run_of, standing
 from producers.budget import Limit
 from producers.client import Progress
 from producers.database import shown, vault_path
+from producers.report import begun, closing, run_of, standing
 from producers.start import Job, Report, run_client
 
 #: A line about how far a client is comes no sooner than this.

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from infra.process import AGAIN
-from pipeline.api.numbers import interval, value
-from pipeline.api.table import line, table
+from pipeline.api.table import interval, line, table, value
 from pipeline.cli.context import say
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.study.model import Study

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from agents.announcing import authenticator, store_of
-from agents.rebuild import log_ends, refold
+from agents.history import log_ends, refold
 from infra.admissions import announce_keys, retire, say_again, tell_again
 from infra.dead_letters import Keeper
 from infra.kafka import read_partition

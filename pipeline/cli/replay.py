@@ -18,7 +18,6 @@ from agents.replay import (
     Outcome,
     Output,
     Shown,
-    TopicOf,
     check,
     is_regular,
     run_replay,
@@ -82,7 +81,6 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
 )  # fmt: skip
 @AS_JSON
 @click.option("--out", type=FILE, help="A .jsonl or .parquet file.")
-@click.option("--topic", help="Write the estimates to this topic, which must belong to no study.")
 @click.option(
     "--check", "checking", is_flag=True,
     help="Compare every published estimate with the log, bit by bit, and do nothing else.",
@@ -95,8 +93,7 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
 def replay(
     study: Path, start: str, stop: str, every: str, speed: float, forgetting: str | None,
     level: str | None, interval: str | None, ridge: str | None, changes: tuple[str, ...],
-    as_json: bool, out: Path | None, topic: str | None, checking: bool, accept_loss: bool,
-    accept_others: bool,
+    as_json: bool, out: Path | None, checking: bool, accept_loss: bool, accept_others: bool,
 ) -> None:  # fmt: skip
     """Replay the releases of STUDY: all, a range, or with other settings (what if).
 
@@ -113,11 +110,11 @@ def replay(
     wanted = dict(pairs)
     if len(wanted) < len(pairs):
         raise click.UsageError("a key is set twice: name each once, by its own option or --set")
-    if sum((as_json, out is not None, topic is not None)) > 1:
-        raise click.UsageError("--json, --out and --topic are three ways out: give one of them")
+    if as_json and out is not None:
+        raise click.UsageError("--json and --out are two ways out: give one of them")
     if checking:
         whole = start == "beginning" and stop == "end"
-        if wanted or out or topic or accept_others or speed or not whole:
+        if wanted or out or accept_others or speed or not whole:
             raise click.UsageError("--check compares everything that was published: give it no "
                                    "range, no speed, no what-if and no output")  # fmt: skip
         _check(live, as_json=as_json, accept_loss=accept_loss)
@@ -139,8 +136,6 @@ def replay(
         def output_of() -> Output:
             if out is not None:
                 return File(out)
-            if topic is not None:
-                return TopicOf(topic, live.study, settings, task.revision)
             return Shown(put_line if as_json else screen.show)
 
         outcome = run_replay(
@@ -149,7 +144,7 @@ def replay(
     if outcome.interrupted:
         say("stopped: start the replay again")
         sys.exit(130)
-    if not (as_json or out or topic) and outcome.last is not None:
+    if not (as_json or out) and outcome.last is not None:
         screen.end(outcome.last)
     _say_summary(task, outcome)
 

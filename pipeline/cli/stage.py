@@ -25,8 +25,7 @@ from agents.announcing import store_of
 from infra.local.processes import HOST, free_port, private
 from infra.process import Waiting
 from pipeline.api.feed import Feed
-from pipeline.api.numbers import value
-from pipeline.api.table import line, privacy_line, table
+from pipeline.api.table import line, privacy_line, table, value
 from pipeline.cli.admission import admit_here
 from pipeline.cli.context import say
 from pipeline.errors import VeilstreamError

@@ -12,9 +12,8 @@ from pathlib import Path
 import click
 
 from agents.announcing import store_of
-from agents.history import Interrupted
-from agents.log_watch import check_end
-from agents.rebuild import Shadow, log_ends, refold
+from agents.folding import check_end
+from agents.history import Interrupted, Shadow, log_ends, refold
 from infra.addresses import connected
 from infra.dead_letters import Keeper
 from infra.process import Stopping
@@ -39,7 +38,7 @@ from pipeline.stream.merge import holds_releases
 from pipeline.stream.partition import Partition, differences
 from pipeline.words import counted
 from state import RedisStore
-from state.stored import REBUILD, RECOVER
+from state.codec import REBUILD, RECOVER
 
 DOING = "`veilstream state`"
 

@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 import click
 
-from infra.deploy import alerts, dashboard, manifests
-from infra.rights import ROLES, Role, kafka_commands, redis_command
+from infra.deploy import ROLES, Role, alerts, dashboard, kafka_commands, manifests, redis_command
 from pipeline.api.check import facts_of, warnings_of
 from pipeline.api.planning import classes, proposed, verdict
 from pipeline.api.sample import NOT_PRIVATE, of_sample
@@ -91,12 +90,11 @@ def acls(study: Path, as_json: bool, role: Role | None, user: str | None) -> Non
     putting a password in the place of PASSWORD.
     """
     task = live_task_of(study, "`veilstream study acls`").study
-    servers = Settings.read().kafka or "HOST:PORT"
-    found = {}
+    settings, found = Settings.read(), {}
     for name in [role] if role else ROLES:
         who = user or f"{task.name}-{name}"
         found[name] = {
-            "kafka": kafka_commands(task, name, who, servers),
+            "kafka": kafka_commands(task, name, who, settings),
             "redis": redis_command(task, name, who),
         }
     if as_json:

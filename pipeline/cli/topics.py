@@ -9,7 +9,7 @@ import click
 from infra.addresses import connected
 from infra.topics import announce, check_copies, ensure_topics, keep_for
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
-from pipeline.messages.spend import ledger_topics
+from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.release.task import release_bytes
 from pipeline.settings import Settings
@@ -40,7 +40,7 @@ def topics(study: Path, as_json: bool, replace: bool, keeps: bool) -> None:
     task = live_task_of(study, "`veilstream topics`")
     settings = connected(Settings.read())
     own = Topics.of(task.study, release_bytes(task))
-    wanted = [*own.all(), *ledger_topics(task.study, settings)]
+    wanted = [*own.all(), ledger_topic(task.study, settings)]
     created = ensure_topics(settings, wanted)
     changed = keep_for(settings, [own.releases, own.estimates]) if keeps else []
     for warning in check_copies(settings, wanted):

@@ -14,6 +14,7 @@ So partitions may be merged before or after dropping.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -104,11 +105,11 @@ class State(Protocol):
 
     def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """Return fields as bytes: those of `names`, or all."""
-        return {name: self._encoded(name) for name in (self.names if names is None else names)}
+        return {name: self.encode_field(name) for name in (self.names if names is None else names)}
 
-    def _encoded(self, name: str) -> bytes:
-        """Return one field as bytes, for a state that has no `encode` of its own."""
-        raise NotImplementedError
+    @abstractmethod
+    def encode_field(self, name: str) -> bytes:
+        """Return one field as bytes."""
 
 
 @dataclass(slots=True)

@@ -29,8 +29,7 @@ from pipeline.records.encoder import Encoder, Row
 from pipeline.records.features import ClassResponse, Features, Label
 from pipeline.records.values import Record, is_missing
 from pipeline.stream.in_process import OfflineRun
-from pipeline.study.model import Study
-from pipeline.study.release_tables import require_no_level_column
+from pipeline.study.model import Study, require_no_level_column
 from pipeline.types import Matrix
 
 

@@ -72,7 +72,10 @@ class Diagnostics(msgspec.Struct, frozen=True):
     floor_active: Annotated[bool, Meta(description="whether `floored` is above 0")]
     effective_records: Annotated[
         Finite | None,
-        Meta(description="new record slots that would be as precise, where old ones fade"),
+        Meta(
+            description="record slots that count: as many new ones would be as precise; not those "
+            "of epochs and windows that are left out, and less of what fades"
+        ),
     ]
     privacy_share: Annotated[
         Finite | None,
@@ -90,6 +93,9 @@ class Diagnostics(msgspec.Struct, frozen=True):
     largest_client_share: Annotated[
         Finite | None,
         Meta(description="largest share of one client in all releases that counted, in [0, 1]"),
+    ] = None
+    effective_share: Annotated[
+        Finite | None, Meta(description="`effective_records` over `records`; null without either")
     ] = None
 
 
@@ -211,7 +217,9 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
         raise NumericError("the estimate holds a number that is not finite")
     study = task.study
     negative, positive = estimate.weights
-    level = study.estimator.level
+    level, share = study.estimator.level, None
+    if estimate.effective_records is not None and estimate.records:
+        share = estimate.effective_records / estimate.records
     whole = [n for n, width in (estimate.widths or {}).items() if np.isfinite(width(level)).all()]
     return EstimateMessage(
         study=study.name,
@@ -245,6 +253,7 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
             forgotten=provenance.forgotten,
             erased=provenance.erased,
             largest_client_share=provenance.largest_client_share,
+            effective_share=_finite(share),
         ),
         state_version=sum(position.next_offset for position in provenance.watermark),
         model_version=provenance.model_version,
@@ -258,12 +267,16 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
     )
 
 
+#: What estimates aim at, whichever records a method leaves out or lets fade.
+COUNTED = "the fit to the records that count (diagnostics.effective_records)"
+
+
 def target_of(ridge: float) -> str:
     """Return what coefficients and intervals are of, in words."""
     if ridge == 0:
-        return "the fit without a ridge"
+        return f"{COUNTED} without a ridge"
     return (
-        f"the fit penalised by ridge {ridge:.4g} (estimator.ridge); its slopes are smaller than "
+        f"{COUNTED} penalised by ridge {ridge:.4g} (estimator.ridge); its slopes are smaller than "
         "those of the fit without it"
     )
 

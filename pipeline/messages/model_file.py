@@ -20,10 +20,8 @@ from pipeline.messages.results import FitMessage
 from pipeline.privacy.guarantee import Guarantee
 from pipeline.records.features import ClassResponse, Features
 from pipeline.release.task import Task
-from pipeline.study.data_tables import Feature, Response
+from pipeline.study.data import Feature, Response, check_features, check_keys
 from pipeline.study.encoding import Encoding
-from pipeline.study.families import check_keys
-from pipeline.study.features import check_features
 
 TYPE = "model-file/1"
 _ADVICE = "name a file that `--save-model` of `veilstream fit` or `veilstream watch` has written"

@@ -24,8 +24,6 @@ from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.trust.crypto import check_plain
 
-#: The topic of all clients: compacted, one key for each.
-NAME = "veil.ledger.v1"
 #: What hashed names begin with; no name of a source does.
 HASHED = "hash:"
 
@@ -238,12 +236,11 @@ def merge(entries: Iterable[SourceSpends]) -> list[SourceSpends]:
 SEGMENT = str(8 << 20)
 
 
-def ledger_topics(study: Study, settings: Settings) -> list[Topic]:
-    """Return the topic of all clients' accounts, replicated as a study's own; none if it is off."""
+def ledger_topic(study: Study, settings: Settings) -> Topic:
+    """Return the topic of all clients' accounts: compacted, and replicated as a study's own."""
     copies = study.stream.replication
     # Kafka compacts whole segments alone, and each start reads all that is there
     config = settings_of(
         copies, cleanup_policy="compact", min_cleanable_dirty_ratio="0.1", segment_bytes=SEGMENT
     )
-    topic = Topic(NAME, 1, copies, config)
-    return [topic] if settings.ledger_topic == "on" else []
+    return Topic(settings.ledger_topic, 1, copies, config)

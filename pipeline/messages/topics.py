@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from pipeline.messages.release import MAX_RELEASE_BYTES
@@ -124,12 +123,6 @@ def retention_ms(text: str) -> int:
     if text == "forever":
         return -1
     return int(text[:-1]) * _SECONDS[text[-1]] * 1000
-
-
-def is_of_a_study(name: str) -> bool:
-    """Whether a name is that of a topic of this or any other study."""
-    kinds = "releases|models|estimates|latest|dlq|study|clients"
-    return re.fullmatch(rf"veil\.[^.]+\.({kinds})\.v\d+", name) is not None
 
 
 _MASK = 0xFFFFFFFF

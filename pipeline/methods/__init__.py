@@ -2,8 +2,8 @@
 
 - `base`: what a method is to the rest.
 - `offline`: what a method is that runs over a file.
-- `renewable`, `ldp_sgd`, `noisy_mle`, `age_aware`: methods that run live. `published`: methods for
-  files.
+- `renewable`, `ldp_sgd`, `noisy_mle`, `noisy_copies`, `age_aware`: methods that run live. `sites`:
+  what two of them share. `published`: methods for files.
 
 A method is loaded when a study asks for it, and nothing outside its package knows it by name.
 """
@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError
-from pipeline.study import revision
+from pipeline.study import versions
 from pipeline.study.model import LIVE
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ OURS = {
     "renewable": "pipeline.methods.renewable.method:METHOD",
     "ldp-sgd": "pipeline.methods.ldp_sgd.method:METHOD",
     "noisy-mle": "pipeline.methods.noisy_mle.method:METHOD",
+    "noisy-copies": "pipeline.methods.noisy_copies.method:METHOD",
     "age-aware": "pipeline.methods.age_aware.method:METHOD",
 }
 
@@ -103,9 +104,9 @@ def load_live(kind: str) -> Method[Any]:
 
 
 def revision_of(study: Study) -> str:
-    """Return a study's revision, as `study.revision.revision_of` with what its method adds."""
+    """Return a study's revision, as `study.versions.revision_of` with what its method adds."""
     live = study.estimator.kind in METHODS
-    return revision.revision_of(study, method_of(study).enter if live else None)
+    return versions.revision_of(study, method_of(study).enter if live else None)
 
 
 def task_of(study: Study, level: str | None = None) -> Task:

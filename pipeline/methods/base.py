@@ -39,14 +39,9 @@ class Server(ABC, Generic[S]):
     #: Why a log must be folded from its beginning; empty where a part of it will do.
     from_start: ClassVar[str] = ""
 
-    @property
-    @abstractmethod
-    def interval(self) -> str:
-        """By what method the intervals of the study are made."""
-
-    @abstractmethod
     def slots(self, rows: Rows) -> int:
-        """Return how many record slots some releases have."""
+        """Return how many record slots some releases have: by default as they say."""
+        return int(rows["records"].sum())
 
     @abstractmethod
     def empty(self) -> S:

@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 from infra.admissions import read_roll
 from infra.kafka import asking, log_reader, read_all
 from pipeline.api.feed import Feed
-from pipeline.errors import ConfigError, PayloadError, VeilstreamError
+from pipeline.errors import ConfigError, NoTopic, PayloadError, VeilstreamError
 from pipeline.messages import spend as spends
 from pipeline.messages.claim import is_claim
 from pipeline.messages.envelope import marks_of
@@ -47,7 +47,7 @@ class Reading:
         self._study, self._settings, self._watched = study, settings, watched
         self._topics, self._stopped = Topics.of(study), threading.Event()
         # all of them once, here: who starts a page is told what is missing
-        self._warn(spends.NAME, self._look_at_accounts())
+        self._warn(settings.ledger_topic, self._look_at_accounts())
         self._consumer: Any = self._follow()
         self._feed: Feed | None = Feed(study, settings, beginning=False, history=BACK)
         self._threads = [
@@ -55,7 +55,7 @@ class Reading:
             for name, body in (
                 (self._topics.estimates.name, self._estimates),
                 (self._topics.releases.name, self._log),
-                (spends.NAME, self._accounts),
+                (settings.ledger_topic, self._accounts),
             )
         ]
 
@@ -138,7 +138,7 @@ class Reading:
 
     def _accounts(self) -> None:
         self._stopped.wait(ACCOUNTS_SECONDS)
-        self._warn(spends.NAME, self._look_at_accounts())
+        self._warn(self._settings.ledger_topic, self._look_at_accounts())
 
     def _look_at_accounts(self) -> str:
         """Look who is admitted, and what clients say that they have spent; return a warning."""
@@ -147,11 +147,13 @@ class Reading:
             roll = read_roll(self._study, self._settings, say=lambda _: None, begun=False)
             ids = {client for client, standing in roll.clients.items() if standing.entries}
             self._watched.seen(lambda clients: clients.admit(ids))
-        if self._settings.ledger_topic == "on":
-            records = read_all(self._settings, spends.NAME)
+        # it is the first client's to make
+        with suppress(NoTopic):
+            records = read_all(self._settings, self._settings.ledger_topic)
             told = [value for key, value in records if value and not is_claim(key or b"")]
             self._watched.seen(lambda clients: _account(clients, told, self._study.name, unread))
-        return f"{spends.NAME} is not read as a whole: {unread[0]}" if unread else ""
+        topic = self._settings.ledger_topic
+        return f"{topic} is not read as a whole: {unread[0]}" if unread else ""
 
     def _warn(self, name: str, text: str) -> None:
         if text:

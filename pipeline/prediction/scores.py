@@ -139,6 +139,13 @@ class Ranking:
         below = np.cumsum(negative) - negative / 2
         return float(below @ positive.astype(float)) / pairs
 
+    def counted(self) -> tuple[Vector, NDArray[np.int64], NDArray[np.int64]]:
+        """Return the scores that came, ascending, and how often in each class, -1 first; (m,)."""
+        ranks = np.flatnonzero(self._counts.any(axis=0)).astype(np.uint16)
+        bits: NDArray[np.uint16] = np.where(ranks >> 15, ranks & 0x7FFF, ~ranks)
+        negative, positive = self._counts[:, ranks]
+        return bits.view(np.float16).astype(float), negative, positive
+
 
 def _cells(scores: Vector) -> NDArray[np.intp]:
     """Return the rank of each score among all numbers of half precision, shape (n,)."""

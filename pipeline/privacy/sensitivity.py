@@ -9,19 +9,12 @@ tests; proofs in docs/privacy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
-
-import numpy as np
-
-from pipeline.types import Vector
 
 Neighbours = Literal["zero-out", "replace-one"]
 #: Order of the norm that a mechanism is calibrated in: 1 for Laplace, 2 for Gaussian noise.
 Order = Literal[1, 2]
-#: What floats may add to squares of slopes and curvatures that records have, as a share.
-FLOATS = 2.0**-26
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,38 +110,3 @@ def rounding_of_vector(size: int, order: Order) -> float:
 def rounding_of_matrix(size: int, order: Order) -> float:
     """Return the same for symmetric matrices of `size` rows, in svec form."""
     return size + math.sqrt(2) * size * (size - 1) / 2 if order == 1 else float(size)
-
-
-def spent_by_records(
-    shares: Mapping[str, float],
-    joint_bounds: tuple[Vector, Vector],
-    order: Order,
-    rounding: Mapping[str, float] | None = None,
-) -> Vector:
-    """Return what a record can use up of a release's budget, as shares of it, shape (k,).
-
-    The parts of a release are one vector, whose noise has the scale D / (mu sqrt(share)) in each
-    part, D the part's own sensitivity. A record of slope s and curvature q, in shares of their
-    largest, moves gradient, curvature, middle and counts by no more than s, q, s^2 and 1 times D.
-    So it costs no more than mu^2 times
-
-        gradient s^2 + curvature q^2 + middle s^4 + counts,
-
-    which stays below the sum of the shares where s and q are not largest together. A replaced
-    record costs no more than the mean of this over both, as |g - g'|^2 <= 2 (|g|^2 + |g'|^2) where
-    D is 2 |g|, and as |H - H'|^2 <= |H|^2 + |H'|^2 for positive semidefinite matrices where it is
-    sqrt 2 |H|. Weights below the largest, and shorter records, move all parts less. Rounding moves
-    a part by r D more: (s + r)^2 <= (1 + r) (s^2 + r), of which a mean is a mean as well. With pure
-    epsilon all of this holds without the squares.
-
-    shares: By the names of the parts that are released: gradient, curvature, middle, counts.
-    joint_bounds: As a loss gives them: s and q on pieces that cover all records, (k,) each.
-    rounding: r of each part by its name; by default 0.
-    """
-    slope, curvature = (bound**order for bound in joint_bounds)
-    moved = {"gradient": slope, "curvature": curvature, "middle": slope**2}
-    spent = np.zeros_like(slope)
-    for name, share in shares.items():
-        more = (rounding or {}).get(name, 0.0)
-        spent += share / (1.0 + more) * (moved.get(name, 1.0) + more)
-    return spent * (1 + FLOATS)

@@ -8,17 +8,17 @@ Many records at once: columns to encoded arrays, as `Encoder` does it record by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.records.batch import Batch, Column, Reasons, Records
 from pipeline.records.features import Features, Response, response_of
-from pipeline.records.values import Faults, Record
-from pipeline.study.model import Study
-from pipeline.study.release_tables import Personal
+from pipeline.records.values import Record
+from pipeline.study.model import Personal, Study
 from pipeline.types import Integers, Matrix, Vector
 
 
@@ -50,11 +50,12 @@ class Levels:
         asked = record.get(self._column)
         return self._places.get(asked.strip(), 0) if isinstance(asked, str) else 0
 
-    def of_all(self, records: Sequence[Record]) -> Integers:
+    def of_all(self, columns: Mapping[str, Column], size: int) -> Integers:
         """Return the places that many records ask for, shape (n,)."""
         if self._column is None:
-            return np.full(len(records), self._last, dtype=np.int64)
-        return np.array([self.of(record) for record in records], dtype=np.int64)
+            return np.full(size, self._last, dtype=np.int64)
+        asked = columns[self._column].objects()
+        return np.array([self.of({self._column: value}) for value in asked], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +91,23 @@ class Arrays(NamedTuple):
         levels = None if self.levels is None else self.levels[known]
         return Arrays(self.features[known], self.responses[known], levels)
 
+    def part(self, places: slice) -> Arrays:
+        """Return some slots."""
+        levels = None if self.levels is None else self.levels[places]
+        return Arrays(self.features[places], self.responses[places], levels)
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """Consecutive record slots, encoded together.
 
     arrays: One row for each; those without a sound record are empty.
-    faults: What is wrong with those whose record was tried, by their place.
+    reasons: Why they are.
     usable, clipped: How many hold a sound record, and how many values of those were clipped.
     """
 
     arrays: Arrays
-    faults: Faults
+    reasons: Reasons
     usable: int
     clipped: int
 
@@ -124,6 +130,7 @@ class Encoder:
         self._beyond = np.zeros(len(self.features.names), dtype=np.int64)
         self._responses_beyond = 0
         self.dummy = dummy_of(study)
+        self._faults = (*self.features.faults, *self.response.faults)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -171,23 +178,27 @@ class Encoder:
         clipped = int(np.count_nonzero(changed)) + beyond
         return Row(self.features.encode(inside), response, clipped, self._levels.of(record))
 
-    def block(self, records: Sequence[Record], lost: Iterable[int] = ()) -> Block:
-        """Encode consecutive records together, bit by bit as `encode` does one by one.
+    def block(
+        self, records: Batch | Sequence[Record], refused: Mapping[int, str] | None = None
+    ) -> Block:
+        """Encode consecutive slots together, bit by bit as `encode` does their records one by one.
 
-        lost: Places whose record only stands for one that is not there: their slots stay empty.
+        refused: Places whose record must not be used, with the reason.
 
         The same steps are taken for records that are good, clipped or bad, in about one time.
         """
-        values, faults = self.features.read(records, self.dummy)
-        name, size = self.response.name, len(records)
-        responses, beyond, wrong = self.response.of_labels([r.get(name) for r in records])
-        faults = {**wrong, **faults}
-        usable = np.ones(size, dtype=np.bool_)
-        usable[[*faults, *lost]] = False
+        batch = records if isinstance(records, Batch) else Records(records)
+        columns, reasons = batch.columns(self.columns), Reasons(len(batch), self._faults)
+        for at, why in {**batch.lost, **(refused or {})}.items():
+            reasons.put(at, -1, why)
+        values = self.features.read(columns, self.dummy, reasons)
+        name = self.response.name
+        responses, beyond = self.response.read(columns[name], self.dummy[name], reasons)
+        usable = reasons.codes == 0
         empty = ~usable
         inside = self.features.clip(values)
         features = self.features.encode(inside)
-        levels = self._levels.of_all(records)
+        levels = self._levels.of_all(columns, len(batch))
         features[empty], responses[empty], levels[empty] = 0.0, np.nan, 0
         changed = (inside != values) & usable[:, None]
         cut, responses_cut = changed.sum(axis=0), int(np.count_nonzero(beyond & usable))
@@ -195,7 +206,7 @@ class Encoder:
         self._responses_beyond += responses_cut
         clipped = int(cut.sum()) + responses_cut
         count = int(np.count_nonzero(usable))
-        return Block(Arrays(features, responses, levels), faults, count, clipped)
+        return Block(Arrays(features, responses, levels), reasons, count, clipped)
 
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
         """Encode records whose values have been read.
@@ -257,7 +268,7 @@ def joined(parts: Sequence[Arrays]) -> Arrays:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Stretch:
     """Records of a history, in its order, by column.
 
     columns: Name to values, each of shape (n,): numbers, text, or objects with None for missing.
@@ -309,7 +320,7 @@ class BatchEncoder:
         """The columns that it reads."""
         return (*self.features.columns, self.response.name)
 
-    def encode(self, batch: Batch) -> Encoded:
+    def encode(self, batch: Stretch) -> Encoded:
         """Encode a batch; a record with any fault is not usable, and its slot stays empty."""
         values = np.empty((len(batch), len(self.features.names)))
         columns = self.features.filled_columns(batch.columns)

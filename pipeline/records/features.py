@@ -21,22 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
+from pipeline.records.batch import Column, Mask, Reasons
 from pipeline.records.values import (
     Codes,
-    Faults,
     Record,
     is_missing,
     missing_in,
     misspelt,
+    not_finite,
     number_of,
     numbers_in,
     numbers_of,
-    picked,
     plain,
+    without,
 )
-from pipeline.study.data_tables import Feature
+from pipeline.study.data import Feature, indicator_of
 from pipeline.study.encoding import Encoding
-from pipeline.study.features import indicator_of
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
@@ -79,7 +79,13 @@ class Features:
             for name, found in self.encoding.features.items()
             if found.levels is not None
         }
-        self._plain = [at for at, name in enumerate(self.names) if name not in self._codes]
+        refused = [
+            self._codes[name].refusal if name in self._codes else not_finite(name)
+            for name in self.names
+        ]
+        #: What may be wrong with a column of a type; the first places in `Reasons.known`.
+        self.faults = (*map(without, self.names), *refused)
+        self._gone, self._wrong = np.arange(1, len(self.faults) + 1, dtype=np.int32).reshape(2, -1)
 
     @classmethod
     def of(cls, study: Study) -> Features:
@@ -156,53 +162,79 @@ class Features:
                 found[indicator] = np.where(gone, "", "present")
         return found
 
+    def _without_gaps(self, columns: dict[str, Column]) -> dict[str, Column]:
+        """Return columns as `filled` does their records."""
+        for name, (public, indicator) in self._instead.items():
+            column = columns[name]
+            if column.typed and not isinstance(public, str):
+                gone = column.missing | np.isnan(column.numbers)
+                columns[name] = Column(np.where(gone, public, column.numbers))
+                gaps = gone.tolist()
+            else:
+                values = column.objects()
+                gaps = list(map(is_missing, values))
+                pairs = zip(values, gaps, strict=True)
+                columns[name] = Column([public if gap else value for value, gap in pairs])
+            if indicator:
+                columns[indicator] = Column(["" if gap else "present" for gap in gaps])
+        return columns
+
     def values(self, record: Record, *, keep: bool = False) -> Vector:
         """Return the values of one record, shape (k,); `keep` and RecordError as `value`."""
         record = self.filled(record)
         return np.array([self.value(name, record.get(name), keep=keep) for name in self.names])
 
-    def read(self, records: Sequence[Record], dummy: Record) -> tuple[Matrix, Faults]:
-        """Return the values of many records, shape (n, k), and the first fault of each bad one.
+    def read(self, given: Mapping[str, Column], dummy: Record, reasons: Reasons) -> Matrix:
+        """Return the values of many records, shape (n, k), and add what is wrong with them.
 
-        The values of a bad record mean nothing. Behind its fault the columns of `dummy` are read:
-        the time that a record takes shows in when releases come, and must not tell of bad ones.
+        given: The columns of the records; of bad ones the values that are returned mean nothing.
+        dummy: Behind the fault of a bad record its columns are read: the time that a record takes
+            shows in when releases come, and must not tell of bad ones.
         """
-        records = [self.filled(record) for record in records] if self._instead else records
-        names = [self.names[place] for place in self._plain]
-        found, wrong = numbers_in(picked(records, names), names, [dummy[name] for name in names])
-        numbers = np.array(found).reshape(len(records), len(names))
-        first: dict[int, tuple[int, RecordError]] = {}
+        columns = self._without_gaps(dict(given)) if self._instead else given
+        size = len(reasons.codes)
+        values, gone = (
+            np.zeros((size, len(self.names))),
+            np.zeros((size, len(self.names)), np.bool_),
+        )
+        apart, typed = list[int](), False
+        for place, name in enumerate(self.names):
+            column, codes = columns[name], self._codes.get(name)
+            if codes is not None:
+                values[:, place] = _codes_of(codes, column, place, dummy[name], reasons)
+            elif column.typed:
+                values[:, place] = column.values
+            elif column.marked:
+                texts = _given(column.values, place, dummy[name], reasons)
+                found, wrong = numbers_in(texts, [name], marked=True)
+                values[:, place] = found
+                for at, fault in wrong.items():
+                    reasons.put(at, place, fault.args[0])
+            else:
+                apart.append(place)
+            if column.typed:
+                gone[:, place], typed = column.missing, True
+        if apart:
+            values[:, apart] = self._read_rows(columns, apart, dummy, reasons)
+        if typed:
+            reasons.add(gone, self._gone)
+        bad = ~np.isfinite(values)
+        reasons.add(bad, self._wrong)
+        np.copyto(values, 0.0, where=bad)
+        return values
+
+    def _read_rows(
+        self, columns: Mapping[str, Column], places: Sequence[int], dummy: Record, reasons: Reasons
+    ) -> Matrix:
+        """Read numbers of no type, row by row: behind the first fault of one come public words."""
+        names = [self.names[place] for place in places]
+        lists = [columns[name].objects() for name in names]
+        rows = list(chain.from_iterable(zip(*lists, strict=True)))
+        found, wrong = numbers_in(rows, names, [dummy[name] for name in names])
         for at, fault in wrong.items():
             row, place = divmod(at, len(names))
-            first[row] = self._plain[place], fault
-        # a record that has another fault, too, has it behind this one
-        for row, place in reversed(np.argwhere(~np.isfinite(numbers)).tolist()):
-            try:
-                number_of(records[row].get(names[place]), names[place])
-            except RecordError as fault:
-                first[row] = self._plain[place], fault
-        values = numbers
-        if self._codes:
-            values = np.empty((len(records), len(self.names)))
-            values[:, self._plain] = numbers
-            self._read_levels(values, records, dummy, first)
-        return values, {row: fault for row, (_, fault) in first.items()}
-
-    def _read_levels(
-        self, values: Matrix, records: Sequence[Record], dummy: Record,
-        first: dict[int, tuple[int, RecordError]],
-    ) -> None:  # fmt: skip
-        """Read the categories, and put a fault into `first` that comes before the one known."""
-        given = list(records)
-        for place, name in enumerate(self.names):
-            codes = self._codes.get(name)
-            if codes is None:
-                continue
-            for row, (known, _) in first.items():
-                if known < place:
-                    given[row] = dummy
-            values[:, place], wrong = codes.codes_in([record.get(name) for record in given])
-            first.update({row: (place, fault) for row, fault in wrong.items()})
+            reasons.put(row, places[place], fault.args[0])
+        return np.array(found).reshape(-1, len(names))
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""
@@ -216,6 +248,28 @@ class Features:
         """Count the values that clipping changes, by feature; of values (n, k) or (k,)."""
         beyond = np.atleast_2d(self.clip(values) != values).sum(axis=0).tolist()
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
+
+
+def _codes_of(codes: Codes, column: Column, place: int, dummy: object, reasons: Reasons) -> Vector:
+    """Return the codes of a column, (n,), and add what is wrong: NaN where a typed one has none.
+
+    dummy: Is read where a column before this one has a fault.
+    """
+    if not isinstance(column.values, list):
+        return codes.typed(column.values)
+    given = _given(column.objects(), place, dummy, reasons)
+    found, wrong = codes.codes_in(given, texts=column.marked)
+    for at, fault in wrong.items():
+        reasons.put(at, place, fault.args[0])
+    return np.array(found, dtype=np.float64)
+
+
+def _given(values: Any, place: int, dummy: object, reasons: Reasons) -> list[Any]:
+    """Return the values of a list to be read, and `dummy` in place of those behind a fault."""
+    given = list(values)
+    for at in reasons.before(place):
+        given[at] = dummy
+    return given
 
 
 def there(columns: Sequence[str], needed: Sequence[str], *, of_file: bool = True) -> str:
@@ -256,6 +310,10 @@ def _letters(name: str) -> str:
 Label: TypeAlias = str | int | float | bool
 
 
+#: Behind all features: the place of the response among the columns that may have faults.
+LAST = 2**30
+
+
 class Response(Protocol):
     """The response column: one value to its encoded form, and whether it had to be clipped."""
 
@@ -267,14 +325,21 @@ class Response(Protocol):
     def refusals(self) -> tuple[str, ...]:
         """What is said of an undeclared class, or of numbers that are written in other forms."""
 
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What may be wrong with a column of a type; among `Reasons.known`."""
+
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return a value encoded, as a record or a caller has it, and whether it was clipped.
 
         Raises RecordError if there is none, or it is one that the study does not know.
         """
 
-    def of_labels(self, labels: Sequence[object]) -> tuple[Vector, NDArray[np.bool_], Faults]:
-        """Return the same of many, each of shape (n,), and the errors of those with a fault."""
+    def read(self, column: Column, dummy: object, reasons: Reasons) -> tuple[Vector, Mask]:
+        """Return the same of many, each of shape (n,), and add what is wrong with them.
+
+        dummy: Is read in place of what stands behind another fault.
+        """
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """Return a column encoded, and as it was written; NaN where `of_label` would refuse."""
@@ -302,6 +367,8 @@ class NumberResponse:
     def __init__(self, name: str, low: float, high: float, *, whole: bool) -> None:
         self.refusals: tuple[str, ...] = misspelt(name)
         self.name, self._low, self._high, self._whole = name, low, high, whole
+        self._no_count = f"column {name!r}: not a count, a whole number from 0 on"
+        self.faults: tuple[str, ...] = (without(name), not_finite(name), self._no_count)
         self.centre = 0.0 if whole else low / 2 + high / 2
         self.unit = 1.0 if whole else high / 2 - low / 2
 
@@ -314,17 +381,23 @@ class NumberResponse:
         bounded = scaled if self._whole else min(max(scaled, -1.0), 1.0)
         return bounded, inside != value
 
-    def of_labels(self, labels: Sequence[object]) -> tuple[Vector, NDArray[np.bool_], Faults]:
-        """As `Response.of_labels`."""
-        numbers, faults = numbers_in(labels, (self.name,))
-        values = np.array(numbers)
-        for at in np.flatnonzero(~self._allowed(values)).tolist():
-            try:
-                self.value_of(labels[at])
-            except RecordError as fault:
-                faults[at] = fault
+    def read(self, column: Column, dummy: object, reasons: Reasons) -> tuple[Vector, Mask]:
+        """As `Response.read`."""
+        if isinstance(column.values, list):
+            given = _given(column.values, LAST, dummy, reasons)
+            found, wrong = numbers_in(given, [self.name], marked=column.marked)
+            values = np.array(found, dtype=np.float64)
+            for at, fault in wrong.items():
+                reasons.put(at, LAST, fault.args[0])
+        else:
+            values = column.numbers
+            reasons.mark(column.missing, LAST, self.faults[0])
+        bad = ~np.isfinite(values)
+        reasons.mark(bad, LAST, self.faults[1])
+        values = np.where(bad, 0.0, values)
+        reasons.mark(~self._allowed(values), LAST, self.faults[2])
         inside, bounded = self._encoded(values)
-        return bounded, inside != values, faults
+        return bounded, inside != values
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """As `Response.of_column`."""
@@ -351,7 +424,7 @@ class NumberResponse:
         """
         value = number_of(label, self.name)
         if self._whole and (value < 0 or value != math.floor(value)):
-            raise RecordError(f"column {self.name!r}: not a count, a whole number from 0 on")
+            raise RecordError(self._no_count)
         return value
 
 
@@ -365,6 +438,7 @@ class ClassResponse:
         self.name, self.positive, self.negative = name, positive, negative
         self._classes = Codes(name, "class", {positive: 1.0, negative: -1.0})
         self.refusals: tuple[str, ...] = (self._classes.refusal,)
+        self.faults: tuple[str, ...] = (without(name), self._classes.refusal)
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return a class as +1 or -1; it is never clipped.
@@ -373,10 +447,15 @@ class ClassResponse:
         """
         return self._classes.code(label), False
 
-    def of_labels(self, labels: Sequence[object]) -> tuple[Vector, NDArray[np.bool_], Faults]:
-        """As `Response.of_labels`."""
-        signs, faults = self._classes.codes_in(labels)
-        return np.array(signs), np.zeros(len(labels), dtype=np.bool_), faults
+    def read(self, column: Column, dummy: object, reasons: Reasons) -> tuple[Vector, Mask]:
+        """As `Response.read`."""
+        signs = _codes_of(self._classes, column, LAST, dummy, reasons)
+        if not column.typed:
+            return signs, np.zeros(len(signs), dtype=np.bool_)
+        reasons.mark(column.missing, LAST, self.faults[0])
+        bad = np.isnan(signs)
+        reasons.mark(bad, LAST, self.faults[1])
+        return np.where(bad, 0.0, signs), np.zeros(len(signs), dtype=np.bool_)
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """As `Response.of_column`; a class is written as it is encoded."""

@@ -106,7 +106,7 @@ def text_of(value: object, name: str) -> str:
         return value.strip()
     value = plain(value)
     if value is None:
-        raise RecordError(f"column {name!r}: missing")
+        raise RecordError(without(name))
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, int | float | Decimal | UUID):
@@ -126,6 +126,16 @@ def misspelt(name: str) -> tuple[str, ...]:
     return tuple(f"column {name!r}: {said}" for said in _FORMS)
 
 
+def without(name: str) -> str:
+    """Return what is said of a value that is missing."""
+    return f"column {name!r}: missing"
+
+
+def not_finite(name: str) -> str:
+    """Return what is said of a number that is NaN or infinite."""
+    return f"column {name!r}: not a finite number"
+
+
 def number_of(value: object, name: str) -> float:
     """Return a value as a finite number; RecordError if it is missing or no finite number."""
     if not isinstance(value, (str, float, int)):
@@ -141,10 +151,9 @@ def number_of(value: object, name: str) -> float:
         text = value if isinstance(value, str) else "?"
         form = _WRITTEN.fullmatch(text)
         said = _FORMS[form.lastindex - 1] if form and form.lastindex else "not a number"
-        said = said if text else "missing"
-        raise RecordError(f"column {name!r}: {said}") from None
+        raise RecordError(f"column {name!r}: {said}" if text else without(name)) from None
     if not math.isfinite(number):
-        raise RecordError(f"column {name!r}: not a finite number")
+        raise RecordError(not_finite(name))
     return number
 
 
@@ -176,40 +185,42 @@ def read_all(
 
 
 def numbers_in(
-    values: Sequence[object], names: Sequence[str], instead: Sequence[object] = ()
-) -> tuple[list[float], Faults]:
+    values: Sequence[Any], names: Sequence[str], instead: Sequence[object] = (), *,
+    marked: bool = False,
+) -> tuple[list[float], Faults]:  # fmt: skip
     """Return the values of rows, one after another, as `number_of` reads each; 0 where it refuses.
 
     values: Of each row so many as there are names.
     instead: Read in place of what follows in a row behind a value that is refused.
+    marked: Whether all of them are texts, and none has a "_".
 
     What is not finite is still among them. Every value is looked at, whatever the others are: a
     single text among numbers must not show in the time that the numbers take.
     """
     # Python reads 1_000 as a number; no other program does
-    quick = [
+    quick: Any = values if marked else [
         value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
         for value in values
-    ]
+    ]  # fmt: skip
 
     def exact(at: int) -> float:
         row, place = divmod(at, len(names))
         try:
             return number_of(values[at], names[place])
         except RecordError:
-            quick[at + 1 : (row + 1) * len(names)] = instead[place + 1 :]
+            if instead:
+                quick[at + 1 : (row + 1) * len(names)] = instead[place + 1 :]
             raise
 
     return read_all(quick, float, exact)
 
 
-def picked(records: Sequence[Record], names: Sequence[str]) -> list[object]:
-    """Return the values of records by name, one record after another; None where one is missing."""
+def picked(records: Sequence[Record], names: Sequence[str]) -> list[tuple[object, ...]]:
+    """Return the values of records by name; None where one is missing."""
     # each record once, while it is in the processor's cache
     pick: Callable[[Record], tuple[object, ...]] = (
         itemgetter(*names) if len(names) > 1 else lambda record: tuple(record[n] for n in names)
     )
-    found: list[object] = []
     rows: list[tuple[object, ...]] = []
     rest = map(pick, records)
     while True:
@@ -218,8 +229,7 @@ def picked(records: Sequence[Record], names: Sequence[str]) -> list[object]:
         except KeyError:
             rows.append(tuple(map(records[len(rows)].get, names)))
         else:
-            found.extend(value for row in rows for value in row)
-            return found
+            return rows
 
 
 def numbers_of(column: NDArray[Any], name: str) -> Vector:
@@ -313,6 +323,8 @@ def _milliseconds(moment: datetime) -> int:
 Value = TypeVar("Value", bool, float)
 #: Words that are truth values, in any case.
 WORDS = {"true": True, "false": False}
+#: Below it every whole number is one of double precision.
+EXACT = 2**53
 #: So many texts are named in an error.
 NAMED = 8
 #: So many more ways to write the texts of a column are remembered.
@@ -329,13 +341,17 @@ class Codes:
     """
 
     def __init__(self, name: str, what: str, codes: Mapping[str, float]) -> None:
-        self._name, self._texts = name, dict(codes)
+        self.name, self._texts = name, dict(codes)
         self._truths = _apart((WORDS.get(text.lower()), code) for text, code in codes.items())
         self.numbers = _apart((_number(text), code) for text, code in codes.items())
         named = [*map(repr, list(codes)[:NAMED]), *(["..."] if len(codes) > NAMED else [])]
         self._known: dict[tuple[type, object], float] = {
             (str, text): code for text, code in codes.items() if text == text.strip()
         }
+        #: The same of texts alone.
+        self._spelt = {str(text): code for (_, text), code in self._known.items()}
+        #: For a type of numbers those that stand for a text, with their codes.
+        self._tables: dict[str, tuple[Vector, Vector]] = {}
         #: What `code` says of a value that stands for none of them.
         self.refusal = f"column {name!r}: unknown {what}; allowed: {', '.join(named)}"
 
@@ -348,7 +364,7 @@ class Codes:
         if isinstance(value, bool):
             found = self._truths.get(value, self.numbers.get(float(value)))
         else:
-            text = text_of(value, self._name)
+            text = text_of(value, self.name)
             found = self._texts.get(text)
             if found is None and self._truths:
                 truth = WORDS.get(text.lower())
@@ -358,11 +374,18 @@ class Codes:
                 found = None if number is None else self.numbers.get(number)
         if found is None:
             blank = isinstance(value, str) and not value.strip()
-            raise RecordError(f"column {self._name!r}: missing" if blank else self.refusal)
+            raise RecordError(without(self.name) if blank else self.refusal)
         return found
 
-    def codes_in(self, values: Sequence[object]) -> tuple[list[float], Faults]:
-        """Return the numbers of the texts that many values stand for, 0 where `code` refuses."""
+    def codes_in(
+        self, values: Sequence[object], *, texts: bool = False
+    ) -> tuple[list[float], Faults]:
+        """Return the numbers of the texts that many values stand for, 0 where `code` refuses.
+
+        texts: Whether all of them are texts.
+        """
+        if texts:
+            return read_all(values, self._spelt.__getitem__, lambda at: self._learned(values[at]))
         # 1 and true are the same key, and need not stand for the same text
         return read_all(
             list(zip(map(type, values), values, strict=True)),
@@ -373,15 +396,43 @@ class Codes:
         found = self.code(value)
         if len(self._known) < len(self._texts) + SPELLINGS and isinstance(value, (str, int, float)):
             self._known[type(value), value] = found
+            if isinstance(value, str):
+                self._spelt[value] = found
         return found
+
+    def typed(self, column: NDArray[Any]) -> Vector:
+        """Return the codes of a column of numbers or truth values, NaN where `code` refuses; (n,).
+
+        It takes as long for values that stand for none.
+        """
+        kind = column.dtype.kind
+        if kind not in self._tables:
+            self._tables[kind] = self._table(kind)
+        keys, codes = self._tables[kind]
+        values = column.astype(np.float64)
+        if kind in "iu" and (np.abs(values) >= EXACT).any():
+            # two of them may be the same number, and different texts
+            return np.array([self._code_or_nan(v) for v in column.tolist()], dtype=np.float64)
+        if not len(keys):
+            return np.full(len(values), math.nan)
+        at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
+        return np.where(keys[at] == values, codes[at], math.nan)
+
+    def _table(self, kind: str) -> tuple[Vector, Vector]:
+        """Return the numbers that stand for a text in a column of some type, and their codes."""
+        numbers = {number for text in self._texts if (number := _number(text)) is not None}
+        given: Sequence[object] = sorted(numbers)
+        if kind == "b":
+            given = [False, True]
+        elif kind in "iu":
+            given = [int(n) for n in sorted(numbers) if n == int(n) and abs(n) < EXACT]
+        found = np.array([self._code_or_nan(value) for value in given], dtype=np.float64)
+        return np.array(given, dtype=np.float64), found
 
     def of_column(self, column: NDArray[Any]) -> Vector:
         """Return the codes of a column, NaN where `code` refuses; shape (n,)."""
         if column.dtype.kind in "biuf":
-            # of a column of one type few values are different, and none is a list
-            different, places = np.unique(column, return_inverse=True)
-            codes = [self._code_or_nan(value) for value in different.tolist()]
-            return np.array(codes, dtype=np.float64)[places]
+            return self.typed(column)
         values = column.tolist()
         try:
             # 1 and true are the same key, and need not stand for the same text

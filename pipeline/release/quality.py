@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from pipeline.records.batch import Reasons
 from pipeline.release.task import Task
 
 #: So many slots are looked at, at most: they are held in memory.
@@ -136,44 +139,43 @@ class Jumps:
 
     def __init__(self, slots: int = 0, unusable: int = 0) -> None:
         self._before, self._unusable = slots, unusable
-        self._slots, self._faults = 0, Counter[str]()
+        self._slots = self._bad = 0
+        self._parts: list[tuple[Reasons, slice]] = []
 
-    @property
-    def room(self) -> int:
-        """How many slots may be taken at once."""
-        return BLOCK - self._slots
-
-    def take(self, faults: Sequence[str]) -> str:
-        """Take the next slots, each with its fault or "", at most `room`; return what to say."""
-        self._slots += len(faults)
-        # a good record counts as well, so that it takes as long
-        self._faults.update(faults)
-        return self.close() if self._slots >= BLOCK else ""
+    def take(self, reasons: Reasons) -> list[str]:
+        """Take the next slots, and return what to say."""
+        done, size, said = 0, len(reasons.codes), list[str]()
+        while done < size:
+            part = slice(done, min(size, done + BLOCK - self._slots))
+            self._bad += int(np.count_nonzero(reasons.codes[part]))
+            self._slots, done = self._slots + part.stop - done, part.stop
+            self._parts.append((reasons, part))
+            if self._slots >= BLOCK and (line := self.close()):
+                said.append(line)
+        return said
 
     def close(self) -> str:
         """End the block of slots, at the end of a source; return what to say."""
-        slots, faults = self._slots, self._faults
+        slots, bad, parts = self._slots, self._bad, self._parts
         if slots < FEWEST:
             return ""
-        del faults[""]
-        bad = sum(faults.values())
-        share, before = (
-            bad / slots,
-            self._unusable / self._before if self._before else 0.0,
-        )
+        before = self._unusable / self._before if self._before else 0.0
         pooled = (bad + self._unusable) / (slots + self._before)
-        parts = 1 / slots + (1 / self._before if self._before else 0.0)
-        error = math.sqrt(pooled * (1 - pooled) * parts)
-        told = f"of the last {slots} record slots cannot be used, {before:.0%} before"
-        if not self._before:
-            told = f"of the first {slots} record slots cannot be used"
+        shares = 1 / slots + (1 / self._before if self._before else 0.0)
+        error = math.sqrt(pooled * (1 - pooled) * shares)
+        first, share = not self._before, bad / slots
         # what follows is compared with the new share, whichever way it went
         changed = abs(share - before) >= max(JUMP, ERRORS * error)
         self._before = slots if changed else self._before + slots
         self._unusable = bad if changed else self._unusable + bad
-        self._slots, self._faults = 0, Counter()
+        self._slots, self._bad, self._parts = 0, 0, []
         if not changed or share < before:
             return ""
+        told = f"of the last {slots} record slots cannot be used, {before:.0%} before"
+        if first:
+            told = f"of the first {slots} record slots cannot be used"
+        faults = sum((reasons.count(part) for reasons, part in parts), Counter[str]())
+        del faults[""]
         return (
             f"WARNING: {share:.0%} {told}: {worded(faults)}. They are spent like others, on noise "
             "alone: the data owner must look at the source"

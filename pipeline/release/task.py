@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import add
 from typing import Literal, Self
 
 import numpy as np
@@ -32,10 +33,10 @@ from pipeline.release.layout import Layout
 from pipeline.release.model import Model, start_model
 from pipeline.release.policy import RELEASES, ReleasePolicy, Rhythm, WhenFull
 from pipeline.release.query import OpenQuery, Query
+from pipeline.study.encoding import steps_of
 from pipeline.study.growth import Growth, growth_of
 from pipeline.study.model import Study
 from pipeline.study.reference import typical_norm_bound
-from pipeline.study.steps import steps_of
 from pipeline.types import Integers, Matrix, Vector
 
 #: Smallest norm that is divided by.
@@ -229,6 +230,8 @@ class Task(RecordBounds, ABC):
     partition_strategy: Literal["pooled", "shared"] | None = None
     #: Whether slots without a record enter a release as such, and not only its noise.
     keeps_slots = False
+    #: No window may hold more records.
+    most_records = INTEGER_LIMIT
     #: Whether records beyond the norm bound weigh less, as `record_weights` says, and are not cut.
     weighs = False
 
@@ -266,9 +269,11 @@ class Task(RecordBounds, ABC):
 
         Raises PrivacyError, naming the key that must change.
         """
-        more = self.growth.largest - self.slots
-        fields = (*self.layout.start, *self.layout.later)
-        if any(field.largest + field.per_slot * more >= INTEGER_LIMIT for field in fields):
+        largest, fields = self.growth.largest, (*self.layout.start, *self.layout.later)
+        more = largest - self.slots
+        if largest > self.most_records or any(
+            field.largest + field.per_slot * more >= INTEGER_LIMIT for field in fields
+        ):
             raise PrivacyError(
                 f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
                 "records are too large to be sent; use smaller windows"
@@ -287,6 +292,19 @@ class Task(RecordBounds, ABC):
 
         Raises PrivacyError if there are more records than slots.
         """
+
+    def sums(self, slots: Arrays, model: Model) -> Query:
+        """Return the sums of several blocks of `slots` record slots, the last perhaps not full.
+
+        slots: With those that are empty, one at least.
+        """
+        starts = range(0, self.slots * self.blocks_of(slots), self.slots)
+        blocks = [slots.part(slice(at, at + self.slots)).sound for at in starts]
+        return reduce(add, (self.query(block, model) for block in blocks))
+
+    def blocks_of(self, slots: Arrays) -> int:
+        """Return how many blocks of `slots` record slots some are, the last perhaps not full."""
+        return max(1, -(-len(slots.responses) // self.slots))
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
         """Return the sums of one window of a study without privacy.

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from pipeline.errors import StateError
 from pipeline.messages.estimate import Provenance, compose, write_estimate
 from pipeline.messages.release import Decoder, Incoming, seal
 from pipeline.methods import method_of, server_of, task_of
-from pipeline.methods.noisy_copies.client import CopiedPart, Law
 from pipeline.privacy.events import Event, Renyi, group, parts
 from pipeline.privacy.randomness import SeededStream
 from pipeline.records.encoder import Arrays, stack
@@ -32,6 +31,22 @@ from pipeline.study.model import Study
 
 #: Neighbouring windows that are tried, and by how much rounding may pass the budget.
 PAIRS, ROUNDING = 200, 1e-6
+
+
+class Law(Protocol):
+    """What the parts of a release are drawn by whose cost is a Renyi curve."""
+
+    def divergence(self, other: Any, order: float) -> float:
+        """Return its Renyi divergence from another such law, exactly."""
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A part of a query that is drawn by a law of a whole window."""
+
+    @property
+    def law(self) -> Law:
+        """The law."""
 
 
 @dataclass(frozen=True)
@@ -268,12 +283,11 @@ def _stay_below(curve: Event, one: Query, two: Query) -> None:
 
 
 def _law(query: Query) -> Law:
-    """Return the law of the copies of a window, of which all of its parts are drawn."""
-    parts = list(query.parts.values())
-    assert isinstance(parts[0], CopiedPart)
-    assert all(isinstance(part, CopiedPart) and part.law is parts[0].law for part in parts)
-    assert sorted(part.scatter for part in parts if isinstance(part, CopiedPart)) == [False, True]
-    return parts[0].law
+    """Return the one law that all parts of a window are drawn by."""
+    laws = [part.law for part in query.parts.values() if isinstance(part, Drawn)]
+    assert len(laws) == len(query.parts)
+    assert all(law is laws[0] for law in laws)
+    return laws[0]
 
 
 def _cost(task: Task, one: Query, two: Query) -> float:

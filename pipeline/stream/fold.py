@@ -26,7 +26,7 @@ from pipeline.methods import require_live, server_of
 from pipeline.release.form import Rows, ends_of, slots_of
 from pipeline.release.task import Task
 from pipeline.stream.partition import JUMPS, Partition, Progress
-from pipeline.study.release_tables import Rate
+from pipeline.study.model import Rate
 from pipeline.types import Integers
 
 

@@ -82,10 +82,10 @@ class Window:
         size = self._task.slots
         self._waiting.append(slots)
         self._slots += len(slots.responses)
-        while self._slots >= size:
-            block, rest = cut(joined(self._waiting), size)
-            self._add(block)
-            self._waiting, self._slots = [rest], self._slots - size
+        if full := self._slots // size * size:
+            every = joined(self._waiting)
+            self._add(every.part(slice(full)))
+            self._waiting, self._slots = [every.part(slice(full, None))], self._slots - full
 
     def close(self) -> Query:
         """Return the sums; what the last block lacks stays empty."""
@@ -95,25 +95,12 @@ class Window:
             self._waiting, self._slots = [], 0
         return self._query[0]
 
-    def _add(self, block: Arrays) -> None:
+    def _add(self, blocks: Arrays) -> None:
         if not self._query:
             # behind an older model a chain ends, and there would be less room
             self.model = max(self.model, self._newest(), key=lambda model: model.version)
-        query = self._task.query(block.sound, self.model)
+        query = self._task.sums(blocks, self.model)
         self._query = [self._query[0] + query if self._query else query]
-
-
-def cut(slots: Arrays, first: int) -> tuple[Arrays, Arrays]:
-    """Return the first of some slots, and the rest."""
-    parts = (slice(0, first), slice(first, None))
-    one, other = (
-        Arrays(
-            slots.features[part], slots.responses[part],
-            None if slots.levels is None else slots.levels[part],
-        )
-        for part in parts
-    )  # fmt: skip
-    return one, other
 
 
 def closes_early(task: Task, began: tuple[Model, float], newest: tuple[Model, float]) -> bool:

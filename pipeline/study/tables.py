@@ -1,4 +1,9 @@
-"""Strict tables: what is wrong with one names the key, what is allowed and an example."""
+"""Strict tables, and what a client may be called.
+
+What is wrong with a table names the key, what is allowed and an example. The id of a client is the
+key of its releases, part of a header and of a file name, and stands in the lines that people read:
+it holds nothing that one of these would cut, quote or obey.
+"""
 
 from __future__ import annotations
 
@@ -179,3 +184,18 @@ def _fields(kind: Any) -> list[str]:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return list(kind.__struct_fields__)
     return []
+
+
+#: What a release can carry, and a file name can hold.
+LONGEST = 200
+#: For errors.
+RULE = (
+    f"an id has 1 to {LONGEST} characters, letters from a to z, digits, '.', '_' and '-', and "
+    "begins with a letter or digit"
+)
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def is_plain(client: str) -> bool:
+    """Whether a new client may have this id."""
+    return len(client) <= LONGEST and _ID.fullmatch(client) is not None

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.methods.base import Spec
 from pipeline.study.model import Study
-from pipeline.study.variants import tables_with
+from pipeline.study.versions import tables_with
 from pipeline.study_file.load import parse_study, study_of
 
 #: How a comment begins that says why a key is set, and how it goes on: both are replaced when the
@@ -48,7 +48,7 @@ pressure = { min = 0, max = 10 }
 # region = { kind = "category", levels = ["north", "south"], base = "north" }
 
 [estimator]
-# kind = "ldp-sgd"     # or a published method for `veilstream fit`: docs/methods/published.md
+# kind: a method, if not the one that most studies need: docs/methods/index.md
 # Of two classes "logistic": what a feature does to the odds, and probabilities. "gdwd", a line
 # between them as support vector machines draw it (distance-weighted discrimination), if it is
 # enough which class, which features and in which direction; with privacy it needs a ridge.

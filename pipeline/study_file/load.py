@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
+from pipeline import losses
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
-from pipeline.methods.base import Spec
-from pipeline.study.data_tables import Feature
+from pipeline.methods.base import Method
+from pipeline.study.data import RESPONSES, WIDEST, Feature, check_features, check_keys
 from pipeline.study.encoding import check_reach
-from pipeline.study.families import check_response
-from pipeline.study.features import check_features
 from pipeline.study.growth import growth_of
 from pipeline.study.model import LIVE, Study
 from pipeline.study.tables import check_known, near, strict
 
-if TYPE_CHECKING:
-    pass
+#: No residual bound is larger, in widths of the response's range: it only adds noise.
+WIDTHS = 10
+#: Keys of the estimator that belong to one loss or one kind of response.
+_OWNERS = {
+    "smoothing": ("gdwd",),
+    "residual_bound": ("linear", "expectile"),
+    "tau": ("expectile",),
+    "noise_scale": ("linear",),
+}
+
 
 #: What says which study it is: the study, a path, or the text of a study file.
 StudySource: TypeAlias = Study | Path | str
@@ -260,29 +267,80 @@ def check_kind(study: Study) -> None:
             f'and for `veilstream fit` {", ".join(OFFLINE)}; example: kind = "{LIVE}"'
         )
     method, spec = method_of(study), method_of(study).spec
-    for table in ("method", "path"):
-        if getattr(estimator, table) is not None and table != spec.table:
-            raise ConfigError(
-                f'estimator.{table}: kind = "{kind}" has no keys in this table; remove it, or '
-                f"choose the kind that it belongs to{_with(table, lambda m: (m.table,))}"
-            )
+    tables = [name for name in ("method", "path") if getattr(estimator, name) is not None]
+    if others := [name for name in tables if name != spec.table]:
+        raise ConfigError(
+            f'estimator.{others[0]}: kind = "{kind}" has no keys in this table; remove it, or '
+            f"choose the kind that it belongs to{_with(lambda m: m.spec.table == others[0])}"
+        )
     if estimator.loss not in spec.losses:
         raise ConfigError(
             f'estimator.loss: kind = "{kind}" has {", ".join(spec.losses)}; choose one of them, '
-            f"or a kind that has this one{_with(estimator.loss, lambda m: m.losses)}"
+            f"or a kind that has this one{_with(lambda m: estimator.loss in m.spec.losses)}"
         )
+    if spec.needs_noise and not study.noised:
+        raise ConfigError(f"privacy.mechanism: {spec.needs_noise}")
     if study.privacy.personal is not None and not spec.personal_levels:
         raise ConfigError(
             "privacy.personal: records can have levels of their own where each is noised by "
             f'itself, and kind = "{kind}" noises sums of them; remove it, or choose another '
-            f"estimator.kind{_with(True, lambda m: (m.personal_levels,))}"
+            f"estimator.kind{_with(lambda m: m.spec.personal_levels)}"
         )
     growth_of(study, grows=method.grows(study))
     if study.privacy.noise_memory and not method.remembers(study):
         raise ConfigError(
             "privacy.noise_memory: the noise of a release can remember those before it where it is "
-            'Gaussian, nothing is forgotten, and kind = "renewable"; remove it, or set '
-            "noise_memory = 0"
+            "Gaussian, nothing is forgotten, and the kind allows it"
+            f"{_with(lambda m: m.remembers(study))}; remove it, or set noise_memory = 0"
+        )
+
+
+def check_response(study: Study) -> None:
+    """Refuse a response and a loss that do not fit, and keys that belong to another.
+
+    Raises ConfigError, naming the keys and the way out.
+    """
+    response, estimator = study.data.response, study.estimator
+    check_keys(response)
+    if estimator.loss not in losses.NAMES:
+        raise ConfigError(
+            f"estimator.loss: unknown loss{near(estimator.loss, losses.NAMES)}; allowed: "
+            f'{", ".join(losses.NAMES)}; example: loss = "{losses.NAMES[0]}"'
+        )
+    kind = losses.build(estimator.loss).responses
+    if kind != response.kind:
+        raise ConfigError(
+            f'estimator.loss: "{estimator.loss}" explains a {kind}, and data.response.kind is '
+            f'"{response.kind}"; example: response = {RESPONSES[kind]}'
+        )
+    for key, owners in _OWNERS.items():
+        if getattr(estimator, key) is not None and estimator.loss not in owners:
+            named = " or ".join(f'"{owner}"' for owner in owners)
+            raise ConfigError(f"estimator.{key}: belongs to loss = {named}; remove it")
+    if estimator.class_weights is not None and response.kind != "class":
+        raise ConfigError("estimator.class_weights: this response has no classes; remove it")
+    _check_smoothing(estimator.q, estimator.smoothing)
+    width = response.ends[1] - response.ends[0]
+    bound, scale = estimator.residual_bound, estimator.noise_scale
+    most = WIDTHS * width
+    if bound is not None and not 1e-6 * width <= bound <= most:
+        raise ConfigError(
+            "estimator.residual_bound: must be at least a millionth of the width of the response's "
+            f"range, and at most {WIDTHS} times it, here {most:g}"
+        )
+    if scale is not None and not 1 / WIDEST <= scale <= width:
+        raise ConfigError(
+            f"estimator.noise_scale: must be at least {1 / WIDEST:g}, and at most the width of the "
+            f"response's range, here {width:g}: no response in it deviates by more"
+        )
+
+
+def _check_smoothing(q: float, smoothing: float | None) -> None:
+    knee = q / (q + 1)
+    if smoothing is not None and not 0 < smoothing <= knee:
+        raise ConfigError(
+            f"estimator.smoothing: belongs to gdwd and lies in (0, q / (q + 1)], here "
+            f"(0, {knee:.6g}]"
         )
 
 
@@ -302,7 +360,7 @@ def completed(study: Study, given: Container[str]) -> Study:
     return method_of(study).resolve(study, given) if kind in METHODS else study
 
 
-def _with(wanted: object, of: Callable[[Spec], Sequence[object]]) -> str:
-    """Return the kinds whose method has what is wanted, in brackets; nothing if there is none."""
-    kinds = [kind for kind in METHODS if wanted in of(load_live(kind).spec)]
+def _with(allowed: Callable[[Method[Any]], bool]) -> str:
+    """Return the kinds that are allowed, in brackets; nothing if there is none."""
+    kinds = [kind for kind in METHODS if allowed(load_live(kind))]
     return f" ({', '.join(kinds)})" if kinds else ""

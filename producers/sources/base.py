@@ -9,15 +9,17 @@ Rows that are counted: a position is how many of them were handed out.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import Annotated, BinaryIO, NamedTuple, Protocol, TypeVar, overload
 
 import msgspec
 
 from pipeline.errors import DataError
+from pipeline.records.batch import Batch, Records
+from pipeline.records.values import Record
 from pipeline.settings import Settings
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -39,6 +41,64 @@ class Slot(msgspec.Struct, frozen=True):
     def kind(self) -> str:
         """Of the fault, without its line: counts for each line would grow without bound."""
         return (self.fault or "unreadable").split(": ", maxsplit=1)[-1]
+
+
+class Slots(Sequence[Slot]):
+    """Consecutive slots whose records have come as columns; one by one, they are `Slot`s.
+
+    batch: Their records.
+    place: Returns the position behind one of them, by its number, and its line.
+    name: Returns what a fault of one of them begins with; by default its line.
+    """
+
+    def __init__(
+        self, batch: Batch, place: Callable[[int], tuple[bytes, int]],
+        name: Callable[[int], str] | None = None,
+    ) -> None:  # fmt: skip
+        self.batch, self._place = batch, place
+        self._name = name or (lambda number: f"line {place(number)[1]}")
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @overload
+    def __getitem__(self, at: int) -> Slot: ...
+    @overload
+    def __getitem__(self, at: slice) -> Slots: ...
+
+    def __getitem__(self, at: int | slice) -> Slot | Slots:
+        if isinstance(at, slice):
+            first, place, name = at.indices(len(self))[0], self._place, self._name
+            return Slots(self.batch.part(at), lambda n: place(first + n), lambda n: name(first + n))
+        number = range(len(self))[at]
+        position, line = self._place(number)
+        why = self.batch.lost.get(number)
+        fault = why and f"{self._name(number)}: {why}"
+        return Slot(self.batch.record(number), fault, position, line)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether they are the same slots, one by one."""
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def position(self) -> bytes:
+        """How to resume behind the last of them."""
+        return self._place(len(self) - 1)[0]
+
+
+def batch_of(slots: Sequence[Slot], dummy: Record) -> Batch:
+    """Return the records of slots; in place of one that is not there a public one."""
+    if isinstance(slots, Slots):
+        return slots.batch
+    lost = {at: slot.kind for at, slot in enumerate(slots) if slot.record is None}
+    return Records([dummy if slot.record is None else slot.record for slot in slots], lost)
+
+
+def behind(slots: Sequence[Slot]) -> bytes:
+    """Return how to resume behind the last of some slots."""
+    return slots.position if isinstance(slots, Slots) else slots[-1].position
 
 
 class Known(NamedTuple):
@@ -85,7 +145,7 @@ class Source(Protocol):
     def columns(self) -> list[str] | None:
         """The columns, if they are known before the records are read."""
 
-    def read(self, limit: int, timeout: float) -> list[Slot]:
+    def read(self, limit: int, timeout: float) -> Sequence[Slot]:
         """Return up to `limit` slots, none if nothing came within `timeout` seconds."""
 
     @property

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -31,9 +31,10 @@ from kafka.protocol.consumer import IsolationLevel
 from infra.kafka import asking, kafka_options
 from infra.preflight import Silence, check_servers
 from pipeline.errors import BrokerError, ConfigError, DataError
+from pipeline.records.batch import Records
 from pipeline.settings import Settings
-from producers.sources.base import Elsewhere, Known, Opening, Slot, Source, read_position
-from producers.sources.text import RECORD_LIMIT, json_object
+from producers.sources.base import Elsewhere, Known, Opening, Slot, Slots, Source, read_position
+from producers.sources.text import RECORD_LIMIT, json_objects
 
 KIND = "topic"
 FORM = (
@@ -309,27 +310,40 @@ class KafkaTopic(Elsewhere):
         whole = sum(self._end.values()) - self._first
         return min(1.0, (self._passed() - self._first) / max(whole, 1))
 
-    def read(self, limit: int, timeout: float) -> list[Slot]:
+    def read(self, limit: int, timeout: float) -> Sequence[Slot]:
         """Return up to `limit` slots, none if nothing came within `timeout` seconds.
 
         BrokerError, ConfigError if Kafka fails in a way that a retry cannot mend; DataError as at
         the start.
         """
-        deadline = time.monotonic() + timeout
-        slots: list[Slot] = []
-        while len(slots) < limit and not self.ended:
+        deadline, taken = time.monotonic() + timeout, list[tuple[int, Any]]()
+        before, done = dict(self._place.at), self._place.records
+        while len(taken) < limit and not self.ended:
             # the order of what was there at the start does not depend on how Kafka answers
             if self._behind() or not any(self._waiting.values()):
                 left = deadline - time.monotonic()
-                if slots and left <= 0:
+                if taken and left <= 0:
                     break
                 self._fetch(min(max(left, 0.0), _LOOK))
                 # what waits here must not keep the caller from its signals and its heartbeat
                 if left <= 0 and (self._behind() or not any(self._waiting.values())):
                     break
                 continue
-            slots += self._run(limit - len(slots))
-        return slots
+            taken += self._run(limit - len(taken))
+        if not taken:
+            return []
+
+        def behind(number: int) -> _Position:
+            last = dict(taken[: number + 1])
+            passed = {n: (r.offset + 1, r.timestamp, _mark(r)) for n, r in last.items()}
+            return _Position(self._spec.topic, done + number + 1, {**before, **passed})
+
+        self._place = behind(len(taken) - 1)
+        return Slots(
+            self._parsed([record.value for _, record in taken]),
+            lambda number: (_encoded(behind(number)), done + number + 1),
+            lambda number: f"partition {taken[number][0]}, offset {taken[number][1].offset}",
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -370,34 +384,33 @@ class KafkaTopic(Elsewhere):
                     records.pop()
             self._waiting[number].extend(records)
 
-    def _run(self, limit: int) -> list[Slot]:
+    def _run(self, limit: int) -> list[tuple[int, Any]]:
         """Hand out what comes next of one partition, at most until another's turn or its last."""
         heads = sorted(
             (waiting[0].timestamp, number) for number, waiting in self._waiting.items() if waiting
         )
-        number, others, place = heads[0][1], heads[1:2], self._place
-        waiting, slots, at = self._waiting[number], list[Slot](), place.at
-        while waiting and len(slots) < limit:
+        number, others = heads[0][1], heads[1:2]
+        waiting, taken = self._waiting[number], list[tuple[int, Any]]()
+        while waiting and len(taken) < limit:
             if others and others[0] < (waiting[0].timestamp, number):
                 break
-            record = waiting.popleft()
-            at[number] = record.offset + 1, record.timestamp, _mark(record)
-            place.records += 1
-            found, fault = self._parsed(record.value)
-            if fault is not None:
-                fault = f"partition {number}, offset {record.offset}: {fault}"
-            slots.append(Slot(found, fault, _encoded(place), place.records))
-        return slots
+            taken.append((number, waiting.popleft()))
+        return taken
 
-    def _parsed(self, value: bytes | None) -> tuple[Any, str | None]:
-        if value is None:
-            return None, "a message without a value"
-        if len(value) > RECORD_LIMIT:
-            return None, "the message is too long"
-        found, fault = json_object(value)
-        if found is not None and self._spec.paths:
-            found = self._spec.record_of(found)
-        return found, fault
+    def _parsed(self, values: list[bytes | None]) -> Records:
+        lost = dict[int, str]()
+        for at, value in enumerate(values):
+            if value is None:
+                lost[at] = "a message without a value"
+            elif len(value) > RECORD_LIMIT:
+                lost[at] = "the message is too long"
+        found = json_objects(
+            [b"{}" if at in lost else value or b"" for at, value in enumerate(values)]
+        )
+        if self._spec.paths:
+            records = [self._spec.record_of(found.record(at) or {}) for at in range(len(found))]
+            found = Records(records, found.lost)
+        return Records(found.records, {**found.lost, **lost})
 
     def _read_position(self, position: bytes) -> _Position:
         topic = self._spec.topic

@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,19 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from pipeline.errors import ConfigError, DataError, VeilstreamError
+from pipeline.records.batch import Column, Columns
 from pipeline.settings import extra
-from producers.sources.arrow import values_of
-from producers.sources.base import Elsewhere, Known, Opening, Slot, Source, read_position
+from producers.sources.arrow import columns_of, values_of
+from producers.sources.base import (
+    Elsewhere,
+    Known,
+    Opening,
+    Slot,
+    Slots,
+    Source,
+    behind,
+    read_position,
+)
 
 #: Who writes tables now; those with numbers below 16384 are PostgreSQL's own.
 _WRITERS = (
@@ -45,6 +54,12 @@ class Connection:
         with closing(self._db.cursor()) as cursor:
             cursor.execute(statement)
             return [each[0] for each in cursor.description], cursor.fetchall()
+
+    def batch(self, statement: str) -> Columns:
+        """Return all rows of a query, by column."""
+        names, rows = self.rows(statement)
+        found = zip(names, zip(*rows, strict=True), strict=True) if rows else ()
+        return Columns({name: Column(list(values)) for name, values in found}, len(rows))
 
     def settled(self, highest: int) -> int | None:
         """Return up to which key no row can come any more; None if that is not known yet.
@@ -74,6 +89,10 @@ class Columnar(Connection):
         """As `Connection.rows`."""
         table = self._table(statement)
         return list(table.schema.names), list(zip(*map(values_of, table.columns), strict=True))
+
+    def batch(self, statement: str) -> Columns:
+        """As `Connection.batch`."""
+        return columns_of(self._table(statement).combine_chunks())
 
     def _table(self, statement: str) -> Any:
         with closing(self._db.cursor()) as cursor:
@@ -242,7 +261,9 @@ def quoted(name: str) -> str:
 
 
 #: Rows of one query, and rows before a position that tell whether they are what they were.
-FETCH, MARKED = 1000, 64
+FETCH, MARKED = 1024, 64
+#: Each time more of them, up to so many times as many: a database sorts anew for each query.
+MORE, MOST = 4, 64
 #: So many of the first rows must differ, to be known again.
 DISTINCT = 48
 #: Seconds between two looks at a table that may grow.
@@ -295,7 +316,8 @@ class SqlTable(Elsewhere):
         self._spec, self._follow, self._wanted = spec, follow, columns
         self.identity = f"sql:{spec.table}"
         self._at = None if position is None else self._read_position(position)
-        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._waiting: Sequence[Slot] = []
+        self._fetched = FETCH
         self._looked = -LOOK
         with self._asking():
             self._db = connection_of(spec, follow=follow)
@@ -348,7 +370,7 @@ class SqlTable(Elsewhere):
         share: float = (self._at.key - self._first) / max(self._end - self._first, 1)
         return min(1.0, share)
 
-    def read(self, limit: int, timeout: float) -> list[Slot]:
+    def read(self, limit: int, timeout: float) -> Sequence[Slot]:
         """Return up to `limit` slots, none if nothing came within `timeout` seconds.
 
         DataError if the database fails, or the key does not grow.
@@ -364,7 +386,10 @@ class SqlTable(Elsewhere):
                 self._fetch()
             if not self._waiting:
                 self._looked = time.monotonic()
-        return [self._slot() for _ in range(min(limit, len(self._waiting)))]
+        found, self._waiting = self._waiting[:limit], self._waiting[limit:]
+        if found:
+            self._at = self._read_position(behind(found))
+        return found
 
     def anchored(self, position: bytes) -> bytes:
         """Return a position with a mark of the rows before it."""
@@ -391,40 +416,48 @@ class SqlTable(Elsewhere):
         if bound is None:
             return
         behind = "" if self._key is None else f"{{key}} >= {self._key} AND"
-        _, rows = self._select(
-            _listed(self._names),
-            f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {FETCH + 2}",
-        )
-        last = rows.pop(0) if rows and rows[0][self._where] == self._key else None
-        if self._last and (last is None or self._last != _mark([last])):
-            raise self._changed()
-        if self._began and not self._spec.skip_again and self._values_of(rows) == self._began:
-            raise DataError(
-                f"{self.identity}: the rows behind the last key are those that the table began "
-                "with: it was filled anew under new keys, and would be released twice. The data "
-                "owner must take them out, or, if they are new records that begin alike, say "
-                "again=skip in the source"
+        batch = self._db.batch(
+            self._query(
+                _listed(self._names),
+                f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {self._fetched + 2}",
             )
-        for row in rows:
-            key = row[self._where]
-            if type(key) is not int:
-                raise self._no_key("is no whole number")
-            if key == self._key:
-                raise self._no_key("is there twice")
-            # one more than is taken: that says whether the last one's key comes again
-            if len(self._waiting) < FETCH:
-                self._waiting.append(row)
-                self._key = key
-        if rows and not self._spec.skip_changed:
-            self._last = _mark([rows[min(len(rows), FETCH) - 1]])
-        self._done = not self._follow and len(rows) <= FETCH
+        )
+        keys: list[Any] = batch.columns([self._spec.key])[self._spec.key].objects()
+        first = int(bool(keys) and keys[0] == self._key)
+        if self._last and not (first and self._last == _mark(_rows(batch, 0, 1))):
+            raise self._changed()
+        if self._began and not self._spec.skip_again:
+            begun = self._values_of(_rows(batch, first, first + MARKED))
+            if begun == self._began:
+                raise DataError(
+                    f"{self.identity}: the rows behind the last key are those that the table began "
+                    "with: it was filled anew under new keys, and would be released twice. The "
+                    "data owner must take them out, or, if they are new records that begin alike, "
+                    "say again=skip in the source"
+                )
+        if not {*map(type, keys)} <= {int}:
+            raise self._no_key("is no whole number")
+        if len({*keys}) < len(keys):
+            raise self._no_key("is there twice")
+        # one more than is taken: that says whether the last one's key comes again
+        last = min(len(keys), first + self._fetched)
+        if first < last:
+            self._key, self._waiting = keys[last - 1], self._slots(batch.part(slice(first, last)))
+            if not self._spec.skip_changed:
+                self._last = _mark(_rows(batch, last - 1, last))
+        self._done = not self._follow and len(keys) - first <= self._fetched
+        self._fetched = min(self._fetched * MORE, FETCH * MOST)
 
-    def _slot(self) -> Slot:
-        row = self._waiting.popleft()
+    def _slots(self, batch: Columns) -> Slots:
+        keys: list[Any] = batch.columns([self._spec.key])[self._spec.key].objects()
         records, behind = (self._at.records, self._at.behind) if self._at else (0, 0)
-        self._at = _At(self.identity, row[self._where], records + 1, behind + 1)
-        record = dict(zip(self._names, row, strict=True))
-        return Slot(record, None, msgspec.json.encode(self._at), records + 1)
+
+        def place(number: int) -> tuple[bytes, int]:
+            done = records + number + 1
+            at = _At(self.identity, keys[number], done, behind + number + 1)
+            return msgspec.json.encode(at), done
+
+        return Slots(batch, place)
 
     def _checked(self, at: _At, say: Callable[[str], None]) -> _At:
         """Look for rows that changed behind a position; return it as it stands now."""
@@ -479,8 +512,11 @@ class SqlTable(Elsewhere):
         return _mark(found) if len({*map(repr, found)}) >= DISTINCT else ""
 
     def _select(self, what: str, rest: str = "") -> tuple[list[str], list[tuple[Any, ...]]]:
+        return self._db.rows(self._query(what, rest))
+
+    def _query(self, what: str, rest: str) -> str:
         # names are quoted, and all else is ours or a whole number
-        return self._db.rows(f"SELECT {what} FROM {{table}} {rest}".format(**self._spec.names))  # noqa: S608
+        return f"SELECT {what} FROM {{table}} {rest}".format(**self._spec.names)  # noqa: S608
 
     def _read_position(self, position: bytes) -> _At:
         return read_position(
@@ -518,6 +554,12 @@ class SqlTable(Elsewhere):
 
 def _listed(columns: Collection[str]) -> str:
     return ", ".join(map(quoted, columns)).replace("{", "{{").replace("}", "}}") or "*"
+
+
+def _rows(batch: Columns, first: int, last: int) -> list[tuple[Any, ...]]:
+    """Return some rows of a batch, as far as it goes."""
+    part = batch.part(slice(first, last))
+    return [tuple((part.record(at) or {}).values()) for at in range(len(part))]
 
 
 def _mark(rows: list[tuple[Any, ...]]) -> str:

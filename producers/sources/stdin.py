@@ -98,6 +98,10 @@ class Pipe(Tape):
         end = self._held.find(b"\n", start, start + size) + 1
         return bytes(self._held[start : end or start + size])
 
+    def block(self, at: int, size: int) -> bytes:
+        """As `Tape.block`."""
+        return bytes(self._held[at - self._first : at - self._first + size])
+
     def wait(self, seconds: float) -> None:
         """Wait for more, however long."""
         del seconds

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError
-from pipeline.records.encoder import Batch
+from pipeline.records.encoder import Stretch
 from pipeline.records.features import there
 from pipeline.settings import extra
 from producers.sources import open_once, open_source
@@ -30,7 +30,7 @@ PARQUET_RECORDS, TEXT_RECORDS = 65_536, 8_192
 def read_batches(
     spec: str, columns: Sequence[str], *, form: str = "csv", optional: Sequence[str] = (),
     first: Callable[[Source], list[Slot]] | None = None,
-) -> Iterator[Batch]:  # fmt: skip
+) -> Iterator[Stretch]:  # fmt: skip
     """Yield a history in batches, with these columns alone.
 
     spec: A path that ends in .csv, .jsonl, .ndjson or .parquet; "-" for standard input; or
@@ -53,7 +53,7 @@ def read_batches(
         return
     source = open_once(spec, form=form)
     try:
-        slots = [] if first is None else first(source)
+        slots: Sequence[Slot] = [] if first is None else first(source)
         found = source.columns or columns
         missing = [name for name in columns if name not in found]
         if missing:
@@ -69,18 +69,18 @@ def read_batches(
         source.close()
 
 
-def _batch(slots: list[Slot], columns: Sequence[str], share: float | None) -> Batch:
+def _batch(slots: Sequence[Slot], columns: Sequence[str], share: float | None) -> Stretch:
     records = [slot.record or {} for slot in slots]
     found = {
         name: np.fromiter((record.get(name) for record in records), dtype=object, count=len(slots))
         for name in columns
     }
-    return Batch(found, np.array([slot.record is None for slot in slots]), share)
+    return Stretch(found, np.array([slot.record is None for slot in slots]), share)
 
 
 def parquet_batches(
     path: Path, columns: Sequence[str], size: int, optional: Sequence[str] = ()
-) -> Iterator[Batch]:
+) -> Iterator[Stretch]:
     """Yield the records of a file in batches of at most `size`, with these columns alone.
 
     optional: Names of further columns, which batches lack where the file does.
@@ -101,7 +101,7 @@ def parquet_batches(
             for part in file.iter_batches(size, columns=every, use_threads=False):
                 found = {name: _values(part.column(name)) for name in every}
                 done += part.num_rows
-                yield Batch(found, np.zeros(part.num_rows, dtype=bool), done / max(total, 1))
+                yield Stretch(found, np.zeros(part.num_rows, dtype=bool), done / max(total, 1))
             if done != total:
                 raise miscounted(path.name, total, done)
         except (OSError, ValueError) as error:

@@ -13,14 +13,17 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
+import numpy as np
 
 from pipeline.errors import DataError
-from producers.sources.base import Position, Slot, decode_position
+from pipeline.records.batch import MARK, Batch, Records, Texts
+from pipeline.types import Integers
+from producers.sources.base import Position, Slot, Slots, decode_position
 
 #: The bytes of one record; what is longer becomes an empty slot.
 RECORD_LIMIT = 1 << 20
@@ -67,6 +70,10 @@ class Tape:
         line = self._file.readline(size)
         self._at = at + len(line)
         return line
+
+    def block(self, at: int, size: int) -> bytes:
+        """Return up to `size` bytes from `at` on."""
+        return os.pread(self._file.fileno(), size, at - self.base)
 
     def mark(self, at: int) -> str:
         """Return a hash of the bytes before an offset: the first and the last of them."""
@@ -133,8 +140,57 @@ class Cut(NamedTuple):
     fault: str | None
 
 
+#: Bytes that are split into lines together, and fewer that are read line by line.
+BLOCK, FEW = 1 << 18, 4096
+_NEWLINE, _RETURN, _COMMA = 10, 13, ord(",")
+
+
+class Lines:
+    """Whole lines of a tape, found together.
+
+    raw: Their bytes, and perhaps some more.
+    at, line: Offset and number of the first.
+    odd: The bytes that make a line one that has to be cut by itself; a CR at its end does not.
+
+    odd: Of each line whether it is one, shape (n,).
+    """
+
+    def __init__(self, raw: bytes, at: int, line: int, odd: bytes) -> None:
+        data = np.frombuffer(raw, dtype=np.uint8)
+        ends = np.flatnonzero(data == _NEWLINE) + 1
+        self._raw, self._at, self._line = raw, at, line
+        #: Offsets behind each line, behind that of the first.
+        self._bounds = np.append(0, ends)
+        self.odd = np.diff(self._bounds) > csv.field_size_limit()
+        for byte in odd:
+            places = np.flatnonzero(data == byte)
+            if byte == _RETURN:
+                places = places[data[np.minimum(places + 1, len(data) - 1)] != _NEWLINE]
+            lines = np.searchsorted(ends, places, side="right")
+            self.odd[lines[lines < len(ends)]] = True
+
+    def here(self, at: int) -> int | None:
+        """Return the number of the line that begins at an offset; None if none of them does."""
+        number = int(np.searchsorted(self._bounds, at - self._at))
+        there = number < len(self.odd) and self._bounds[number] == at - self._at
+        return number if there else None
+
+    def plain(self, at: int, most: int) -> tuple[list[bytes], Integers, Integers]:
+        """Return the lines from an offset on up to the next odd one, one at least.
+
+        Returns: At most so many, without their ends; offsets behind them, and numbers, (n,).
+        """
+        first = int(np.searchsorted(self._bounds, at - self._at))
+        odd = np.flatnonzero(self.odd[first : first + most])
+        last = first + (int(odd[0]) if len(odd) else min(len(self.odd) - first, most))
+        text = self._raw[self._bounds[first] : self._bounds[last]]
+        lines = text.replace(b"\r\n", b"\n").split(b"\n")[:-1]
+        ends = self._bounds[first + 1 : last + 1] + self._at
+        return lines, ends, np.arange(self._line + first, self._line + last)
+
+
 class RecordFile(ABC):
-    """The slots of a tape; a subclass cuts and parses one record.
+    """The slots of a tape; a subclass cuts and parses one record, and many plain lines at once.
 
     tape: Where the bytes come from.
     position: Behind which slot to resume; None is the start.
@@ -142,6 +198,8 @@ class RecordFile(ABC):
     """
 
     form = ""
+    #: As `Lines` takes it.
+    odd = b""
     #: Whether a line without anything in it is a record, and not left out.
     blanks = False
 
@@ -170,6 +228,7 @@ class RecordFile(ABC):
         self._marked = (self._at, tape.mark(self._at), tape.version())
         self._inside = self._at > start[0] and tape.line(self._at - 1, 1) != b"\n"
         self._stuck: tuple[int, bool] | None = None
+        self._block = Lines(b"", self._at, self._line, b"")
 
     repeats = True
 
@@ -197,27 +256,61 @@ class RecordFile(ABC):
         end, _ = self._tape.extent(self._at)
         return min(self._at / end, 1.0) if end else 1.0
 
-    def read(self, limit: int, timeout: float) -> list[Slot]:
+    def read(self, limit: int, timeout: float) -> Sequence[Slot]:
         """Return up to `limit` slots, none if nothing came within `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        slots: list[Slot] = []
         while True:
             extent = self._check_length()
             # a record that was not complete is looked at again only once there is more of it
-            while extent != self._stuck and len(slots) < limit and (slot := self._next(*extent)):
-                slots.append(slot)
-            if len(slots) >= limit:
+            if extent != self._stuck and (slots := self._some(limit, *extent)):
                 return slots
             if self._tape.extent(self._at) != extent:
                 continue
-            if slots or (extent[1] and self._at >= extent[0]):
-                return slots
+            if extent[1] and self._at >= extent[0]:
+                return []
             if self._tape.follow:
                 self._tape.go_on(self._at)
             left = deadline - time.monotonic()
             self._tape.wait(max(left, 0.0))
             if left <= 0:
                 return []
+
+    def _some(self, limit: int, end: int, final: bool) -> Sequence[Slot]:
+        """Return the next slots: of plain lines together, or of others one by one."""
+        while self._plain_from(end) is not None:
+            if together := self._together(limit):
+                return together
+        slots = list[Slot]()
+        while len(slots) < limit and (slot := self._next(end, final)):
+            slots.append(slot)
+            if self._plain_from(self._at) is not None:
+                break
+        return slots
+
+    def _plain_from(self, end: int) -> int | None:
+        """Return which of the lines found together is next; None if it is to be read by itself."""
+        if self._inside or not self._at:
+            return None
+        number = self._block.here(self._at)
+        if number is None and end - self._at >= FEW:
+            raw = self._tape.block(self._at, min(BLOCK, end - self._at))
+            self._block = Lines(raw, self._at, self._line, self.odd)
+            number = self._block.here(self._at)
+        return number if number is not None and not self._block.odd[number] else None
+
+    def _together(self, limit: int) -> Slots:
+        lines, ends, numbers = self._block.plain(self._at, limit)
+        self._at, self._line = int(ends[-1]), int(numbers[-1]) + 1
+        if not self.blanks:
+            full = np.fromiter(map(bool, lines), dtype=np.bool_, count=len(lines))
+            lines, ends, numbers = list(filter(None, lines)), ends[full], numbers[full]
+        kind = self._kind
+
+        def place(at: int) -> tuple[bytes, int]:
+            line = int(numbers[at])
+            return msgspec.json.encode(Position(kind, int(ends[at]), line + 1)), line
+
+        return Slots(self._parsed(lines) if lines else Records([]), place)
 
     def anchored(self, position: bytes) -> bytes:
         """Return a position with a mark of what lies before it, for storing.
@@ -245,6 +338,10 @@ class RecordFile(ABC):
     @abstractmethod
     def _cut(self, first: bytes, end: int, final: bool) -> Cut | None:
         """Cut the record that starts with this line; None if it is not complete yet."""
+
+    @abstractmethod
+    def _parsed(self, lines: list[bytes]) -> Batch:
+        """Return the records of plain lines, which are without their ends."""
 
     def _next(self, end: int, final: bool) -> Slot | None:
         while line := self._tape.line(self._at, min(RECORD_LIMIT + 1, end - self._at)):
@@ -306,6 +403,7 @@ TOLD = 3
 #: Stands for a CR that ends no line, which csv refuses: no byte is decoded to it.
 _CR = "\udc0d"
 #: How files begin that are no text, and what they are.
+_MARKED = bytes.maketrans(b"_", MARK.encode())
 _PACKED = {
     b"\x1f\x8b": "gzip", b"PK\x03\x04": "ZIP or a workbook of Excel", b"\x28\xb5\x2f\xfd": "zstd",
     b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PAR1": "Parquet", b"ARROW1": "Arrow",
@@ -323,6 +421,7 @@ class CsvFile(RecordFile):
     """
 
     form = "csv"
+    odd = b'"\r\0\1'
 
     def __init__(
         self, tape: Tape, position: bytes | None, columns: list[str] | None = None,
@@ -374,9 +473,22 @@ class CsvFile(RecordFile):
         if not _is_utf8(whole):
             return Cut(whole, None, "not UTF-8")
         if len(fields) != len(self._columns):
-            fault = f"{len(fields)} fields where {len(self._columns)} are needed"
+            fault = _too_few_or_many(len(fields), len(self._columns))
             return Cut(whole, None, _OLD_ENDS if b"\r" in whole.replace(b"\r\n", b"") else fault)
         return Cut(whole, dict(zip(self._columns, fields, strict=True)), None)
+
+    def _parsed(self, lines: list[bytes]) -> Texts:
+        width, lost = len(self._columns), dict[int, str]()
+        blank = b"," * (width - 1)
+        for at in _uneven(lines, width):
+            lost[at], lines[at] = _too_few_or_many(lines[at].count(b",") + 1, width), blank
+        try:
+            text = b",".join(lines).translate(_MARKED).decode()
+        except UnicodeDecodeError:
+            for at in [at for at, line in enumerate(lines) if not _is_utf8(line)]:
+                lost[at], lines[at] = "not UTF-8", blank
+            text = b",".join(lines).translate(_MARKED).decode()
+        return Texts(self._columns, text.split(","), lost)
 
     def _swallowed(self, lines: list[bytes]) -> bool:
         """Whether the lines that a quoted field goes on in look like records themselves."""
@@ -433,6 +545,20 @@ class CsvFile(RecordFile):
             line = self._tape.line(self._at + size, min(room, end - self._at - size))
         if not final:
             raise _IncompleteError
+
+
+def _uneven(lines: list[bytes], width: int) -> list[int]:
+    """Return the places of lines with another number of fields."""
+    data = np.frombuffer(b"\n".join(lines) + b"\n", dtype=np.uint8)
+    starts = np.append(0, np.flatnonzero(data == _NEWLINE)[:-1])
+    # one behind another: a line of its own is never empty
+    fields = np.add.reduceat((data == _COMMA).astype(np.int32), starts) + 1
+    found: list[int] = np.flatnonzero(fields != width).tolist()
+    return found
+
+
+def _too_few_or_many(fields: int, width: int) -> str:
+    return f"{fields} fields where {width} are needed"
 
 
 class _IncompleteError(Exception):
@@ -515,12 +641,35 @@ class JsonLinesFile(RecordFile):
         # a byte order mark can only stand at the start of a file; no JSON text begins with one
         return Cut(first, *json_object(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")))
 
+    def _parsed(self, lines: list[bytes]) -> Records:
+        return json_objects(lines)
+
+
+def json_objects(texts: Sequence[bytes]) -> Records:
+    """Return the objects that JSON texts are; what is none is lost, as `json_object` says."""
+    records, lost, rest = list[Any](), dict[int, str](), map(_quickly, texts)
+    while True:
+        try:
+            # what was read before an error stays in the list, and the rest goes on behind it
+            records.extend(rest)
+        except _UNREADABLE:
+            record, why = json_object(texts[len(records)])
+            if why is not None:
+                lost[len(records)] = why
+            records.append(record)
+        else:
+            break
+    for at in [at for at, record in enumerate(records) if type(record) is not dict]:
+        lost.setdefault(at, "not a JSON object")
+        records[at] = {}
+    return Records(records, lost)
+
 
 def json_object(text: bytes) -> tuple[Mapping[str, object] | None, str | None]:
     """Return the object that a JSON text is, or None and why it is none."""
     try:
         record = _quickly(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         # it refuses a little more than json does, such as 1e400, and says why in its own words
         try:
             record = _thoroughly(text.decode())
@@ -544,5 +693,6 @@ def _refuse(token: str) -> NoReturn:
     raise _NotJsonError
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _quickly = msgspec.json.Decoder().decode
 _thoroughly = json.JSONDecoder(parse_constant=_refuse).decode

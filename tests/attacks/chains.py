@@ -21,7 +21,7 @@ from pipeline.privacy.memory import Chain
 from pipeline.privacy.randomness import SecureStream
 from pipeline.release.privatise import Answer, privatise_behind
 from pipeline.release.query import Query
-from pipeline.study.release_tables import Split
+from pipeline.study.model import Split
 from pipeline.types import Matrix, Vector
 from tests.attacks.bounds import mu_bound
 from tests.attacks.studies import task_of, window_of, worst

@@ -28,12 +28,12 @@ EPSILON, DELTA = 4.0, 1e-5
 
 def task_of(loss: str, neighbours: str = "zero-out") -> CopiesTask:
     """Return a task whose bounds one record can nearly reach."""
-    method = 'release = "copies", copies = 40'
+    method = "copies = 40"
     if loss == "linear":
         method += ", coefficient_bound = 0.2"
     text = study_text(
-        method, p=1, records=2, loss=loss, epsilon=EPSILON, delta=DELTA, neighbours=neighbours,
-        noise_scale=0.5 if loss == "linear" else None,
+        method, kind="noisy-copies", p=1, records=2, loss=loss, epsilon=EPSILON, delta=DELTA,
+        neighbours=neighbours, noise_scale=0.5 if loss == "linear" else None,
     )  # fmt: skip
     study = parse_study(text)
     return CopiesTask(study, revision_of(study))

@@ -10,7 +10,8 @@ from unittest import mock
 
 import numpy as np
 
-from pipeline.methods.noisy_mle.client import SiteTask, WeighedTask
+from pipeline.methods.noisy_mle.client import SiteTask
+from pipeline.methods.sites.client import WeighedTask
 from pipeline.privacy import sensitivity
 from pipeline.privacy.sensitivity import Neighbours
 from pipeline.types import Matrix, Vector

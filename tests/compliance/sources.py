@@ -27,6 +27,16 @@ def drain(source: Source, limit: int = 3) -> list[Slot]:
     return found
 
 
+def some(source: Source, count: int) -> list[Slot]:
+    """Read so many slots, however few come at a time."""
+    found: list[Slot] = []
+    while len(found) < count:
+        new = source.read(count - len(found), PATIENCE)
+        assert new, "nothing comes"
+        found += new
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A source, and how often it can be opened.
@@ -98,7 +108,7 @@ def it_says_how_far_it_is(case: Case) -> None:
 def what_is_forgotten_is_behind(case: Case) -> None:
     """A committed position may be forgotten while the rest is read."""
     slots, source = case.slots(), case.open(None)
-    found = source.read(2, 5.0)
+    found = list(source.read(2, 5.0))
     while len(found) < 2:
         found += source.read(2 - len(found), 5.0)
     source.forget(found[-1].position)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agents.rebuild import refold
+from agents.history import refold
 from benchmarks.storm_checks import noised_twice, payloads
 from pipeline.stream.fold import Reducer
 from pipeline.stream.in_process import OfflineRecord

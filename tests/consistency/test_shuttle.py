@@ -14,7 +14,7 @@ from pipeline.methods import task_of
 from pipeline.methods.renewable import open as open_side
 from pipeline.records.encoder import Encoder, stack
 from pipeline.stream.in_process import run_rows
-from pipeline.study.variants import without_privacy
+from pipeline.study.versions import without_privacy
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import load_study
 from producers.sources import open_source

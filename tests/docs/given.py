@@ -37,6 +37,13 @@ def tutorial(folder: Path, words: dict[str, str]) -> AbstractContextManager[obje
     return nullcontext()
 
 
+def german(folder: Path, _: dict[str, str]) -> AbstractContextManager[object]:
+    """Give a file as a German spreadsheet writes it."""
+    text = (folder / "plant-5.csv").read_text().replace(",", ";").replace(".", ",")
+    (folder / "german.csv").write_text(text, "cp1252")
+    return nullcontext()
+
+
 def readings(folder: Path, _: dict[str, str]) -> AbstractContextManager[object]:
     """Give records that fit the study file of `veilstream study init`."""
     chance = random.Random(7)
@@ -115,6 +122,7 @@ def postgres(folder: Path, words: dict[str, str]) -> Iterator[None]:
 
 GIVEN: dict[str, Given] = {
     "tutorial": tutorial,
+    "german": german,
     "readings": readings,
     "payments": payments,
     "mqtt": mqtt,

@@ -45,11 +45,11 @@ def _whole(**settings: object) -> Case:
     return Case(builders.study_text(**(defaults | settings)))  # type: ignore[arg-type]
 
 
-def _sites(method: str = "", **settings: object) -> Case:
+def _sites(method: str = "", *, name: str = "noisy-mle", **settings: object) -> Case:
     """Return a case of sums that are kept apart by client."""
     whole = _whole(**settings)
     table = f"method = {{ {method} }}\n" if method else ""
-    kind = f'[estimator]\nkind = "noisy-mle"\n{table}'
+    kind = f'[estimator]\nkind = "{name}"\n{table}'
     return replace(whole, study=whole.study.replace("[estimator]\n", kind))
 
 
@@ -126,9 +126,10 @@ CASES = {
     "sites-logistic": _sites(loss="logistic", norm_bound=1.5),
     "sites-linear": _sites(loss="linear", least=-4.0, most=4.0),
     "sites-linear-cut": _sites(loss="linear", least=-4.0, most=4.0, residual_bound=2.0),
-    "sites-copies": _sites('release = "copies"', loss="logistic", norm_bound=1.5, epsilon=4.0),
+    "sites-copies": _sites(name="noisy-copies", loss="logistic", norm_bound=1.5, epsilon=4.0),
     "sites-copies-linear": _sites(
-        'release = "copies", copies = 20',
+        "copies = 20",
+        name="noisy-copies",
         loss="linear",
         least=-4.0,
         most=4.0,

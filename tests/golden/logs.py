@@ -227,6 +227,7 @@ def _outcome(message: EstimateMessage) -> Outcome:
     }
     exact = {"status": message.status, "records": message.records, "releases": message.releases}
     close = {name: [v for v in values if v is not None] for name, values in numbers.items()}
+    del diagnostics["effective_share"]  # of two numbers that are compared
     counters = {name: int(count) for name, count in diagnostics.items()}
     return Outcome(exact | {"clients": message.clients} | counters, close)
 

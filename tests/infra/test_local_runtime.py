@@ -25,9 +25,8 @@ from redis import Redis
 
 from infra.local import LocalRuntime, ProgramPaths
 from infra.local.download import RELEASE, check_jars, find_java, kafka_jars, listed_sums
-from infra.local.processes import Identity, is_alive, last_word, send
+from infra.local.processes import Identity, is_alive, last_word, read_state, send
 from infra.local.runtime import supervise
-from infra.local.state import read_state
 from pipeline.cli.local import down, logs, status
 from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
 from tests.stage import PATIENCE, read_topic

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agents.meters import Meters
+from agents.folding import Meters
 from agents.metrics import Health
 from infra.local.processes import free_port
 from infra.requests import ELSEWHERE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.local import LocalRuntime
-from infra.local.classes import shared_classes
+from infra.local.services import shared_classes
 
 ARCHIVE, MAKE = "-XX:SharedArchiveFile=", "-XX:ArchiveClassesAtExit="
 

@@ -15,7 +15,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from agents.rebuild import refold
+from agents.history import refold
 from infra.admissions import Roll
 from infra.local import LocalRuntime
 from pipeline.messages.admission import Admission, write_signed
@@ -28,7 +28,7 @@ from pipeline.stream.release import release_of
 from pipeline.trust.crypto import Pair, signed
 from producers.audit import OLDER_KEY
 from producers.membership import Membership
-from state.keys import model as model_key
+from state.codec import model_key
 from tests.stage import Stage, lent, send, study_text, until, write_csv
 from tests.trusted import TRUST
 

@@ -20,7 +20,7 @@ from pipeline.settings import Settings
 from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import Partition, differences
 from pipeline.study_file.load import parse_study
-from state import RedisStore, keys
+from state import RedisStore, codec
 from state.connection import redis_client
 from tests.builders import LogEntry, SeededStream, payload_of, relogged, simulate, study_text
 
@@ -43,7 +43,7 @@ class Place:
 
     @property
     def keys(self) -> dict[str, bytes]:
-        return keys.kinds(self.task.study.name, 2)
+        return codec.key_types(self.task.study.name, 2)
 
 
 def place_of(client: Any, name: str) -> Place:
@@ -131,7 +131,7 @@ def test_a_changed_bit_is_found_in_every_field(place: Place) -> None:
 
 
 def test_a_changed_bit_is_found_in_the_list_of_erased_clients(place: Place) -> None:
-    chance, key = random.Random(4), keys.erased(place.task.study.name)
+    chance, key = random.Random(4), codec.erased_key(place.task.study.name)
     (member,) = place.client.smembers(key)
     for _ in range(50):
         changed = flipped(member, chance)
@@ -148,7 +148,7 @@ def test_a_changed_bit_is_found_in_the_list_of_erased_clients(place: Place) -> N
 def test_a_field_that_is_gone_or_of_an_earlier_commit_is_found(place: Place) -> None:
     """An old value has a checksum that fits: only the totals of the head tell."""
     name = place.task.study.name
-    for key in (keys.snapshot(name, 0), keys.clients(name, 0)):
+    for key in (codec.snapshot_key(name, 0), codec.clients_key(name, 0)):
         now = place.client.hgetall(key)
         for field, data in now.items():
             place.client.hdel(key, field)
@@ -156,7 +156,7 @@ def test_a_field_that_is_gone_or_of_an_earlier_commit_is_found(place: Place) -> 
             place.client.hset(key, field, data)
     behind = Partition.empty(place.task, frozenset({"gone"}))
     Reducer(place.task).fold(behind, log_of(place.task, 0)[:9])
-    both = [at(name, 0) for at in (keys.snapshot, keys.clients)]
+    both = [at(name, 0) for at in (codec.snapshot_key, codec.clients_key)]
     new = {key: place.client.hgetall(key) for key in both}
     place.store.replace(0, behind)
     old = {key: place.client.hgetall(key) for key in both}
@@ -181,10 +181,10 @@ def test_a_field_that_is_gone_or_of_an_earlier_commit_is_found(place: Place) -> 
 def test_values_of_another_field_partition_or_study_are_found(place: Place, kind: str) -> None:
     name = place.task.study.name
     other = place_of(place.client, f"{name}-other")
-    at = {"state": keys.snapshot, "clients": keys.clients}
-    own = keys.model(name) if kind == "model" else at[kind](name, 0)
+    at = {"state": codec.snapshot_key, "clients": codec.clients_key}
+    own = codec.model_key(name) if kind == "model" else at[kind](name, 0)
     of_other = (
-        keys.model(other.task.study.name) if kind == "model" else at[kind](f"{name}-other", 0)
+        codec.model_key(other.task.study.name) if kind == "model" else at[kind](f"{name}-other", 0)
     )
     held = place.client.hgetall(own)
     for field, data in place.client.hgetall(of_other).items():
@@ -207,7 +207,7 @@ def test_values_of_another_field_partition_or_study_are_found(place: Place, kind
 
 
 def test_the_worker_that_publishes_finds_it_in_partitions_of_others(place: Place) -> None:
-    key = keys.snapshot(place.task.study.name, 1)
+    key = codec.snapshot_key(place.task.study.name, 1)
     held = place.store.summed([1], {})
     for field, data in place.client.hgetall(key).items():
         if field != b"next_offset":
@@ -219,19 +219,19 @@ def test_the_worker_that_publishes_finds_it_in_partitions_of_others(place: Place
 
 
 def test_sums_that_are_gone_while_clients_are_there_are_found(place: Place) -> None:
-    place.client.delete(keys.snapshot(place.task.study.name, 0))
-    assert_found(place, keys.clients(place.task.study.name, 0), "no sums")
+    place.client.delete(codec.snapshot_key(place.task.study.name, 0))
+    assert_found(place, codec.clients_key(place.task.study.name, 0), "no sums")
 
 
 def test_a_state_of_an_earlier_version_is_refused_in_words_of_its_own(place: Place) -> None:
-    key = keys.snapshot(place.task.study.name, 0)
+    key = codec.snapshot_key(place.task.study.name, 0)
     place.client.hset(key, "head", msgspec.msgpack.encode({"schema": 6, "revision": "r"}))
     with pytest.raises(StateError, match="has schema 6, this version reads"):
         place.store.load(0)
 
 
 def test_a_rebuild_and_a_new_commit_mend_what_was_damaged(place: Place) -> None:
-    key = keys.snapshot(place.task.study.name, 0)
+    key = codec.snapshot_key(place.task.study.name, 0)
     place.client.hset(key, "sums.0.counts", b"damaged")
     with pytest.raises(StateError, match=r"'sums\.0\.counts' of"):
         place.store.load(0)

@@ -18,7 +18,7 @@ from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import differences
-from state import keys
+from state import codec
 from state.connection import redis_client
 from tests.integration.test_checksums import Place, flipped, log_of, place_of
 from tests.stage import PATIENCE
@@ -70,7 +70,11 @@ def test_whatever_is_damaged_is_stored_again_from_memory(
 ) -> None:
     owner, chance, redis = owner_of(place), random.Random(1), place.client
     name, tried = place.task.study.name, 0
-    for key in (keys.snapshot(name, 0), keys.clients(name, 0), keys.clients(name, 1)):
+    for key in (
+        codec.snapshot_key(name, 0),
+        codec.clients_key(name, 0),
+        codec.clients_key(name, 1),
+    ):
         sound = redis.hgetall(key)
         for field, data in sound.items():
             if field == b"next_offset":
@@ -81,11 +85,11 @@ def test_whatever_is_damaged_is_stored_again_from_memory(
                 tried += 1
     assert "has stored all of this partition again" in caplog.text
     assert tried > 3 * 2 * 3
-    key, sound = keys.snapshot(name, 1), redis.hgetall(keys.snapshot(name, 1))
+    key, sound = codec.snapshot_key(name, 1), redis.hgetall(codec.snapshot_key(name, 1))
     redis.hset(key, b"\xff", "no field of ours")
     watched(owner, lambda: redis.hgetall(key) == sound)
-    redis.delete(keys.clients(name, 1))
-    watched(owner, lambda: bool(redis.exists(keys.clients(name, 1))))
+    redis.delete(codec.clients_key(name, 1))
+    watched(owner, lambda: bool(redis.exists(codec.clients_key(name, 1))))
     place.read_all()
     for number, state in owner.partitions.items():
         assert differences(place.store.load(number), state) == []
@@ -93,8 +97,8 @@ def test_whatever_is_damaged_is_stored_again_from_memory(
 
 def test_what_is_mended_can_be_committed_to(place: Place) -> None:
     owner, name = owner_of(place), place.task.study.name
-    place.client.hset(keys.snapshot(name, 0), "sums.0.counts", b"damaged")
-    field = keys.snapshot(name, 0), "sums.0.counts"
+    place.client.hset(codec.snapshot_key(name, 0), "sums.0.counts", b"damaged")
+    field = codec.snapshot_key(name, 0), "sums.0.counts"
     watched(owner, lambda: place.client.hget(*field) != b"damaged")
     state = owner.partitions[0]
     log = log_of(place.task, 0)
@@ -135,9 +139,10 @@ def test_what_memory_cannot_mend_ends_the_worker_at_once(
     place: Place, kind: str, error: type[StateError], words: str
 ) -> None:
     owner, redis, name = owner_of(place), place.client, place.task.study.name
-    key = {"list of clients": keys.clients(name, 0), "list of erased": keys.erased(name)}.get(
-        kind, keys.snapshot(name, 0)
-    )
+    key = {
+        "list of clients": codec.clients_key(name, 0),
+        "list of erased": codec.erased_key(name),
+    }.get(kind, codec.snapshot_key(name, 0))
     if kind == "lost":
         redis.delete(*place.keys)
     elif kind.startswith("list"):
@@ -149,7 +154,7 @@ def test_what_memory_cannot_mend_ends_the_worker_at_once(
             state.erased |= {"c0"}
         place.store.erase(states, "c0")
     elif kind == "taken back":
-        redis.delete(keys.erased(name))
+        redis.delete(codec.erased_key(name))
     else:
         redis.hset(key, "next_offset", "x" if kind == "no number" else "16")
     with pytest.raises(error, match=words):

@@ -43,7 +43,7 @@ from producers.sender import Sender
 from producers.store import ClientStore, Outgoing, Tally
 from state import RedisStore
 from state.connection import redis_client
-from tests.builders import study_text
+from tests.builders import UNCLAIMED, study_text
 from tests.secured import LATE_PASSWORD, READER, WORKER, Secured, secured_kafka
 from tests.stage import Stage
 from tests.stage import study_text as live_study
@@ -230,7 +230,7 @@ def test_nobody_waits_for_a_topic_that_may_not_be_read(secured: Secured, reader:
 def test_a_client_learns_which_topic_it_may_not_write(reader: Settings, tmp_path: Path) -> None:
     with ClientStore(tmp_path / "north.db", "north") as store:
         one_release(store)
-        sender = Sender(store, TASK.study.name, reader, TOPICS)
+        sender = Sender(store, TASK.study.name, reader, TOPICS, UNCLAIMED)
         words = f"Write on topic {TOPICS.releases.name}"
         with quickly(), pytest.raises(ConfigError, match=words):
             sender.drain()
@@ -256,12 +256,12 @@ def test_a_clock_that_is_ahead_is_named_and_what_was_made_then_leaves_once_it_is
             wrong.setattr(
                 "producers.sender.time", SimpleNamespace(time=lambda: time.time() + 86_400)
             )
-            sender = Sender(store, TASK.study.name, secured.plain, TOPICS)
+            sender = Sender(store, TASK.study.name, secured.plain, TOPICS, UNCLAIMED)
             with pytest.raises(ConfigError, match=r"clock of this machine says .*set it right"):
                 sender.drain()
             sender.close()
         assert store.waiting(TASK.study.name) == 1
-        sender = Sender(store, TASK.study.name, secured.plain, TOPICS)
+        sender = Sender(store, TASK.study.name, secured.plain, TOPICS, UNCLAIMED)
         sender.drain()
         sender.close()
         assert store.waiting(TASK.study.name) == 0
@@ -273,7 +273,7 @@ def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
     """Closing flushes what is unsent, and failed with an error of its own, and a traceback."""
     with ClientStore(tmp_path / "north.db", "north") as store:
         one_release(store)
-        sender = Sender(store, TASK.study.name, secured.plain, TOPICS)
+        sender = Sender(store, TASK.study.name, secured.plain, TOPICS, UNCLAIMED)
         sender.drain()
         one_release(store, 1)
         os.kill(secured.pid, signal.SIGSTOP)

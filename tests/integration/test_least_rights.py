@@ -26,7 +26,7 @@ from kafka.admin import (
     ResourceType,
 )
 
-from infra.rights import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
+from infra.deploy import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
 from pipeline.cli.admission import admit_here
 from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
@@ -120,7 +120,7 @@ def stage(secured: Secured, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
     An open one asks for the same rights, less those on the clients topic.
     """
     text = study_text(partitions=1, releases=1) + TRUST
-    with Stage(tmp_path, secured.plain.kafka, redis_url, text, ledger_topic="on") as made:
+    with Stage(tmp_path, secured.plain.kafka, redis_url, text, ledger="veil.ledger.v1") as made:
         assert made.run("topics", made.study).returncode == 0
         yield made
 
@@ -300,10 +300,10 @@ def test_an_operator_has_the_least_rights(stage: Stage, secured: Secured, rights
 
 def test_the_printed_commands_name_every_right() -> None:
     study = parse_study(study_text())
-    given = told(kafka_commands(study, "worker", "w", "a:1"))
+    given = told(kafka_commands(study, "worker", "w", Settings(kafka="a:1")))
     assert given == [
         ("w", (right.kind, right.name, operation))
-        for right in kafka_rights(study, "worker")
+        for right in kafka_rights(study, "worker", Settings())
         for operation in right.operations
     ]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from agents.history import refold
 from agents.publishing import LOOK_SECONDS
-from agents.rebuild import refold
 from infra.dead_letters import read_letters
 from pipeline.messages.topics import Topic
-from state import keys
+from state import codec
 from tests.integration.test_admission import admitted, opened
 from tests.stage import Stage, lent, lines, send, study_text, until, write_csv
 from tests.trusted import TRUST
@@ -98,7 +98,7 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
     newest = stage.read(topic)[-1]
     assert "somebody else" not in stage.said("w0")
     # Redis may have lost it at the same time
-    stage.redis.delete(keys.model(stage.task.study.name))
+    stage.redis.delete(codec.model_key(stage.task.study.name))
     send(stage.settings.kafka, topic, [{"key": newest.key, "value": b"an old one"}])
     stage.until(lambda: stage.read(topic)[-1].value == newest.value, "the newest is the last again")
     assert "somebody else writes to it" in stage.said("w0")

@@ -19,7 +19,7 @@ from pipeline.settings import Settings
 from pipeline.stream.partition import differences
 from producers.models import ModelFeed
 from producers.sources import open_source
-from state import keys
+from state import codec
 from tests.stage import OPEN, Stage, lines, send, study_text, until, write_csv
 
 CLIENTS = ("north", "south")
@@ -164,7 +164,7 @@ def test_a_redis_that_lost_a_model_alone_does_not_hold_clients_up(shared: Build)
     stage.until(lambda: sum(stage.watermarks()) == 10, "what is there is folded")
     # its model is stored before it: nothing stores one until more comes
     stage.final_estimate()
-    stage.redis.delete(keys.model(stage.task.study.name))
+    stage.redis.delete(codec.model_key(stage.task.study.name))
     write_csv(source, 600)
     stage.until(lambda: sum(stage.watermarks()) == 30, "the rest is folded")
     assert stage.stop("north") == 0, stage.said("north")

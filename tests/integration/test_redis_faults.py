@@ -13,7 +13,7 @@ from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study
-from state import RedisStore, keys
+from state import RedisStore, codec
 from state.connection import redis_client
 from tests.builders import folded, sample_log, study_text
 from tests.redis_server import redis_server
@@ -39,7 +39,7 @@ def client(server: Settings) -> Iterator[redis.Redis]:
     connected.close()
 
 
-@pytest.mark.parametrize("key", keys.kinds("faults", 2))
+@pytest.mark.parametrize("key", codec.key_types("faults", 2))
 def test_a_key_of_another_type_is_a_state_that_cannot_be_used(
     server: Settings, client: redis.Redis, key: str
 ) -> None:
@@ -59,21 +59,21 @@ def test_a_key_of_another_type_is_a_state_that_cannot_be_used(
 
 
 def test_a_write_to_a_key_of_another_type_says_the_same(client: redis.Redis) -> None:
-    client.rpush(keys.clients("faults", 0), "x")
+    client.rpush(codec.clients_key("faults", 0), "x")
     with pytest.raises(StateError, match=r"faults}:0:clients in Redis holds a list"):
         RedisStore(client, TASK).commit(0, state_of(), expected=0)
-    client.rpush(keys.model("faults"), "x")
-    client.delete(keys.clients("faults", 0))
+    client.rpush(codec.model_key("faults"), "x")
+    client.delete(codec.clients_key("faults", 0))
     with pytest.raises(StateError, match=r"faults}:model in Redis holds a list"):
         RedisStore(client, TASK).store_model(1, b"m")
 
 
 def test_after_the_key_is_removed_the_state_can_be_stored_again(client: redis.Redis) -> None:
-    client.rpush(keys.snapshot("faults", 0), "x")
+    client.rpush(codec.snapshot_key("faults", 0), "x")
     store = RedisStore(client, TASK)
     with pytest.raises(StateError):
         store.load(0)
-    client.delete(keys.snapshot("faults", 0))
+    client.delete(codec.snapshot_key("faults", 0))
     store.replace(0, state_of())
     assert store.load(0).head.next_offset == 4
 
@@ -86,7 +86,7 @@ def test_fields_that_are_none_of_ours_are_a_state_that_cannot_be_used(
 ) -> None:
     store = RedisStore(client, TASK)
     store.commit(0, state_of(), expected=0)
-    client.hset(keys.snapshot("faults", 0), field, value)
+    client.hset(codec.snapshot_key("faults", 0), field, value)
     with pytest.raises(StateError, match="state rebuild"):
         store.load(0)
 
@@ -137,7 +137,7 @@ def test_only_partitions_that_have_moved_are_read_again_and_no_clients(
 ) -> None:
     store, state = RedisStore(client, TASK), state_of()
     store.commit(0, state, expected=0)
-    client.delete(keys.clients("faults", 0))
+    client.delete(codec.clients_key("faults", 0))
     first = store.summed([0, 1], {})
     again = store.summed([0, 1], first)
     assert [again[n][1] is first[n][1] for n in (0, 1)] == [True, True]

@@ -192,15 +192,6 @@ def test_a_file_that_is_there_is_whole_and_the_same_as_the_lines(
     ]
     assert {row["coefficient"] for row in rows} == {"intercept", "heat", "load"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.parquet"]
-    topic = f"replayed-{stage.task.study.name}"
-    replay(stage, "--every", "7", "--topic", topic)
-    try:
-        sent = stage.read(topic)
-        assert [json.loads(record.value) for record in sent] == wanted
-        assert {record.key for record in sent} == {stage.task.study.name.encode()}
-    finally:
-        with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
-            admin.delete_topics([topic])
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "b.parquet"])
@@ -273,12 +264,6 @@ def test_what_cannot_be_replayed_is_refused_by_name(
 ) -> None:
     with pytest.raises(kind, match=word):
         replay(stage, *options)
-
-
-def test_the_topics_of_studies_take_no_replayed_estimates(stage: Stage) -> None:
-    for topic in (*stage.topics.all(),):
-        with pytest.raises(ConfigError, match="belongs to a study"):
-            replay(stage, "--topic", topic.name)
 
 
 def test_a_topic_that_is_not_there_is_refused(stage: Stage, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from agents.rebuild import Shadow
+from agents.history import Shadow
 from infra.local.processes import free_port
 from pipeline.cli.admission import admit_here
-from state import RedisStore, keys
+from state import RedisStore, codec
 from tests.stage import PATIENCE, Stage, lent, study_text, until, write_csv
 from tests.trusted import TRUST
 
@@ -102,7 +102,7 @@ def test_a_doubt_that_a_second_look_does_not_share_is_cleared(stage: Stage) -> N
     stage.store.doubt(number, "sums.0.counts")
     assert stage.run("state", "show", stage.study).returncode == 40
     assert stage.verified()
-    assert not stage.redis.hexists(keys.snapshot(stage.task.study.name, number), "doubt")
+    assert not stage.redis.hexists(codec.snapshot_key(stage.task.study.name, number), "doubt")
     assert stage.run("state", "show", stage.study).returncode == 0
 
 
@@ -147,7 +147,7 @@ def test_a_state_that_the_study_has_not_stored_is_refused_where_it_has_keys(
         stage.stop("w0")
         number = next(n for n, end in enumerate(stage.watermarks()) if end)
         state = stage.store.load(number)
-        key = keys.snapshot(stage.task.study.name, number)
+        key = codec.snapshot_key(stage.task.study.name, number)
         stored = dict(cast("dict[bytes, bytes]", stage.redis.hgetall(key)))
         for bucket in state.sums.states.values():
             bucket.add(bucket)

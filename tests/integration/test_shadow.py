@@ -10,7 +10,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from agents.rebuild import Compared, Shadow, refold
+from agents.history import Compared, Shadow, refold
 from pipeline.privacy.randomness import SecureStream
 from pipeline.stream.release import release_of
 from tests.stage import Stage, send, study_text

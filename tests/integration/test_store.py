@@ -18,7 +18,7 @@ from pipeline.settings import Settings
 from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import Partition, differences
 from pipeline.study_file.load import parse_study
-from state import RedisStore, keys
+from state import RedisStore, codec
 from state.connection import redis_client
 from tests.builders import LogEntry, SeededStream, payload_of, simulate, study_text
 
@@ -34,7 +34,7 @@ class Place:
     store: RedisStore
 
     def stored(self) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = self.client.hgetall(keys.snapshot(self.task.study.name, 0))
+        found: dict[bytes, bytes] = self.client.hgetall(codec.snapshot_key(self.task.study.name, 0))
         return found
 
 
@@ -147,6 +147,6 @@ def test_a_store_that_lost_its_erased_clients_is_found_out(place: Place) -> None
     entries = log_of(place.task, 40)
     place.store.commit(0, without(place.task, entries), expected=0)
     place.store.erase({0: without(place.task, entries, "c1")}, "c1")
-    place.client.delete(keys.erased(place.task.study.name))
+    place.client.delete(codec.erased_key(place.task.study.name))
     with pytest.raises(StateError, match="state forget"):
         place.store.load(0)

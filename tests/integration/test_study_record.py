@@ -136,7 +136,8 @@ def test_the_command_makes_the_topics_and_the_record_and_replaces_it_when_told(
     done = topics("--json")
     assert done.exit_code == 0, done.stderr
     facts = json.loads(done.stdout)
-    assert set(facts["created"]) == {topic.name for topic in stage.topics.all()}
+    own = {topic.name for topic in stage.topics.all()}
+    assert set(facts["created"]) == own | {stage.settings.ledger_topic}
     assert known_revision(stage.task, stage.settings) == facts["revision"] == stage.task.revision
     other = other_than(stage)
     stage.study.write_text(stage.study.read_text().replace("epsilon = 2.0", "epsilon = 1.0"))

@@ -30,7 +30,6 @@ x = {{ min = 0, max = 1 }}
 [estimator]
 kind = "{KIND}"
 loss = "linear"
-method = {{ least = 200 }}
 [privacy]
 mechanism = "discrete-gaussian"
 epsilon = 2.0
@@ -128,12 +127,12 @@ def test_a_toy_method_lives_the_whole_life(stage: Stage, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("least = 200", "least = 1.5"),
         ('loss = "linear"', 'loss = "poisson"'),
-        ("method = { least = 200 }", "path = { eta0 = 1.0 }"),
+        ("[privacy]", "path = { eta0 = 1.0 }\n[privacy]"),
+        ("[privacy]", "method = { least = 200 }\n[privacy]"),
     ],
 )
 def test_its_study_file_is_strict(installed: Path, change: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=r"estimator\.(method\.least|loss|path)|data\.response"):
+    with pytest.raises(ConfigError, match=r"estimator\.(method|loss|path)|data\.response"):
         parse_study(TEXT.replace(change, words))
     parse_study(TEXT)

@@ -11,10 +11,9 @@ from pipeline.methods.age_aware.client import AgedTask
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
-from producers.account import begun, closing, run_of, standing
 from producers.budget import Limit
 from producers.metrics import ClientMetrics
-from producers.report import account_of, ledger
+from producers.report import account_of, begun, closing, ledger, run_of, standing
 from producers.store import ClientStore, Outgoing, Tally
 from tests import ages
 from tests.stage import study_text

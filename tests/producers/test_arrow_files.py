@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from producers.source_registry import looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
-from tests.compliance.sources import CHECKS, Case, drain
+from tests.compliance.sources import CHECKS, Case, drain, some
 
 ROWS = [{"x": number, "y": f"n{number}"} for number in range(11)]
 
@@ -89,11 +89,11 @@ def test_records_come_in_the_order_of_the_names(place: str, tmp_path: Path) -> N
 def test_files_that_come_later_are_read_when_it_follows_or_starts_again(tmp_path: Path) -> None:
     made = folder(tmp_path)
     following = source(f"{made}/", follow=True)
-    found = [slot for _ in range(3) for slot in following.read(100, 0.1)]
+    found = some(following, 11)
     assert (len(found), following.read(1, 0.0), following.progress) == (11, [], None)
     (made / "a.parquet").unlink()
     parquet(made / "d.parquet", table(0, 2))
-    new: list[Slot] = []
+    new: Sequence[Slot] = []
     while not new:
         new = following.read(5, 2.0)
     assert [slot.record for slot in new] == ROWS[:2]
@@ -173,7 +173,7 @@ def test_another_format_in_the_middle_ends_it_before_that_file_and_it_goes_on(
     made = folder(tmp_path)
     (made / "b" / "3.parquet").write_text("x,y\n1,2\n")
     opened = source(f"{made}/")
-    found = opened.read(100, 1.0) + opened.read(100, 1.0)
+    found = some(opened, 6)
     with pytest.raises(DataError, match=r"b/3\.parquet: it is not a Parquet or Arrow file"):
         opened.read(100, 1.0)
     parquet(made / "b" / "3.parquet", table(0, 1))
@@ -192,7 +192,7 @@ def test_a_damaged_part_is_told_and_what_lies_before_it_was_read(tmp_path: Path)
     data[at] ^= 1
     path.write_bytes(data)
     opened = source(path)
-    found = opened.read(2000, 1.0)
+    found = some(opened, 2000)
     with pytest.raises(DataError, match=r"a part of it is damaged; the data owner"):
         opened.read(1000, 1.0)
     assert [slot.record["x"] for slot in found if slot.record] == list(range(2000))

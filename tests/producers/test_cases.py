@@ -22,20 +22,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from infra.topics import TimeRules
 from pipeline.api.sample import read_sample
 from pipeline.errors import DataError, RecordError
 from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
-from pipeline.records.values import misspelt, number_of, time_of
+from pipeline.records.values import misspelt, number_of
 from pipeline.release.quality import worded
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
-from producers.intake import GOOD, encoded
+from producers.intake import EventTimes, encoded
 from producers.source_check import Held, look_at_source, passed
 from producers.source_registry import Head, looks_of
 from producers.sources import open_source
 from producers.store import ClientStore
+from tests.compliance.sources import drain
 
 STUDY = """
 [study]
@@ -207,12 +209,13 @@ def read(spec: str, time: str | None = None) -> Found:
     try:
         while not source.ended:
             found = source.read(1000, 0.1)
-            note = (lambda record: time_of(record.get(time), time)) if time else None
-            block, reasons = encoded(encoder, note, found)
+            times = EventTimes(TASK.study, time, None, TimeRules(False, None)) if time else None
+            block = encoded(encoder, times, found)
             slots, used = slots + len(found), used + block.usable
-            why.update(reason for reason in reasons if reason != GOOD)
+            why += block.reasons.count()
     finally:
         source.close()
+    del why[""]
     return Found(slots, used, why)
 
 
@@ -369,8 +372,7 @@ def test_one_open_quote_takes_no_records_along(tmp_path: Path) -> None:
     lines = text(3000, note=lambda at: notes.get(at, "ok"))
     spec, said = written(lines)(tmp_path / "a.csv"), list[str]()
     source = open_source(spec, None, folder=Path(), say=said.append)
-    slots = source.read(5000, 1.0)
-    source.close()
+    slots = drain(source, 5000)
     assert [slot.line for slot in slots if slot.record is None] == [502]
     assert len(slots) == 3000
     assert "opens a field in line 502 closes in line 2502" in said[0]

@@ -9,7 +9,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.methods import task_of
 from pipeline.settings import Settings
-from pipeline.study.client_ids import is_plain
+from pipeline.study.tables import is_plain
 from pipeline.study_file.load import parse_study
 from producers.database import check_id, shown, vault_path
 from producers.start import Job, run_client

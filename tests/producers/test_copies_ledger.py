@@ -21,7 +21,7 @@ from tests.sites import study_text
 
 def copies(name: str) -> Task:
     given = {"p": 2, "loss": "logistic", "records": 3000, "epsilon": 4.0}
-    return task_of(parse_study(study_text('release = "copies"', name=name, **given)))
+    return task_of(parse_study(study_text(kind="noisy-copies", name=name, **given)))
 
 
 @pytest.fixture

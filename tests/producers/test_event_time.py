@@ -11,9 +11,10 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from infra.topics import TimeRules
-from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.errors import ConfigError, DataError
 from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import header_of
+from pipeline.records.batch import Records
 from producers.client import Client
 from producers.intake import EventTimes
 from producers.models import ModelFeed
@@ -201,32 +202,36 @@ def times_of(**rules: Any) -> EventTimes:
     return EventTimes(study, "when", rules.get("latest"), found, clock=lambda: float(BEGIN))
 
 
+def noted(times: EventTimes, *values: object) -> dict[int, str]:
+    """Show records with these times."""
+    return times.read(Records([{"when": value} for value in values]))
+
+
 def test_times_never_go_back_and_begin_where_they_were() -> None:
     times = times_of(latest=5000)
     assert times.at_close() == 5000
-    times.note({"when": 4})
+    noted(times, 4)
     assert times.at_close() == 5000
-    times.note({"when": "6.9"})
+    noted(times, "6.9")
     assert (times.at_close(), times.closed) == (6000, 6000)
 
 
 def test_a_first_window_without_a_time_is_the_data_owners_to_mend() -> None:
     times = times_of()
-    with pytest.raises(RecordError, match="column 'when' holds no time"):
-        times.note({"when": "soon"})
-    with pytest.raises(RecordError, match="of the future"):
-        times.note({"when": BEGIN + 601})
+    wrong = noted(times, "soon", BEGIN + 601)
+    assert wrong[0].startswith("column 'when' holds no time")
+    assert "of the future" in wrong[1]
     with pytest.raises(DataError, match="no record of the first window has a time"):
         times.at_close()
-    times.note({"when": BEGIN + 599})
+    noted(times, BEGIN + 599)
     assert times.at_close() == 1000 * (BEGIN + 599)
 
 
 def test_old_windows_are_refused_to_the_millisecond() -> None:
     times = times_of(keeps=10_000)
-    times.note({"when": BEGIN - 10})
+    noted(times, BEGIN - 10)
     assert times.at_close() == 1000 * (BEGIN - 10)
     late = times_of(keeps=9_999)
-    late.note({"when": BEGIN - 10})
+    noted(late, BEGIN - 10)
     with pytest.raises(ConfigError, match="--event-time: this window is of 2026-03-01T11:59:50"):
         late.at_close()

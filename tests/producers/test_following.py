@@ -21,7 +21,7 @@ from pipeline.study_file.load import parse_study
 from producers import report
 from producers.budget import Limit
 from producers.client import Progress
-from producers.outlook import forecast
+from producers.report import forecast
 from producers.start import Job, run_client
 from producers.store import NO_LIMIT, ClientStore, Outgoing, Tally
 from tests import ages

@@ -12,12 +12,11 @@ import pytest
 
 from infra.topics import ensure_topics
 from pipeline.messages.spend import (
-    NAME,
     SourceSpends,
     Spend,
     SpendsMessage,
     hashed,
-    ledger_topics,
+    ledger_topic,
     read_spends,
     write_spends,
 )
@@ -36,9 +35,9 @@ def build(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Build]:
     """Return a function that makes stages in one folder, each with a study of its own."""
     made: list[Stage] = []
 
-    def make(ledger_topic: str = "on") -> Stage:
+    def make(ledger: str = "") -> Stage:
         text = study_text(stream="max_in_flight_windows = 0", privacy=PRIVATE)
-        made.append(Stage(tmp_path / "stage", kafka, redis_url, text, ledger_topic=ledger_topic))
+        made.append(Stage(tmp_path / "stage", kafka, redis_url, text, ledger=ledger))
         return made[-1]
 
     yield make
@@ -48,8 +47,8 @@ def build(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Build]:
 
 @pytest.fixture
 def client() -> str:
-    """Return a client id that nobody has used: the topic is one for all tests."""
-    return f"site-{uuid.uuid4().hex[:8]}"
+    """Return a client's id."""
+    return "site"
 
 
 def produce(stage: Stage, client: str, source: Path, *options: object) -> tuple[int, str]:
@@ -62,9 +61,14 @@ def produce(stage: Stage, client: str, source: Path, *options: object) -> tuple[
 def accounts(stage: Stage, client: str) -> list[SpendsMessage]:
     return [
         read_spends(record.value)
-        for record in read_topic(stage.settings.kafka, NAME)
+        for record in read_topic(stage.settings.kafka, stage.settings.ledger_topic)
         if record.key == client.encode()
     ]
+
+
+def tell(stage: Stage, client: str, *values: bytes | None) -> None:
+    records = [{"key": client.encode(), "value": value} for value in values]
+    send(stage.settings.kafka, stage.settings.ledger_topic, records)
 
 
 def test_a_new_study_counts_what_a_lost_folder_had_spent(build: Build, client: str) -> None:
@@ -115,24 +119,24 @@ def test_a_renamed_source_of_a_lost_folder_asks(build: Build, client: str) -> No
     }  # fmt: skip
 
 
-def test_switched_off_nothing_is_told_or_taken(build: Build, client: str) -> None:
-    first, second = build("off"), build("off")
+def test_clients_of_another_ledger_topic_are_others(build: Build, client: str) -> None:
+    first, second = build(), build(f"veil.ledger.{uuid.uuid4().hex}")
     source = write_csv(first.folder / "data.csv", 20)
     assert produce(first, client, source)[0] == 0
-    assert accounts(first, client) == []
     shutil.rmtree(first.settings.home / "clients")
     assert produce(second, client, source)[0] == 0
+    assert len(accounts(first, client)) == len(accounts(second, client)) == 1
 
 
 @pytest.fixture
 def stage(build: Build) -> Stage:
     made = build()
     made.ensure_topics()
+    ensure_topics(made.settings, [ledger_topic(made.task.study, made.settings)])
     return made
 
 
 def topic_of(stage: Stage, store: ClientStore, said: list[str]) -> LedgerTopic:
-    ensure_topics(stage.settings, ledger_topics(stage.task.study, stage.settings))
     topic = LedgerTopic(stage.settings, store.client, store.heritage, said.append)
     topic.read(b"claims")
     return topic
@@ -156,8 +160,7 @@ def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str)
         topic = topic_of(stage, store, said)
         payloads = [b"", b"\xff", b"{}", good.replace(b"zero-out", b"zero-ou"), good, lower,
                     write_spends(claim("other", "csv:a.csv")), None]  # fmt: skip
-        key = client.encode()
-        send(stage.settings.kafka, NAME, [{"key": key, "value": value} for value in payloads])
+        tell(stage, client, *payloads)
         topic.read(b"claims")
         topic.take_over("csv:a.csv", begun=False, other_data=False)
         assert any("5 messages" in line and "passed over" in line for line in said)
@@ -168,16 +171,17 @@ def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str)
 def test_whom_another_one_stops_by_an_account_of_no_version_is_told_the_way_on(
     build: Build, client: str
 ) -> None:
-    stage, quiet = build(), build("off")
+    stage = build()
+    other = build(f"{stage.settings.ledger_topic}.2")
     source = write_csv(stage.folder / "data.csv", 20)
-    ensure_topics(stage.settings, ledger_topics(stage.task.study, stage.settings))
+    ensure_topics(stage.settings, [ledger_topic(stage.task.study, stage.settings)])
     value = b'{"type":"spends/9"}'
-    send(stage.settings.kafka, NAME, [{"key": client.encode(), "value": value}])
+    tell(stage, client, value)
     code, said = produce(stage, client, source)
     assert code == 10
-    assert "somebody else has written to veil.ledger.v1" in said
-    assert "VEILSTREAM_LEDGER_TOPIC=off" in said
-    assert produce(quiet, client, source)[0] == 0
+    assert f"somebody else has written to {stage.settings.ledger_topic}:" in said
+    assert "by VEILSTREAM_LEDGER_TOPIC" in said
+    assert produce(other, client, source)[0] == 0
 
 
 def test_an_account_is_told_once_and_again_when_the_topic_lacks_it(
@@ -195,7 +199,7 @@ def test_an_account_is_told_once_and_again_when_the_topic_lacks_it(
         assert len(accounts(stage, client)) == 1
         # somebody else's word in its place
         forged = write_spends(claim(client, "csv:other.csv"))
-        send(stage.settings.kafka, NAME, [{"key": client.encode(), "value": forged}])
+        tell(stage, client, forged)
         topic = topic_of(stage, store, [])
         topic.take_over("csv:data.csv", begun=True, other_data=False)
         topic.publish()

@@ -13,7 +13,6 @@ from pipeline.methods import task_of as make_task
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers.budget import Limit
-from producers.database import Remembered, parsed
 from producers.report import ledger
 from producers.sources import open_source
 from producers.store import ClientStore, Outgoing, Tally
@@ -81,23 +80,6 @@ def test_what_one_study_has_lost_is_not_forgotten_for_what_another_releases(path
             release(store, first, seq)
     [account] = ledger(path).values()
     assert "3 more releases" in account["warnings"][0]
-
-
-def test_a_lock_file_of_an_older_version_counts_all_studies_together(path: Path) -> None:
-    task = task_of("first")
-    with ClientStore(path, "site") as store:
-        store.open_stream(task, SOURCE)
-        release(store, task, 0)
-        number = store.ledger
-    lock = path.with_suffix(".lock")
-    lock.write_text(f"{number} {3:020d}\n")
-    with ClientStore(path, "site") as store:
-        assert store.missing == {"": 2}
-        release(store, task, 1)
-        assert store.missing == {"": 2}
-        store.charge_lost(task, SOURCE, range(2, 4), owed=0, now=1e9)
-        assert store.missing == {}
-    assert parsed(lock.read_bytes()) == Remembered(number, 4, {"first": 4})
 
 
 @pytest.mark.parametrize("what", ["site.db", "site.lock"])

@@ -32,6 +32,7 @@ from producers.client import Client
 from producers.rollback import Lost, owe
 from producers.sources import open_source
 from producers.store import ClientStore
+from tests.builders import UNCLAIMED
 from tests.databases import sqlite_file
 from tests.stage import OPEN, study_text, write_csv
 
@@ -243,10 +244,10 @@ def test_an_old_copy_of_a_database_does_not_go_on_where_windows_were_dropped(
     one = run(EveryThird(patient=False))
     lost = Lost(range(1), None)
     with pytest.raises(LedgerBehind, match="drops windows"):
-        owe(one.task, one.store, one.client._source, SOURCE, lost, 1e9)
+        owe(one.task, one.store, one.client._source, SOURCE, lost, 1e9, UNCLAIMED)
     assert one.store.peek("one").next_seq == 0
     again = run(WhenFull())
-    owe(again.task, again.store, again.client._source, SOURCE, lost, 1e9)
+    owe(again.task, again.store, again.client._source, SOURCE, lost, 1e9, UNCLAIMED)
     assert again.store.peek("one").owed == SLOTS
 
 

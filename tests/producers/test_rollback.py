@@ -16,12 +16,11 @@ import pytest
 from pipeline.errors import LedgerBehind, VeilstreamError
 from pipeline.messages.claim import Claim, prefix, read_claim, write_claim
 from pipeline.messages.release import header_of, read
-from pipeline.messages.spend import NAME
 from pipeline.page.content import Watched
 from pipeline.page.reading import Reading
 from producers import start
 from producers.client import Progress
-from producers.database import RUNS
+from producers.database import RUNS, Runs
 from producers.rollback import Claims
 from producers.sender import Sender
 from producers.start import Job, run_client
@@ -42,10 +41,10 @@ class Place:
         text = study_text(
             records=SLOTS, partitions=1, privacy=privacy, stream="max_in_flight_windows = 0"
         )
-        self.old = Stage(folder / "stage", kafka, redis_url, text, ledger_topic="on")
+        self.old = Stage(folder / "stage", kafka, redis_url, text)
         name = self.old.task.study.name
         later = following(text, f"{name}-2", name)
-        self.new = Stage(folder / "stage", kafka, redis_url, later, ledger_topic="on")
+        self.new = Stage(folder / "stage", kafka, redis_url, later)
         for stage in (self.old, self.new):
             stage.ensure_topics()
         self.source, self.home = folder / "data.csv", Path(self.old.settings.folder)
@@ -106,7 +105,7 @@ class Place:
     def claims(self) -> list[Claim]:
         with ClientStore(self.home / "clients" / f"{self.client}.db", self.client) as store:
             start, secret = prefix(self.client, store.ledger), store.secret
-        records = read_topic(self.old.settings.kafka, NAME)
+        records = read_topic(self.old.settings.kafka, self.old.settings.ledger_topic)
         own = [r.value for r in records if (r.key or b"").startswith(start)]
         return [claim for value in own if (claim := read_claim(value, secret))]
 
@@ -151,10 +150,11 @@ def test_a_page_starts_beside_an_account_that_it_cannot_read_and_says_so(place: 
     place.grow(2 * SLOTS, 1)
     place.goes(place.old)
     value = b'{"type":"spends/9"}'
-    send(place.old.settings.kafka, NAME, [{"key": b"later", "value": value}])
+    settings = place.old.settings
+    send(settings.kafka, settings.ledger_topic, [{"key": b"later", "value": value}])
     watched = Watched(place.old.task.study)
-    Reading(place.old.task.study, place.old.settings, watched).stop()
-    assert "which this version does not know" in watched.warnings[NAME]
+    Reading(place.old.task.study, settings, watched).stop()
+    assert "which this version does not know" in watched.warnings[settings.ledger_topic]
 
 
 @pytest.mark.parametrize("flag", ["old", "new"])
@@ -249,12 +249,11 @@ def test_a_host_that_comes_back_sends_nothing_that_another_has_sent(
     place.refused(place.old)
 
 
-def test_without_the_ledger_topic_the_bytes_on_the_releases_topic_tell(
+def test_where_the_ledger_topic_is_another_one_the_bytes_on_the_releases_topic_tell(
     tmp_path: Path, kafka: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of equal bytes nobody need know who sent them; noise tells."""
     place = Place(tmp_path, kafka, redis_url, PRIVATE)
-    place.old.settings = dataclasses.replace(place.old.settings, ledger_topic="off")
     place.grow(3 * SLOTS, 1)
     place.goes(place.old)
     place.save("other")
@@ -264,6 +263,8 @@ def test_without_the_ledger_topic_the_bytes_on_the_releases_topic_tell(
     place.put_back("other")
     place.goes(place.old)
     place.put_back("first")
+    anew = f"veil.ledger.{uuid.uuid4().hex}"
+    place.old.settings = dataclasses.replace(place.old.settings, ledger_topic=anew)
     assert "another copy" in place.refused(place.old)
     assert place.numbers(place.old) == [*range(5)]
     place.grow(3 * SLOTS, 3)
@@ -288,7 +289,7 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
     other.__dict__.update(place.__dict__)
     other.old = Stage(
         place.home.with_name("elsewhere"), place.old.settings.kafka, place.old.settings.redis,
-        place.old.study.read_text(), ledger_topic="on",
+        place.old.study.read_text(), ledger=place.old.settings.ledger_topic,
     )  # fmt: skip
     shutil.copytree(place.home.with_name("other"), other.old.settings.folder)
     reports = 0
@@ -344,7 +345,7 @@ def test_no_restart_is_refused_that_any_kill_may_leave(
     for number in range(12):
         place.grow(SLOTS, 2 + number)
         with monkeypatch.context() as patch:
-            patch.setattr(ClientStore, "has_claimed", killed)
+            patch.setattr(Runs, "claimed", killed)
             job = Job(place.client, str(place.source))
             with pytest.raises(Killed):
                 run_client(place.old.task, place.old.settings, job, report=silent)
@@ -362,7 +363,9 @@ def test_claims_that_this_ledger_has_not_made_are_passed_over(place: Place) -> N
     forged = write_claim(
         Claim(claim.client, claim.ledger, "f" * 16, 10**6, 10**9, claim.line), SECRET
     )
-    send(place.old.settings.kafka, NAME, [{"key": claim.key, "value": forged, "partition": 0}])
+    settings = place.old.settings
+    record = {"key": claim.key, "value": forged, "partition": 0}
+    send(settings.kafka, settings.ledger_topic, [record])
     place.grow(2 * SLOTS, 2)
     assert "it has not made" in place.goes(place.old)
     assert place.numbers(place.old) == [*range(4)]
@@ -451,10 +454,8 @@ def test_what_a_study_owes_that_has_released_nothing_is_owed_after_a_kill(
     place.put_back("early")
     name = place.old.task.study.name
     text = following(place.old.study.read_text(), f"{name}-3", name)
-    other = Stage(
-        place.home.parent, place.old.settings.kafka, place.old.settings.redis, text,
-        ledger_topic="on",
-    )  # fmt: skip
+    kafka, redis_url = place.old.settings.kafka, place.old.settings.redis
+    other = Stage(place.home.parent, kafka, redis_url, text)
     other.ensure_topics()
     place.refused(other)
     with monkeypatch.context() as patch:

@@ -17,14 +17,17 @@ import time
 import tracemalloc
 from itertools import islice
 from pathlib import Path
+from unittest import mock
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import producers.sources.text as text_sources
 from pipeline.errors import DataError, StateError, VeilstreamError
 from producers.sources import RECORD_LIMIT, STREAMED, heldout, open_source
+from producers.sources.base import Slots
 from producers.sources.stdin import FORGET, READ_AHEAD
 from producers.sources.text import json_object
 from tests.stage import until
@@ -805,3 +808,53 @@ def test_every_json_text_is_read_as_the_standard_library_reads_it(text):
     else:
         assert record is None
         assert fault
+
+
+#: Lines of every kind, with those that have to be cut by themselves.
+LINES = st.sampled_from([
+    "1,2,a", "3,4,b_c", "", "5,6", "7,8,9,10", '"x",1,2', '9,"a\nb",3', '1,2,"open', '1,a"b,2',
+    "1,2,x\ry", "1,2,\x00", "1,2,\x01", " 1 , 2 ,\u0663", "caf\u00e9,1,2", ",,", "1,2,\udcff",
+])  # fmt: skip
+OBJECTS = st.sampled_from([
+    '{"a": 1, "b": "2"}', '{"a": 1_0}', "[1]", "", "{", '{"a": NaN}', '{"a": 1e400}', '{"a": {}}',
+    '{"a": "\udcff"}', "null", '  {"b": 1}  ', '{"a": 1}\r',
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@given(data=st.data())
+def test_lines_that_are_read_together_are_those_that_are_read_one_by_one(
+    form: str, data: st.DataObject
+) -> None:
+    """The same slots, faults, lines and positions, from every one of them on."""
+    kinds = LINES if form == "csv" else OBJECTS
+    ends = data.draw(st.sampled_from(["\n", "\r\n"]))
+    lines = data.draw(st.lists(kinds, max_size=14))
+    text = ends.join([*(["a,b,c"] if form == "csv" else []), *lines])
+    text += data.draw(st.sampled_from(["", ends]))
+    limit = data.draw(st.integers(1, 6))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"a.{form}"
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        with mock.patch.object(text_sources, "FEW", 1 << 40):
+            alone = drain(source(path))
+        block = data.draw(st.sampled_from([1, 16, 64, 1 << 18]))
+        with mock.patch.multiple(text_sources, FEW=1, BLOCK=block):
+            assert drain(source(path), limit) == alone
+            for slot in alone:
+                assert drain(source(path, slot.position)) == alone[alone.index(slot) + 1 :]
+
+
+def test_plain_lines_come_by_column_and_others_do_not(tmp_path: Path) -> None:
+    rows = [f"{i},{i / 2},x" for i in range(3000)]
+    rows[2000] = '2000,1,"a, b"'
+    path = write(tmp_path / "a.csv", "\n".join(["a,b,c", *rows, ""]))
+    src, pieces = source(path), []
+    while not src.ended:
+        pieces.append(src.read(5000, 1.0))
+    src.close()
+    assert [(type(piece), len(piece)) for piece in pieces] == [
+        (Slots, 2000),
+        (list, 1),
+        (Slots, 999),
+    ]

@@ -16,7 +16,7 @@ from pipeline.methods.renewable import client as task_module
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.privacy import sensitivity
 from pipeline.release.model import Model
-from pipeline.study.release_tables import Split
+from pipeline.study.model import Split
 from tests.builders import task_of
 from tests.neighbours import Neighbours, climbed, cost_of, distances, leapt, moved, random_pair
 

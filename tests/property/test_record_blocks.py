@@ -15,7 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.records.encoder import Encoder, Row, stack
+from pipeline.records.batch import MARK, Column, Columns, Texts
+from pipeline.records.encoder import Block, Encoder, Row, stack
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
@@ -112,6 +113,83 @@ def test_whatever_stands_in_a_column_moves_no_record_beside_it(kind: tuple[str, 
             check([ORDINARY, {**ORDINARY, name: odd}, ORDINARY], [], kind)
 
 
+#: Columns of one type, as a file with types has them, and what may be missing in them.
+TYPED = {
+    **dict.fromkeys(("amount", "heat", "wait", "age"), (
+        np.array([0.5, 3e6, math.nan, -math.inf, 41.0, -0.0]), np.array([2, 10**15, -7, 0, 50, 40]),
+        np.array([True, False, True, True, False, True]), np.array([7, 0, 1, 2, 3, 200], "uint8"),
+        np.array([0.1, 2.5, 1e5, math.nan, 3.0, 4.0], "float32"),
+    )),
+    "code": (
+        np.array([1, 2, 3, 0, 1, 2**60 + 1]), np.array([1.0, 2.0, 1.5, math.nan, math.inf, 2.0]),
+        np.array([True, False, True, True, False, True]),
+    ),
+    "y": (
+        np.array([1, 0, 2, -1, 1, 0]), np.array([1.0, 0.0, 2.5, math.nan, -math.inf, -0.0]),
+        np.array([True, False, True, True, False, True]),
+    ),
+}  # fmt: skip
+GAPS = st.lists(st.booleans(), min_size=6, max_size=6)
+
+
+@given(
+    chosen=st.fixed_dictionaries({name: st.sampled_from(range(3)) for name in TYPED}),
+    gaps=st.fixed_dictionaries(dict.fromkeys(TYPED, GAPS)),
+    part=st.tuples(st.integers(0, 6), st.integers(0, 6)).map(sorted),
+    kind=st.sampled_from(list(STUDIES)),
+)
+def test_columns_of_one_type_are_encoded_bit_by_bit_as_their_records(
+    chosen: dict[str, int], gaps: dict[str, list[bool]], part: list[int], kind: tuple[str, str]
+) -> None:
+    columns = {
+        name: Column(TYPED[name][chosen[name]], np.array(gaps[name])) for name in TYPED
+    } | {"region": Column(["north", None, "west", "x", "south", " west "])}  # fmt: skip
+    batch = Columns(columns, 6, {4: "no record"}).part(slice(*part))
+    records = [batch.record(at) for at in range(len(batch))]
+    encoder, other = Encoder(STUDIES[kind]), Encoder(STUDIES[kind])
+    rows, said = one_by_one(other, [record or {} for record in records])
+    block, size = encoder.block(batch), len(STUDIES[kind].coefficient_names) - 1
+    for at in batch.lost:
+        rows[at], said[at] = None, "no record"
+    for found, wanted in zip(block.arrays, stack(rows, size), strict=True):
+        assert np.array(found).tobytes() == np.array(wanted).tobytes()
+    assert faults_of(block) == said
+    assert encoder.clipped == other.clipped
+
+
+@given(
+    records=st.lists(
+        st.fixed_dictionaries({
+            **dict.fromkeys(
+                ("amount", "heat", "wait", "age"),
+                st.sampled_from(["1", "-2.5", "7e1", "1_0", "_1", "", " 4 ", "x", "1,000", "nan"]),
+            ),
+            "region": st.sampled_from(["west", " north ", "a_b", ""]),
+            "code": st.sampled_from(["1", "2.0", "true", "1_0", "?"]),
+            "y": st.sampled_from(["1", "0", "1_0", "5"]),
+        }),
+        max_size=8,
+    ),
+    kind=st.sampled_from(list(STUDIES)),
+)  # fmt: skip
+def test_a_table_of_texts_is_encoded_as_its_records(
+    records: list[dict[str, str]], kind: tuple[str, str]
+) -> None:
+    fields = [record[name].replace("_", MARK) for record in records for name in GOOD]
+    batch = Texts(list(GOOD), fields)
+    assert [batch.record(at) for at in range(len(batch))] == records
+    one, other = (Encoder(STUDIES[kind]).block(each) for each in (batch, records))
+    for found, wanted in zip(one.arrays, other.arrays, strict=True):
+        assert np.array(found).tobytes() == np.array(wanted).tobytes()
+    assert faults_of(one) == faults_of(other)
+
+
+def faults_of(block: Block) -> dict[int, str]:
+    """Return what is said of the slots that are empty."""
+    codes = block.reasons.codes.tolist()
+    return {at: block.reasons.words[code] for at, code in enumerate(codes) if code}
+
+
 def check(records: list[Mapping[str, object]], cuts: list[int], kind: tuple[str, str]) -> None:
     """Encode records in blocks that end at the cuts, and one by one."""
     one, many = Encoder(STUDIES[kind]), Encoder(STUDIES[kind])
@@ -126,7 +204,7 @@ def check(records: list[Mapping[str, object]], cuts: list[int], kind: tuple[str,
             assert wanted is not None
             assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
             assert np.array(found).tobytes() == np.array(wanted).tobytes()
-        faults = {start + at: str(fault) for at, fault in block.faults.items()}
+        faults = {start + at: fault for at, fault in faults_of(block).items()}
         assert faults == {at: text for at, text in said.items() if start <= at < end}
         usable, clipped = usable + block.usable, clipped + block.clipped
     assert usable == sum(row is not None for row in rows)
@@ -143,7 +221,7 @@ def test_of_several_faults_the_first_column_is_named_whatever_their_kinds() -> N
         {**ORDINARY, "region": "atlantis", "y": 5},
         {**ORDINARY, "y": 5},
     ]
-    found = {at: str(fault) for at, fault in encoder.block(records).faults.items()}
+    found = faults_of(encoder.block(records))
     assert found == one_by_one(encoder, records)[1]
     named = [found[at].split("'")[1] for at in range(5)]
     assert named == ["heat", "heat", "heat", "region", "y"]
@@ -153,7 +231,7 @@ def test_of_several_faults_the_first_column_is_named_whatever_their_kinds() -> N
 def test_a_slot_without_a_record_stays_empty_and_counts_nothing(lost: tuple[int, ...]) -> None:
     encoder = Encoder(STUDIES["logistic", "unit"])
     far = {**ORDINARY, "amount": 1e9}
-    block = encoder.block([far] * 3, lost)
+    block = encoder.block([far] * 3, dict.fromkeys(lost, "there is none"))
     assert np.flatnonzero(np.isnan(block.arrays.responses)).tolist() == list(lost)
     assert not block.arrays.features[list(lost)].any()
     assert (block.usable, block.clipped) == (3 - len(lost), 3 - len(lost))

@@ -39,6 +39,7 @@ from producers.sender import Sender
 from producers.sources import open_source
 from producers.store import ClientStore
 from state import RedisStore
+from tests.builders import UNCLAIMED
 from tests.simulation.clock import Calendar, Clock
 from tests.simulation.standins import Kafka, Reader
 
@@ -200,7 +201,9 @@ class World:
             at = store.open_stream(self.task, f"csv:{name}")
             source = open_source(str(self.sources[name]), at.position, folder=self.folder)
             closing.callback(source.close)
-            outbox = Sender(store, study, self.settings, self.topics, member, sent=at.sent)
+            outbox = Sender(
+                store, study, self.settings, self.topics, UNCLAIMED, member, sent=at.sent
+            )
             producer = self.producers[-1]
             client = Client(
                 self.task, source, store, outbox, feed,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
@@ -294,6 +295,18 @@ def test_each_record_is_predicted_before_its_label_is_learnt(late: int) -> None:
     )
     chance = 1 / (1 + np.exp(-scores))
     assert result.scores.log_loss == pytest.approx(log_loss(truth > 0, chance), rel=1e-9)
+    # ten groups of about as many records, those of equal predictors together
+    group = (10 * (rankdata(scores.astype(np.float16)) - 0.5) / len(said)).astype(int)
+    assert len(result.calibration) == 10
+    for number, shown in enumerate(result.calibration):
+        members = group == number
+        assert shown.records == members.sum() > len(said) / 11
+        assert shown.observed == np.mean(truth[members] > 0)
+        assert shown.predicted == pytest.approx(chance[members].mean(), abs=1e-3)
+    assert [g.predicted for g in result.calibration] == sorted(
+        g.predicted for g in result.calibration
+    )
+    assert result.to_dict()["calibration"][0]["records"] == result.calibration[0].records
 
 
 def test_delays_make_releases_late_and_keep_a_clients_order() -> None:

@@ -44,7 +44,7 @@ SITES = "pipeline/methods/noisy_mle/client.py"
 ROUNDS = "pipeline/methods/age_aware/client.py"
 TASKS = {
     f"pipeline/methods/{name}/task.py"
-    for name in ("renewable", "ldp_sgd", "noisy_mle", "age_aware")
+    for name in ("renewable", "ldp_sgd", "noisy_mle", "noisy_copies", "age_aware")
 }
 #: A site's own fit, whose copies leave.
 COPIES = "pipeline/methods/noisy_copies/client.py"
@@ -125,6 +125,7 @@ CLIENT_SIDE = (
         "pipeline/methods/renewable/",
         "pipeline/methods/ldp_sgd/",
         "pipeline/methods/noisy_mle/",
+        "pipeline/methods/noisy_copies/",
         "pipeline/methods/age_aware/",
         "pipeline/losses/",
         "pipeline/privacy/",
@@ -360,7 +361,9 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
             assert bool(calls(tree, "write_one")) == (path == LEDGER_TOPIC), path
             assert not calls(tree, "send_and_wait"), path
     claim, call = sorted(calls(TREES[SENDER], "send"), key=lambda call: ast.unparse(call.args[0]))
-    assert ast.unparse(claim) == "self._producer.send(NAME, key=key, value=claim, partition=0)"
+    assert ast.unparse(claim) == (
+        "self._producer.send(self._settings.ledger_topic, key=key, value=claim, partition=0)"
+    )
     # what is claimed is what `Claims` makes of counts
     [made] = calls(TREES["producers/rollback.py"], "send")
     assert ast.unparse(made) == "send(claim.key, write_claim(claim, self._secret))"
@@ -395,7 +398,7 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
 def test_the_ledger_topic_gets_accounts_of_what_was_spent_alone() -> None:
     [tree] = [n for n in nodes(TREES[LEDGER_TOPIC]) if getattr(n, "name", "") == "LedgerTopic"]
     [send] = calls(tree, "write_one")
-    assert [ast.unparse(given) for given in send.args] == ["self._settings", "NAME"]
+    assert [ast.unparse(given) for given in send.args] == ["self._settings", "self._topic"]
     sent = {word.arg: ast.unparse(word.value) for word in send.keywords}
     assert sent == {
         "otherwise": "fault('written')",

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, RecordError
-from pipeline.records.encoder import Batch, BatchEncoder, Encoder
+from pipeline.records.batch import Column, Reasons
+from pipeline.records.encoder import BatchEncoder, Encoder, Stretch
 from pipeline.records.features import ClassResponse, Features
 from pipeline.records.values import number_of
-from pipeline.study.data_tables import Feature
+from pipeline.study.data import Feature
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
@@ -67,11 +68,14 @@ def test_a_value_stands_for_the_same_class_wherever_it_comes_in(
         found(lambda: response.of_label(value)),
         float(response.of_column(column)[0][0]),
     ]
-    # the second time it is one that is known
-    for _ in range(2):
-        together, _, faults = response.of_labels([value])
-        signs.append(math.nan if faults else float(together[0]))
-    np.testing.assert_array_equal(signs, [wanted] * 4)
+    columns = [Column([value])] * 2  # the second time it is one that is known
+    if isinstance(value, bool | int | float) and np.array(value).dtype != object:
+        columns.append(Column(np.array([value])))
+    for given in columns:
+        reasons = Reasons(1, response.faults)
+        together, _ = response.read(given, positive, reasons)
+        signs.append(math.nan if reasons.codes[0] else float(together[0]))
+    np.testing.assert_array_equal(signs, [wanted] * len(signs))
 
 
 def test_values_that_are_equal_to_python_need_not_be_of_one_class() -> None:
@@ -85,7 +89,9 @@ def test_the_streaming_and_the_batch_path_use_the_same_records() -> None:
     values = [1, 1.0, True, "1", "1.0", 0, 0.0, False, "0", "true", None, 2]
     one, many = Encoder(study), BatchEncoder(study)
     column = np.array(values, dtype=object)
-    batch = Batch({"y": column, "x0": np.zeros(len(values))}, np.zeros(len(values), dtype=np.bool_))
+    batch = Stretch(
+        {"y": column, "x0": np.zeros(len(values))}, np.zeros(len(values), dtype=np.bool_)
+    )
     encoded = many.encode(batch)
     for place, value in enumerate(values):
         try:

@@ -116,9 +116,9 @@ def test_what_is_drawn_is_as_near_to_exact_arithmetic_as_is_paid_for(
 
 def task(**settings: object) -> CopiesTask:
     """Return a task whose bounds one record reaches: its fit stays far inside its ball."""
-    method = 'release = "copies", copies = 20, coefficient_bound = 0.002, site_ridge = 3000.0'
+    method = "copies = 20, coefficient_bound = 0.002, site_ridge = 3000.0"
     given = {"p": 1, "records": 2, "loss": "linear", "epsilon": 4.0, "noise_scale": 1.0}
-    study = parse_study(study_text(method, **(given | settings)))
+    study = parse_study(study_text(method, kind="noisy-copies", **(given | settings)))
     return CopiesTask(study, revision_of(study))
 
 

@@ -20,12 +20,12 @@ from pipeline.methods import revision_of
 from pipeline.methods import task_of as make_task
 from pipeline.prediction.estimators import LinearClassifier
 from pipeline.records.columns import values_of
-from pipeline.records.encoder import Batch, BatchEncoder, Encoder, Row, dummy_of
+from pipeline.records.encoder import BatchEncoder, Encoder, Row, Stretch, dummy_of
 from pipeline.release.task import clipped_to_norm
+from pipeline.study.encoding import steps_of
 from pipeline.study.model import Study
 from pipeline.study.reference import KEPT, moments, norms, sample, typical_norm_bound
-from pipeline.study.steps import steps_of
-from pipeline.study.variants import without_privacy
+from pipeline.study.versions import without_privacy
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text, task_of
 
@@ -146,7 +146,7 @@ def test_columns_are_encoded_bit_by_bit_as_their_records_are(
     for name in GOOD:
         columns[name] = np.empty(len(records), dtype=object)
         columns[name][:] = [record[name] for record in records]
-    batch = BatchEncoder(study).encode(Batch(columns, np.zeros(len(records), dtype=bool)))
+    batch = BatchEncoder(study).encode(Stretch(columns, np.zeros(len(records), dtype=bool)))
     usable = [row is not None for row in found]
     assert batch.usable.tolist() == usable
     for place, row in enumerate(found):

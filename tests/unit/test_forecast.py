@@ -182,6 +182,9 @@ def test_ready_says_how_many_intervals_there_are_unless_all() -> None:
     some = msgspec.structs.replace(message, status="ready", reason="", coefficients=rows)
     assert state_of(some) == f"ready ({len(rows) - 1} of {len(rows)} intervals)"
     assert state_of(some) in line(some)
+    # a replay has no model, and says nothing of one
+    assert "model 1, " in line(some)
+    assert "model" not in line(msgspec.structs.replace(some, model_version=None))
     whole = [msgspec.structs.replace(row, interval=(-1.0, 1.0)) for row in rows]
     assert state_of(msgspec.structs.replace(some, coefficients=whole)) == "ready"
     assert state_of(message) == message.status != "ready"

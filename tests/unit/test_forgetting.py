@@ -245,9 +245,11 @@ def test_a_run_in_one_process_keeps_few_buckets_and_counts_what_it_drops(private
     assert found.effective_records == pytest.approx(20 * (1 + rate) / (1 - rate), rel=1e-2)
     assert f"{found.forgotten} too old to count" in line(message)
     assert (
-        f"counts as {found.effective_records:,.0f} of {message.records:,} records"
-        in information_line(message)
-    )
+        f"aims at the fit to the records that count, {found.effective_records:,.0f} of "
+        f"{message.records:,} ({found.effective_share:.0%})"
+    ) in information_line(message)
+    assert found.effective_share == pytest.approx((found.effective_records or 0) / message.records)
+    assert message.target.startswith("the fit to the records that count ")
 
 
 def test_releases_say_what_their_model_had_seen() -> None:

@@ -235,11 +235,11 @@ def test_a_history_that_no_run_could_read_is_refused_at_once(
     assert told == []
 
 
-@pytest.mark.parametrize("release", ["score", "copies"])
+@pytest.mark.parametrize("kind", ["noisy-mle", "noisy-copies"])
 def test_a_kind_that_needs_noise_has_no_run_without_it(
-    history: dict[str, object], release: str
+    history: dict[str, object], kind: str
 ) -> None:
-    text = sites_text(f'release = "{release}"', p=3, records=200, loss="logistic")
+    text = sites_text(kind=kind, p=3, records=200, loss="logistic")
     found = run_grid(text, history, [], Options(split=3, simulate=7), draws=2)
     [cell] = found.cells
     assert (len(cell.runs), cell.open, found.failed) == (2, None, ())
@@ -524,8 +524,12 @@ def test_the_report_is_one_file_that_asks_for_nothing(grid: GridResult) -> None:
 
 
 def test_a_report_of_one_run_has_no_table_of_settings(history: dict[str, object]) -> None:
-    one = run_grid(study_text(), history, [], Options(without_privacy=True))  # type: ignore[arg-type]
+    study = study_text(loss="logistic")
+    one = run_grid(study, history, [], Options(without_privacy=True))  # type: ignore[arg-type]
     text = report_of(one, history="h", created_at=0.0)
     assert "All settings" not in text
+    # the loss has probabilities: scores, calibration and coefficients
+    assert text.count("<svg") == 3
+    assert "predicted probability</text>" in text
     assert one.cells[0].open is None
     assert one.cells[0].setting.label == "as it is"

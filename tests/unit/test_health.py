@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from agents.meters import Meters
+from agents.folding import Meters
 from agents.metrics import Health
 from pipeline.errors import PayloadError
 from pipeline.messages.envelope import DeadLetter, rfc3339

@@ -7,8 +7,8 @@ import asyncio
 import aiokafka
 import pytest
 
+from agents.folding import check_end, check_log
 from agents.link import _started
-from agents.log_watch import check_end, check_log
 from infra.local.processes import free_port
 from pipeline.errors import OffsetGap, StateError
 

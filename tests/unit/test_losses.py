@@ -7,7 +7,8 @@ from numpy.testing import assert_allclose
 from pipeline import losses
 from pipeline.errors import ConfigError
 from pipeline.losses import GeneralisedDWD, Logistic, Loss
-from pipeline.privacy.sensitivity import Order, spent_by_records
+from pipeline.methods.renewable.spec import spent_by_records
+from pipeline.privacy.sensitivity import Order
 
 QS = [1e-3, 0.01, 0.1, 0.5, 1.0, 2.0, 10.0, 100.0, 1e3]
 ALL: list[Loss] = [Logistic(), *(GeneralisedDWD(q) for q in QS)]

@@ -16,7 +16,7 @@ from pipeline.methods.renewable import state as private_state
 from pipeline.privacy import sensitivity
 from pipeline.records.encoder import Arrays
 from pipeline.simulate.method_checks import CHECKS, Case, windows_of
-from pipeline.study.variants import without_privacy
+from pipeline.study.versions import without_privacy
 from pipeline.study_file.load import parse_study
 from tests import ages, sgd, sites
 from tests.builders import study_text
@@ -35,7 +35,7 @@ def small_sites(**settings: object) -> str:
 
 def toy_text() -> str:
     text = small(loss="linear", residual_bound=2.0)
-    return text.replace("[estimator]\n", f'[estimator]\nkind = "{TOY}"\nmethod = {{ least = 5 }}\n')
+    return text.replace("[estimator]\n", f'[estimator]\nkind = "{TOY}"\n')
 
 
 LEVELS = (
@@ -64,12 +64,14 @@ STUDIES: dict[str, dict[str, Callable[[], str]]] = {
         "laplace": lambda: small_sites(loss="logistic", mechanism="discrete-laplace"),
         "cut": lambda: small_sites(loss="linear", residual_bound=0.3, norm_bound="typical"),
         "sufficient": lambda: small_sites(loss="linear", neighbours="replace-one"),
-        "copies": lambda: sites.study_text('release = "copies"', p=2, records=60, loss="logistic"),
-        "copies-linear": lambda: sites.study_text(
-            'release = "copies", copies = 12', p=2, records=60, loss="linear", noise_scale=0.5
+    },
+    "noisy-copies": {
+        "logistic": lambda: sites.study_text(kind="noisy-copies", p=2, records=60, loss="logistic"),
+        "linear": lambda: sites.study_text(
+            "copies = 12", kind="noisy-copies", p=2, records=60, loss="linear", noise_scale=0.5
         ),
-        "copies-exchange": lambda: sites.study_text(
-            'release = "copies"', p=1, records=60, loss="logistic", neighbours="replace-one"
+        "exchange": lambda: sites.study_text(
+            kind="noisy-copies", p=1, records=60, loss="logistic", neighbours="replace-one"
         ),
     },
     "age-aware": {
@@ -142,9 +144,8 @@ def test_a_shift_or_a_ratio_that_is_too_small_is_found(
         return copies.Change(*(1 + (r - 1) / 9 for r in (found.one, found.others)), found.shift / 9)
 
     monkeypatch.setattr(copies, formula, short)
-    name = "copies-linear" if formula == "of_linear" else "copies"
     with pytest.raises(AssertionError):
-        broken("neighbours_cost_no_more_than_the_budget")(case_of("noisy-mle", name))
+        broken("neighbours_cost_no_more_than_the_budget")(case_of("noisy-copies", formula[3:]))
 
 
 def broken(name: str) -> Callable[[Case], None]:

@@ -23,7 +23,7 @@ from pipeline.methods import revision_of
 from pipeline.methods import task_of as make_task
 from pipeline.prediction.estimators import LinearClassifier
 from pipeline.records.columns import values_of
-from pipeline.records.encoder import Batch, BatchEncoder, Encoder
+from pipeline.records.encoder import BatchEncoder, Encoder, Stretch
 from pipeline.records.values import is_missing
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study
@@ -84,7 +84,7 @@ def test_whatever_stands_for_nothing_is_the_same(nothing: object) -> None:
     assert encoder.encode({"load": 0.5, "y": 1}).features.tolist() == GONE
     assert encoder.block([given, FULL]).arrays.features.tolist() == [GONE, THERE]
     column = {name: np.array([given[name], FULL[name]], dtype=object) for name in FULL}
-    batch = BatchEncoder(STUDY).encode(Batch(column, np.zeros(2, dtype=np.bool_)))
+    batch = BatchEncoder(STUDY).encode(Stretch(column, np.zeros(2, dtype=np.bool_)))
     assert batch.features.tolist() == [GONE, THERE]
     assert batch.usable.all()
 

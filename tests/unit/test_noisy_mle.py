@@ -12,9 +12,10 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle import estimate as solving
-from pipeline.methods.noisy_mle import robust as guards
-from pipeline.methods.noisy_mle.plan import largest_move, least_records
-from pipeline.methods.noisy_mle.state import FIRST, KEPT, Shape, SiteState, epochs_of
+from pipeline.methods.noisy_mle.plan import least_records
+from pipeline.methods.sites import robust as guards
+from pipeline.methods.sites.plan import largest_move
+from pipeline.methods.sites.state import FIRST, KEPT, Shape, SiteState, epochs_of
 from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
 from pipeline.stream.fold import Reducer
@@ -27,6 +28,7 @@ from tests.sites import SPREAD, TRUTH, name_of, run, study_text, task_of, truth_
 SHAPE = Shape(3, 1)
 LARGEST = 2**42 - 1
 ONE = np.ones(1, dtype=np.int64)
+COPIES: dict[str, object] = {"kind": "noisy-copies"}
 
 
 def releases(
@@ -215,9 +217,11 @@ def test_one_site_with_nearly_all_records_weighs_its_share_alone() -> None:
     assert kept[0] == pytest.approx(0.5 * kept.sum())
 
 
-@pytest.mark.parametrize("method", ["", pytest.param('release = "copies"', marks=pytest.mark.slow)])
-def test_one_site_with_nearly_all_records_has_its_share_of_an_estimate(method: str) -> None:
-    text = study_text(method, p=3, loss="linear", records=100, epsilon=8.0, ridge=1e-3,
+@pytest.mark.parametrize(
+    "kind", ["noisy-mle", pytest.param("noisy-copies", marks=pytest.mark.slow)]
+)
+def test_one_site_with_nearly_all_records_has_its_share_of_an_estimate(kind: str) -> None:
+    text = study_text(kind=kind, p=3, loss="linear", records=100, epsilon=8.0, ridge=1e-3,
                       noise_scale=SPREAD, mechanism="insecure-simulation",
                       norm_bound="typical")  # fmt: skip
     stream, rng = OfflineRun(make_task(parse_study(text))), np.random.default_rng(3)
@@ -232,14 +236,16 @@ def test_one_site_with_nearly_all_records_has_its_share_of_an_estimate(method: s
     assert np.all(np.abs(found.coefficients - TRUTH["linear"]) < 4 * errors[0])
 
 
-@pytest.mark.parametrize("method", ["", pytest.param('release = "copies"', marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["noisy-mle", pytest.param("noisy-copies", marks=pytest.mark.slow)]
+)
 @pytest.mark.takes("a mean of distances needs some streams")
 def test_the_distance_of_a_site_with_nearly_all_records_counts_the_noise_of_the_others(
-    method: str,
+    kind: str,
 ) -> None:
     squares = []
     for seed in range(12):
-        text = study_text(method, p=3, loss="linear", records=400, epsilon=8.0, ridge=1e-3,
+        text = study_text(kind=kind, p=3, loss="linear", records=400, epsilon=8.0, ridge=1e-3,
                           noise_scale=SPREAD, mechanism="insecure-simulation", seed=seed,
                           norm_bound="typical")  # fmt: skip
         stream, rng = OfflineRun(make_task(parse_study(text))), np.random.default_rng(seed)
@@ -450,11 +456,11 @@ def test_ten_thousand_sites_at_once_are_one_estimate_and_a_short_list() -> None:
     assert (found.details["count"], len(found.details["sites"])) == (many, 50)
 
 
-@pytest.mark.parametrize("method", ["", 'release = "copies"'])
-def test_a_site_that_repeats_a_window_is_counted_once(method: str) -> None:
+@pytest.mark.parametrize("kind", ["noisy-mle", "noisy-copies"])
+def test_a_site_that_repeats_a_window_is_counted_once(kind: str) -> None:
     task = make_task(
         parse_study(
-            study_text(method, p=3, loss="linear", records=20, epsilon=8.0, noise_scale=0.2)
+            study_text(kind=kind, p=3, loss="linear", records=20, epsilon=8.0, noise_scale=0.2)
         )
     )
     rng, state = np.random.default_rng(1), Partition.empty(task)
@@ -508,29 +514,26 @@ def test_more_sites_need_fewer_records_of_each_and_a_smaller_share_moves_less() 
 @pytest.mark.parametrize(
     ("key", "method", "settings"),
     [
-        ("estimator.noise_scale", 'release = "copies"', {}),
-        ("estimator.method.copies", 'release = "copies", copies = 4', {"loss": "logistic"}),
-        ("estimator.method.psi", 'release = "copies", psi = 0', {"loss": "logistic"}),
-        ("estimator.method.psi", 'release = "score", psi = 3.0', {"loss": "logistic"}),
+        ("estimator.noise_scale", "", COPIES),
+        ("estimator.method.copies", "copies = 4", COPIES | {"loss": "logistic"}),
+        ("estimator.method.psi", "psi = 0", COPIES | {"loss": "logistic"}),
+        ("estimator.method.psi", "psi = 3.0", {"loss": "logistic"}),
+        ("estimator.method.release", 'release = "score"', COPIES | {"loss": "logistic"}),
         (
-            "privacy.mechanism",
+            'estimator.method.release: .* set estimator.kind = "noisy-copies"',
             'release = "copies"',
-            {"loss": "logistic", "mechanism": "discrete-laplace"},
+            {"loss": "logistic"},
         ),
-        (
-            "estimator.residual_bound",
-            'release = "copies"',
-            {"noise_scale": 0.1, "residual_bound": 0.5},
-        ),
+        ("privacy.mechanism", "", COPIES | {"loss": "logistic", "mechanism": "discrete-laplace"}),
+        ("estimator.residual_bound", "", COPIES | {"noise_scale": 0.1, "residual_bound": 0.5}),
         (
             "estimator.method.coefficient_bound",
-            'release = "copies", coefficient_bound = 1.0',
-            {"loss": "logistic"},
+            "coefficient_bound = 1.0",
+            COPIES | {"loss": "logistic"},
         ),
         ("estimator.method.release", 'release = "sufficient"', {"loss": "logistic"}),
         ("estimator.method.largest_share", "largest_share = 0", {}),
         ("estimator.method.sites", "sites = 0", {}),
-        ("estimator.method.psi", "psi = 0.0", {}),
         ("privacy.mechanism", "", {"private": False}),
         ("estimator.class_weights", "", {"loss": "logistic", "maximum": 3.0}),
         ("estimator.loss", "", {"loss": "poisson", "most": 9.0}),
@@ -539,5 +542,5 @@ def test_more_sites_need_fewer_records_of_each_and_a_smaller_share_moves_less() 
 def test_what_the_method_cannot_do_is_refused(
     key: str, method: str, settings: dict[str, object]
 ) -> None:
-    with pytest.raises(ConfigError, match=f"^study file: {key}: "):
+    with pytest.raises(ConfigError, match=f"^study file: {key}"):
         parse_study(study_text(method, **({"p": 2, "loss": "linear"} | settings)))

@@ -156,6 +156,7 @@ def test_an_open_study_gives_no_interval_before_it_has_records_enough() -> None:
     assert few.standard_errors() is None
     ready = estimate_open(task, state_of(task, [row_of(task, *simulate(rng, 40, 3), np.ones(4))]))
     assert ready.status == "ready"
+    assert ready.details == {"design_effect": None}
     errors = ready.standard_errors()
     assert errors is not None
     assert np.all(errors[2] == 0)

@@ -39,7 +39,7 @@ from pipeline.records.encoder import Encoder, stack
 from pipeline.records.features import ClassResponse, Features
 from pipeline.release.task import Task
 from pipeline.stream.in_process import OfflineRun
-from pipeline.study.data_tables import Feature
+from pipeline.study.data import Feature
 from pipeline.study_file.load import load_study, parse_study
 from producers.sources import heldout
 from tests.builders import rows_of, simulate, study_text, task_of

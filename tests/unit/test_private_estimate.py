@@ -216,6 +216,22 @@ def test_records_that_go_together_are_seen_and_chance_is_not() -> None:
     assert 4.5 < np.mean(seen) < 7.5
 
 
+def test_noise_in_the_middle_is_no_dependence() -> None:
+    """Laplace noise leaves little of a middle: what is too small by chance says nothing."""
+    task = task_of(p=3, epsilon=2.0, records=100, loss="logistic", mechanism="discrete-laplace")
+    found = []
+    for seed in range(80):
+        batch = batch_of(task, seed, [3] * 60)
+        found.append(estimate_private(task, state_of(task, batch)).details["design_effect"])
+    assert np.mean(np.array(found) > 1) <= 6 / 80
+    mixed = replace(batch, gradient=3 * batch.gradient)
+    wanted = by_formula(task, [(1.0, mixed)])["effect"]
+    assert wanted > 1
+    assert estimate_private(task, state_of(task, mixed)).details["design_effect"] == (
+        pytest.approx(wanted)
+    )
+
+
 def test_hostile_sums_never_give_numbers_that_are_none() -> None:
     task = task_of(p=2, epsilon=8.0, records=200, loss="logistic", ridge=0.0)
     batch = batch_of(task, 9, [4] * 40)

@@ -13,10 +13,8 @@ import pytest
 
 from agents import publishing as publishing_module
 from agents.app import tell_of_waits
-from agents.folding import Folding
-from agents.meters import Meters
+from agents.folding import STALLED_SECONDS, Folding, Meters, Progress
 from agents.metrics import Health
-from agents.progress import STALLED_SECONDS, Progress
 from agents.publishing import LOOK_SECONDS, RECENT, Publishing
 from pipeline.errors import NumericError
 from pipeline.messages.envelope import rfc3339

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pipeline.errors import ConfigError, RecordError
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import header_of
-from pipeline.messages.topics import is_of_a_study
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.spec import Path
@@ -145,11 +144,6 @@ def test_a_rhythm_is_a_number_or_a_time(text: str) -> None:
     assert parse_rhythm("1000") == Rhythm(releases=1000)
     with pytest.raises(ConfigError, match="--every"):
         parse_rhythm(text)
-
-
-def test_topics_of_studies_are_known_by_their_names() -> None:
-    assert is_of_a_study("veil.shuttle.latest.v1")
-    assert not is_of_a_study("veil.shuttle.replayed")
 
 
 # --- order ---------------------------------------------------------------------------------

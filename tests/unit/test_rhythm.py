@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from agents.due import Counts, Due
+from agents.publishing import Counts, Due
 from pipeline.errors import PayloadError
 from pipeline.messages.model import read_model, write_model
 from pipeline.methods import task_of
@@ -15,7 +15,7 @@ from pipeline.release.policy import SECONDS, Rhythm
 from pipeline.release.task import Task
 from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.merge import model_after
-from pipeline.study.release_tables import Publish
+from pipeline.study.model import Publish
 from pipeline.study_file.load import parse_study
 from tests.builders import folded, relogged, sample_log, study_text
 

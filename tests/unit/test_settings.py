@@ -24,6 +24,8 @@ def test_an_unknown_name_is_refused_with_the_nearest_one():
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
+        ("LEDGER_TOPIC", "off", "veil.ledger"),
+        ("LEDGER_TOPIC", "veil.ledger v1", "letters, digits"),
         ("KAFKA_SECURITY", "TLS", "SASL_SSL"),
         ("KAFKA_SASL", "GSSAPI", "SCRAM-SHA-512"),
         ("REDIS", "localhost:6379", "redis://"),

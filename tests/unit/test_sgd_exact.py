@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import msgspec
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from benchmarks import plans
 from benchmarks.limit_law import standard_errors
 from benchmarks.sgd_designs import Row
 from pipeline.api.check import check_study
@@ -17,7 +19,7 @@ from pipeline.errors import NumericError
 from pipeline.estimators.population import Population, target_of
 from pipeline.methods import method_of, task_of
 from pipeline.methods.ldp_sgd.client import GradientTask
-from pipeline.methods.ldp_sgd.plan import exact, of_residuals, records_needed, slope_error
+from pipeline.methods.ldp_sgd.plan import due, exact, of_residuals, records_needed, slope_error
 from pipeline.methods.ldp_sgd.step_rule import mean_products, rule_of
 from pipeline.records.blocks import with_intercept
 from pipeline.simulate.coverage import simulated
@@ -84,7 +86,8 @@ def test_ten_coefficients_are_ready_when_models_are_near_enough() -> None:
     """Models wander the further the more coefficients there are: then twice is too early."""
     task = Row("logistic", 10, 2).task(100)
     found = exact(task, 1000)
-    assert found.ready == method_of(task.study).plan(task, 1000, 4).usual > 2 * found.records
+    assert found.ready == due(task)[-1] > 2 * found.records
+    assert due(task)[-1] > method_of(task.study).plan(task, 1000, 4).usual
 
 
 def test_plan_and_check_say_it_before_there_are_records() -> None:
@@ -108,3 +111,21 @@ def test_features_that_rounding_alone_tells_apart_have_no_intervals(
     design = with_intercept(features)
     with pytest.raises(NumericError, match="follows from the others"):
         exact(task_for("logistic"), 300, design.T @ design / 300)
+
+
+@pytest.mark.takes("streams of a dozen thousand records each")
+@pytest.mark.parametrize(
+    ("name", "far"),
+    [("sgd-many", 0.3), ("sgd-wide", 0.3), ("sgd-numbers", 0.3), ("sgd-late", 0.4)],
+)
+def test_intervals_come_when_a_plan_says(name: str, far: float) -> None:
+    """Whether noise, a curvature that it hides, or models that are late keep them away.
+
+    Late models are near their start, where losses of classes are steeper: it counts as further.
+    """
+    planned = plans.DESIGNS[name]
+    study = planned.study
+    found = method_of(study).plan(task_of(study), planned.records, planned.clients)
+    short = dataclasses.replace(planned, records=round(1.5 * found.usual))
+    first = np.median([plans.stream(short, number)[0] for number in range(12)])
+    assert (found.first or found.usual) == pytest.approx(first, rel=far)

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.special import ndtr
 
+from pipeline.api.table import information_line
 from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
 from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.messages.release import MAX_RELEASE_BYTES
@@ -145,6 +146,11 @@ def test_an_estimate_shows_all_intervals_side_by_side() -> None:
     assert other.revision == linear.revision
     _, plug = combine(other, {0: run.partition}, topic=None, model_version=1, published_at=0.0)
     assert [c.interval for c in plug.coefficients] == plug.intervals["plug-in"]
+    # of records that depend on each other random scaling knows, and the plug-in does not
+    assert plug.details == {"design_effect": None}
+    assert "(no design effect)" in information_line(plug)
+    assert "design_effect" not in message.details
+    assert "design effect" not in information_line(message)
 
 
 def test_nothing_and_little_have_a_status_of_their_own() -> None:

@@ -16,8 +16,8 @@ from pipeline.methods.noisy_copies import client as site_fit
 from pipeline.methods.noisy_copies import estimate as copies_estimate
 from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law, linear_fit
 from pipeline.methods.noisy_copies.infembler import Copies
-from pipeline.methods.noisy_mle.plan import largest_move
-from pipeline.methods.noisy_mle.state import FIRST, Shape
+from pipeline.methods.sites.plan import largest_move
+from pipeline.methods.sites.state import FIRST, Shape
 from pipeline.privacy.accounting import FARTHEST, normal_numbers, total_epsilon
 from pipeline.privacy.events import TotalVariation, parts
 from pipeline.privacy.randomness import SecureStream
@@ -29,13 +29,13 @@ from tests.attacks.copies import EPSILON, FAULTS, measure_copies
 from tests.builders import SeededStream
 from tests.sites import name_of, run, study_text
 
-COPIES = 'release = "copies"'
+COPIES = "noisy-copies"
 ONE = np.ones(1, dtype=np.int64)
 
 
-def task(method: str = COPIES, **settings: object) -> CopiesTask:
+def task(method: str = "", **settings: object) -> CopiesTask:
     given = {"p": 3, "loss": "logistic", "records": 100, "epsilon": 4.0} | settings
-    made = task_of(parse_study(study_text(method, **given)))
+    made = task_of(parse_study(study_text(method, kind=COPIES, **given)))
     assert isinstance(made, CopiesTask)
     return made
 
@@ -74,8 +74,8 @@ def test_a_scale_or_a_ridge_below_the_budget_s_is_refused() -> None:
     least = task()
     for key, value in (("psi", 0.9 * least.scale), ("site_ridge", 0.9 * least.least_ridge)):
         with pytest.raises(PrivacyError, match=f"^estimator.method.{key}: "):
-            task(f"{COPIES}, {key} = {value}")
-    assert task(f"{COPIES}, psi = {2 * least.scale}").scale == 2 * least.scale
+            task(f"{key} = {value}")
+    assert task(f"psi = {2 * least.scale}").scale == 2 * least.scale
 
 
 def test_residuals_too_small_for_any_noise_are_refused_by_their_own_key() -> None:
@@ -89,7 +89,7 @@ def test_what_is_no_scale_or_ridge_is_told_what_one_is(key: str) -> None:
     said = rf"estimator.method.{key}: {wrong}; allowed: .*default: .*; example"
     for value in ("0", "nan"):
         with pytest.raises(ConfigError, match=said):
-            task(f"{COPIES}, {key} = {value}")
+            task(f"{key} = {value}")
 
 
 @pytest.mark.parametrize("settings", [{"epsilon": 0.001}, {"user_records": 100}])
@@ -123,8 +123,8 @@ def test_a_fit_that_does_not_end_is_not_sent(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_clients_draw_is_part_of_the_revision() -> None:
     one, other = (
-        revision_of(parse_study(study_text(text, p=3, loss="logistic")))
-        for text in (COPIES, f"{COPIES}, copies = 41")
+        revision_of(parse_study(study_text(text, kind=COPIES, p=3, loss="logistic")))
+        for text in ("", "copies = 41")
     )
     assert one != other
 
@@ -218,7 +218,7 @@ def test_a_linear_fit_stays_in_its_ball() -> None:
 )
 def test_an_estimate_settles_in_few_rounds(loss: str, settings: dict[str, object]) -> None:
     """How often intervals hold the truth: tests/consistency/test_copies_coverage.py."""
-    found = [run(loss, seed=s, method=COPIES, epsilon=4.0, **settings) for s in range(3)]  # type: ignore[arg-type]
+    found = [run(loss, seed=s, kind=COPIES, epsilon=4.0, **settings) for s in range(3)]  # type: ignore[arg-type]
     assert {estimate.status for estimate in found} == {"ready"}
     assert max(estimate.details["rounds"] for estimate in found) <= 10
 
@@ -226,8 +226,8 @@ def test_an_estimate_settles_in_few_rounds(loss: str, settings: dict[str, object
 @pytest.mark.parametrize(("bound", "status"), [(0.3, "warming"), (0.6, "ready")])
 def test_fits_at_the_bound_of_their_norm_give_no_intervals(bound: float, status: str) -> None:
     # the truth has a norm of 0.45
-    method = f"{COPIES}, coefficient_bound = {bound}"
-    given = {"method": method, "epsilon": 4.0, "noise_scale": 0.15, "windows": 4}
+    method = f"coefficient_bound = {bound}"
+    given = {"kind": COPIES, "method": method, "epsilon": 4.0, "noise_scale": 0.15, "windows": 4}
     for seed in range(3):
         found = run("linear", seed=seed, **given)  # type: ignore[arg-type]
         assert found.status == status
@@ -237,7 +237,7 @@ def test_fits_at_the_bound_of_their_norm_give_no_intervals(bound: float, status:
 
 @pytest.mark.parametrize("loss", ["logistic", "linear"])
 def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
-    given: dict[str, object] = {"method": COPIES, "epsilon": 8.0, "noise_scale": None}
+    given: dict[str, object] = {"kind": COPIES, "epsilon": 8.0, "noise_scale": None}
     if loss == "linear":
         given["noise_scale"] = 0.15
     honest, lied = (run(loss, seed=5, liars=liars, **given) for liars in (0, 1))  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ def test_a_median_of_scatters_that_is_none_ends_no_estimate() -> None:
 
 def test_matrices_that_have_no_inverse_are_no_estimate_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever publishes waits then: anything but a NumericError ends each worker in turn."""
-    made = parse_study(study_text(COPIES, p=3, loss="logistic", records=10, epsilon=4.0))
+    made = parse_study(study_text(kind=COPIES, p=3, loss="logistic", records=10, epsilon=4.0))
     stream = OfflineRun(task_of(made))
     stream.add("site", Arrays(np.zeros((10, 3)), np.ones(10)))
     singular = np.zeros((2, 2))
@@ -369,7 +369,7 @@ def test_a_ridge_of_the_study_draws_as_in_a_fit_of_all_records(ridge: float) -> 
 
 
 def test_one_site_with_nearly_all_records_is_bounded() -> None:
-    assert largest_move(task()) == largest_move(task(f"{COPIES}, site_ridge = 900.0"))
+    assert largest_move(task()) == largest_move(task("site_ridge = 900.0"))
 
 
 @pytest.mark.takes("an attack needs many draws")
@@ -379,3 +379,15 @@ def test_the_best_attack_stays_below_the_claim_and_sees_faults() -> None:
     for fault in FAULTS:
         with fault.plant():
             assert measure_copies(fault.loss, 6000, SeededStream).events > EPSILON, fault.name
+
+
+def test_a_release_is_one_mean_and_one_scatter_of_one_law() -> None:
+    made, rng = task(), np.random.default_rng(1)
+    parts_of = made.query(
+        Arrays(rng.uniform(-1, 1, (100, 3)), np.ones(100)), made.first_model
+    ).parts
+    mean, scatter = parts_of["mean"], parts_of["scatter"]
+    assert isinstance(mean, CopiedPart)
+    assert isinstance(scatter, CopiedPart)
+    assert (len(parts_of), mean.scatter, scatter.scatter) == (2, False, True)
+    assert mean.law is scatter.law

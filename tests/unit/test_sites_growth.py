@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError, PrivacyError
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.noisy_mle.client import MOST_RECORDS, SiteTask
+from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.plan import (
     of_each_model,
     releases_in,
@@ -20,8 +20,9 @@ from pipeline.methods.noisy_mle.plan import (
     stages,
     window_sizes,
 )
-from pipeline.methods.noisy_mle.state import FIRST, Shape, SiteState
 from pipeline.methods.noisy_mle.sums import Sites, sites_of
+from pipeline.methods.sites.state import FIRST, Shape, SiteState
+from pipeline.records.blocks import MOST_RECORDS
 from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
 from pipeline.release.policy import Directive, OpenWindow, Wait
@@ -221,13 +222,13 @@ def test_growth_is_a_part_of_what_releases_of_sums_mean_and_none_of_copies() -> 
         assert revisions[0] == revisions[1]
         assert len(set(revisions)) == 3
     copies = [
-        make_task(parse_study(text(method='release = "copies"', window=line, epsilon=4.0)))
+        make_task(parse_study(text(kind="noisy-copies", window=line, epsilon=4.0)))
         for line in ("", "growth = 0")
     ]
     assert copies[0].revision == copies[1].revision
     assert not copies[0].growth.divisor
     with pytest.raises(ConfigError, match=r"window\.growth"):
-        parse_study(text(method='release = "copies"', window="growth = 0.1", epsilon=4.0))
+        parse_study(text(kind="noisy-copies", window="growth = 0.1", epsilon=4.0))
 
 
 def test_sums_at_zero_wait_for_the_first_model_where_it_lets_windows_grow() -> None:

@@ -22,10 +22,12 @@ from pipeline.methods.noisy_copies import estimate as copies_estimate
 from pipeline.methods.noisy_copies import estimate as copies_near
 from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Drawn, Sent
-from pipeline.methods.noisy_mle import robust as near
-from pipeline.methods.noisy_mle.robust import NEAR
-from pipeline.methods.noisy_mle.state import FIRST, Shape, SiteState, epochs_of
-from pipeline.methods.noisy_mle.sums import Points, needed_sites
+from pipeline.methods.noisy_mle import estimate as solving
+from pipeline.methods.noisy_mle.sums import Points
+from pipeline.methods.sites import robust as near
+from pipeline.methods.sites.epochs import needed_sites
+from pipeline.methods.sites.robust import NEAR
+from pipeline.methods.sites.state import FIRST, Shape, SiteState, epochs_of
 from pipeline.records.blocks import with_intercept
 from pipeline.simulate.coverage import Size, simulated
 from pipeline.simulate.coverage import stream as simulated_stream
@@ -44,7 +46,7 @@ RARE = Cell("logistic", 20000, 8, 8.0, intercept=1.0, rounds=4, rare=0.01)
 COPIES = Cell("logistic", 6000, 10, 8.0, intercept=1.0, release="copies", rounds=3, rare=0.05)
 
 LINEAR_COPIES = study_text(
-    'release = "copies"', p=3, loss="linear", records=400, epsilon=4.0, noise_scale=0.15
+    kind="noisy-copies", p=3, loss="linear", records=400, epsilon=4.0, noise_scale=0.15
 )
 
 
@@ -169,7 +171,7 @@ def test_ways_from_the_first_model_are_longer_than_they_look() -> None:
         some = replace(points, epoch=np.array(epochs), mean=np.tile(points.mean, (2, 1)))
         sites, ones = SimpleNamespace(points=some, records=np.ones(2)), np.ones(2)
         chance = error**2 * bread
-        moved = near.moved(task, sites, ones, told.coefficients, bread, bread, chance)  # type: ignore[arg-type]
+        moved = solving.moved(task, sites, ones, told.coefficients, bread, bread, chance)  # type: ignore[arg-type]
         found.append(moved[1])
     assert found[1] > 1.01 * found[0]
     assert found[0] == pytest.approx(found[2]) == pytest.approx(found[3])

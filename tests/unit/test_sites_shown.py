@@ -11,9 +11,9 @@ from scipy.special import ndtr, ndtri
 from benchmarks.sites_coverage import Cell, stream
 from pipeline.methods.noisy_copies import estimate as of_copies
 from pipeline.methods.noisy_mle import estimate as of_scores
-from pipeline.methods.noisy_mle import robust as rule
 from pipeline.methods.noisy_mle.estimate import limit
-from pipeline.methods.noisy_mle.robust import FARTHEST, Shown, reach, widened, widening_factors
+from pipeline.methods.sites import robust as rule
+from pipeline.methods.sites.robust import FARTHEST, Shown, reach, widened, widening_factors
 
 #: How far above the limit the noised number is, in its deviations.
 CLEAR = np.linspace(5e-3, 8, 160)

@@ -69,6 +69,14 @@ def test_where_nobody_is_left_out_nothing_is_said() -> None:
     assert method_of(study).report.lines(study, message.details) == ()
 
 
+@pytest.mark.parametrize(("loss", "method"), [("linear", ""), ("logistic", 'release = "copies"')])
+def test_sites_say_that_nothing_tells_of_records_that_go_together(loss: str, method: str) -> None:
+    study, message = streamed(loss, method=method)
+    assert message.details["design_effect"] is None
+    assert message.status == "ready", message.reason
+    assert "records do not depend on each other in time" in drawn(study, message)
+
+
 @pytest.mark.parametrize("evil", ["\x1b[2J", "a" * 31 + "\x9b", "a" * 32 + "\n", "A" * 32])
 def test_what_is_no_digest_is_not_shown(evil: str) -> None:
     """Whoever may write to an open study's topics forges details, too."""

@@ -17,10 +17,8 @@ PACKAGES = ("pipeline", "producers", "agents", "state", "infra")
 LONGEST = 600
 #: Modules, and folders, that reach each other by imports. Nothing may be added to these lists; who
 #: cuts a circle takes it out.
-FILES: tuple[set[str], ...] = (
-    {f"pipeline.backtest.{name}" for name in ("grid", "plots", "result", "run")},
-)
-FOLDERS: tuple[set[str], ...] = ({"pipeline.methods.noisy_copies", "pipeline.methods.noisy_mle"},)
+FILES: tuple[set[str], ...] = ()
+FOLDERS: tuple[set[str], ...] = ()
 
 
 @cache

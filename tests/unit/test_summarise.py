@@ -19,6 +19,7 @@ from pipeline.methods.renewable.client import (
 from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel, gaussian, laplace
 from pipeline.privacy.samplers import DiscreteGaussian
 from pipeline.records import blocks
+from pipeline.records.encoder import Arrays
 from pipeline.release.model import Model, round_model, start_model
 from pipeline.release.query import Exact
 from pipeline.release.task import Task
@@ -247,9 +248,26 @@ def test_an_empty_window_sums_to_zero() -> None:
 def test_more_records_than_slots_are_refused() -> None:
     task = task_of(p=2, records=5)
     features, responses = window(task, 6, 1)
-    summarise_bounded(task, features[:5], responses[:5], some_model(task, 1))
+    task.query(Arrays(features[:5], responses[:5]), some_model(task, 1))
     with pytest.raises(PrivacyError, match=r"window\.records"):
-        summarise_bounded(task, features, responses, some_model(task, 1))
+        task.query(Arrays(features, responses), some_model(task, 1))
+
+
+@pytest.mark.parametrize("records", [1, 5, 6, 14, 15])
+def test_sums_of_blocks_together_are_those_of_one_after_the_other(records: int) -> None:
+    """To the last bit, with some empty slots, and with what each block may hold."""
+    task = task_of(p=2, records=5)
+    features, responses = window(task, records, 1)
+    responses[::4] = np.nan
+    slots = Arrays(features, responses)
+    for model in (task.first_model, some_model(task, 1)):
+        together, alone = task.sums(slots, model), Task.sums(task, slots, model)
+        assert together.blocks == alone.blocks == -(-records // 5)
+        for one, other in zip(together.parts.values(), alone.parts.values(), strict=True):
+            assert one.slots == other.slots == 5 * together.blocks
+            assert [p.values.tolist() for p in one.pieces()] == [
+                p.values.tolist() for p in other.pieces()
+            ]
 
 
 def test_rounding_is_to_the_nearest_and_moves_two_values_apart_by_less_than_one_unit() -> None:

@@ -12,7 +12,7 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.samplers import DiscreteLaplace
 from pipeline.release.quality import BLOCK, FEWEST, Clips, Jumps, Trial, worded
 from pipeline.study_file.load import parse_study
-from producers.account import cut
+from producers.report import cut
 from tests.stage import OPEN, study_text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.age_aware.client import AgedTask
-from pipeline.methods.age_aware.estimate import INTERVAL, Members, estimate
+from pipeline.methods.age_aware.estimate import Members, estimate
 from pipeline.methods.age_aware.state import RoundState
 from pipeline.methods.base import Server
 from pipeline.release.form import Rows
@@ -15,15 +15,8 @@ from pipeline.release.form import Rows
 class RoundServer(Server[RoundState]):
     """As `methods.base.Server`."""
 
-    ordered = False
-    interval = INTERVAL
-
     def __init__(self, task: AgedTask) -> None:
         self._task, self._members = task, Members(task.plan.names)
-
-    def slots(self, rows: Rows) -> int:
-        """As `Server.slots`."""
-        return int(rows["records"].sum())
 
     def empty(self) -> RoundState:
         """As `Server.empty`."""

@@ -11,9 +11,8 @@ from msgspec import Meta
 
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.markov import Chain, birth_death, check_law, cyclic
-from pipeline.study.client_ids import RULE, is_plain
 from pipeline.study.model import Study
-from pipeline.study.tables import strict
+from pipeline.study.tables import RULE, is_plain, strict
 
 #: Most clients of a study: a plan has a cost for each of them in each slot.
 MOST_CLIENTS = 10_000

@@ -80,7 +80,7 @@ class RoundState(State):
         self.releases += other.releases
         self.slots += other.slots
 
-    def _encoded(self, name: str) -> bytes:
+    def encode_field(self, name: str) -> bytes:
         """Return one field as little-endian int64."""
         if name == HEAD:
             return np.array([self.releases, self.slots, len(self.clients)], "<i8").tobytes()

@@ -110,6 +110,8 @@ def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] 
         staleness=_staleness(task, burnt, parts),
         interval=own,
         needs={name: needs(task, name) for name in widths},
+        # random scaling is read off the path, which shows how records go together
+        details={} if own == "random-scaling" else {"design_effect": None},
     )
 
 

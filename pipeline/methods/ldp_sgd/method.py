@@ -15,7 +15,7 @@ from pipeline.methods.ldp_sgd import spec as keys
 from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
-from pipeline.methods.ldp_sgd.spec import INTERVALS, LOSSES, Path, spec_of
+from pipeline.methods.ldp_sgd.spec import INTERVALS, Path, spec_of
 from pipeline.study.model import Study
 
 TABLES: Final = {
@@ -51,9 +51,6 @@ def check(study: Study) -> None:
 
     Raises ConfigError, naming the key, what is allowed and the way out.
     """
-    estimator = study.estimator
-    if estimator.loss not in LOSSES:
-        raise ConfigError(f'estimator.loss: kind = "ldp-sgd" has {", ".join(LOSSES)}')
     path = spec_of(study)
     # a study of another kind may have all of these, so they are said together
     if found := [*_foreign(study), *_partitions(study, path)]:

@@ -22,29 +22,29 @@ from functools import lru_cache
 
 import numpy as np
 import scipy
-from scipy.special import ndtri
+from scipy.special import chdtri, ndtri
 
 from pipeline.errors import NumericError
+from pipeline.estimators.population import default_truth
 from pipeline.linalg import sandwich
 from pipeline.methods.base import Exact, Plan, Proposal
 from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
-from pipeline.methods.ldp_sgd.plug_in import width_errors
+from pipeline.methods.ldp_sgd.plug_in import known_widths
 from pipeline.methods.ldp_sgd.readiness import (
     GROWTH,
     LARGEST_ERROR,
     RECORDS_PER_COEFFICIENT,
-    WANDERING,
-    largest_cloud,
+    largest_distance,
 )
 from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.step_rule import (
     CURVATURE,
     MIXED,
+    USEFUL,
     Rule,
-    StepRule,
+    Scaling,
     allowed_lateness,
-    guess_of,
     lateness_cap,
     mean_curvature,
     mean_products,
@@ -54,7 +54,7 @@ from pipeline.methods.ldp_sgd.step_rule import (
     slowest,
 )
 from pipeline.study.model import Study
-from pipeline.study.variants import replace_keys
+from pipeline.study.versions import replace_keys
 from pipeline.types import Matrix, Vector
 
 #: Where noise moves predictors by more than this share of their scale, formulas do not hold.
@@ -137,6 +137,7 @@ def plan(task: GradientTask, records: int, clients: int) -> Plan:
     """As `Method.plan`, whatever the number of clients."""
     del clients
     rule, curvature, scaling = rule_of(task), mean_curvature(task), scaling_of(task)
+    first, usual, _ = due(task)
     trace = task.size if scaling is None else float(np.trace(scaling.first()))
     noise = task.record_noise if task.study.noised else 0.0
     # the step that an average over the path sees: its mean over the last seven eighths
@@ -158,7 +159,8 @@ def plan(task: GradientTask, records: int, clients: int) -> Plan:
     error = slope_error(task, records)
     return Plan(
         latest=None,
-        usual=records_needed(task),
+        usual=usual,
+        first=first if first < usual else None,
         usual_half=float(ndtri((1 + task.study.estimator.level) / 2)) * error,
         why=_narrower(task),
         exact=exact(task, records),
@@ -218,30 +220,91 @@ def propose(study: Study, records: int, clients: int) -> Proposal:
 
 #: No stream has more records than this; a matrix is made anew less often.
 NEVER, DOUBLINGS = 2.0**53, 53
+#: Shares of streams with an interval: where half have had one, at the usual size, at the latest.
+SHARES = (0.4, 0.8, 0.99)
+#: Records at which a plan looks at a path, and how many are between.
+LOOKS = np.exp(np.arange(0.0, math.log(NEVER), 1 / 32))
+GAPS = np.diff(LOOKS, prepend=0.0)
 
 
-def records_needed(task: GradientTask, products: Matrix | None = None) -> int:
-    """Return after about how many records there are intervals.
+def records_needed(task: GradientTask) -> int:
+    """Return after about how many records four of five streams have intervals."""
+    return due(task)[1]
 
-    products: E[x x'] of (1, features), shape (d, d); by default that of `mean_products`.
+
+@lru_cache(maxsize=64)
+def due(task: GradientTask) -> tuple[int, ...]:
+    """As `due_with` the products of `mean_products`."""
+    return due_with(task, mean_products(task))
+
+
+def due_with(task: GradientTask, products: Matrix) -> tuple[int, ...]:
+    """Return after about how many records each of `SHARES` of all streams has intervals.
+
+    products: E[x x'] of (1, features), shape (d, d).
+
+    By the rule of `readiness`, of a path that is linear and whose matrix is about A^-1: what its
+    predictors are off goes down by a step times itself and noise, whose mean square is spread over
+    streams about as a chi-square of d degrees.
     """
     rule, scaling = rule_of(task), scaling_of(task)
-    products = mean_products(task) if products is None else products
     if scaling is None:
-        return records_to_mix(rule, slowest(task, products))
-    noise = task.record_noise if task.study.noised else 0.0
-    inverse = np.asarray(
-        np.linalg.inv(planned_share(task) * guess_of(task, products)), dtype=np.float64
+        return (records_to_mix(rule, slowest(task, products)),) * len(SHARES)
+    curvature, middle = _moments(task, products)
+    off = task.first_model.coefficients - default_truth(task)
+    start = float(off @ curvature @ off) / curvature[0, 0]
+    noise = float(np.trace(np.linalg.solve(curvature, middle))) / curvature[0, 0]
+    rates = _rates(rule, scaling, curvature)
+    gone, squares, square = np.cumsum(rates * GAPS), np.zeros(len(LOOKS)), 0.0
+    for now, left in enumerate(np.exp(-2 * rates * GAPS)):
+        squares[now] = square = square * left + rates[now] / 2 * (1 - left)
+    found: list[int] = []
+    for now, begin in enumerate(np.searchsorted(LOOKS, rule.burn_in + _mark(rule, LOOKS / 8))):
+        weights = GAPS[begin : now + 1]
+        counted = float(weights.sum())
+        if counted < RECORDS_PER_COEFFICIENT * task.size:
+            continue
+        left = np.exp(gone[begin] - gone[begin : now + 1])
+        # about the mean of the stretch, whose noise is also the path's
+        own = weights @ squares[begin : now + 1] + 2 * (weights @ left) / counted - 1
+        rest = noise * task.classes + start * math.exp(-2 * gone[begin]) * (weights @ left**2)
+        for share in SHARES[len(found) :]:
+            square = (noise * own * chdtri(task.size, 1 - share) / task.size + rest) / counted
+            if square <= largest_distance(task) and _shown(scaling, curvature, middle, counted):
+                found.append(math.ceil(LOOKS[now]))
+        if len(found) == len(SHARES):
+            break
+    return (*found, *[int(NEVER)] * (len(SHARES) - len(found)))
+
+
+def _rates(rule: Rule, scaling: Scaling, curvature: Matrix) -> Vector:
+    """Return what share of the way to the minimum a step goes at each look, shape (looks,)."""
+    mark, steps = _mark(rule, LOOKS), rule.steps
+    known = (mark > 0) & (mark >= (scaling.hidden(1) / USEFUL) ** 2)
+    flattest = scipy.linalg.eigh(curvature, scaling.reference, eigvals_only=True)[0]
+    trace = np.where(known, np.trace(np.linalg.inv(curvature)), np.trace(scaling.first()))
+    cap = np.minimum(steps.cap, scaling.cloud / trace)
+    rates: Vector = np.where(known, 1.0, flattest) * np.minimum(
+        steps.eta0 * LOOKS**-steps.alpha, cap
     )
-    # a record's gradient has about its largest slope where there is no noise
-    own = task.loss.slope_bound**2 * products
-    middle = own + noise**2 * np.eye(task.size)
-    error = float(width_errors(inverse, middle, scaling.noise).max())
-    known = (error / LARGEST_ERROR) ** 2
-    average = float(np.trace(inverse @ middle @ inverse @ products))
-    near = WANDERING * average / largest_cloud(task)
-    counted = max(known, near, float(rule.unit), RECORDS_PER_COEFFICIENT * task.size)
-    return math.ceil(rule.burn_in + counted)
+    return rates
+
+
+def _mark(rule: Rule, records: Vector) -> Vector:
+    """Return how many records the newest copy of the sums has, as `Rule.unit` says."""
+    units = np.maximum(records - rule.burn_in, 0.0) // rule.unit
+    marks: Vector = rule.unit * (np.exp2(np.floor(np.log2(units + 1))) - 1)
+    return marks
+
+
+def _shown(scaling: Scaling, curvature: Matrix, middle: Matrix, records: float) -> bool:
+    """Whether a released curvature shows the length of every second slope's interval."""
+    # the largest eigenvalue of a random matrix is about so far from its bound
+    largest = (1 - len(curvature) ** (-2 / 3)) * scaling.hidden(records)
+    flatter = curvature - largest * scaling.reference
+    known = scaling.known(flatter, records)
+    widths = known_widths(known, middle, scaling.noise / math.sqrt(records))
+    return float(np.median(widths[1:] if len(widths) > 1 else widths)) <= LARGEST_ERROR
 
 
 def largest_step(rule: Rule) -> float:
@@ -274,32 +337,10 @@ def records_to_mix(rule: Rule, curvature: float) -> int:
 
     curvature: A guess of the smallest eigenvalue of the mean curvature.
     """
-
-    def mixed(records: float) -> float:
-        left_out = max(rule.burn_in, records / 8)
-        return curvature * (_moved(rule.steps, records) - _moved(rule.steps, left_out))
-
-    most = 2.0
-    while mixed(most) < MIXED and most < NEVER:
-        most *= 2
-    least = most / 2
-    while most - least > 1e-3 * most:
-        middle = (least + most) / 2
-        least, most = (least, middle) if mixed(middle) >= MIXED else (middle, most)
-    return math.ceil(most)
-
-
-def _moved(steps: StepRule, records: float) -> float:
-    """Return about the sum of the first steps: they stand at the cap, then fall as a power."""
-    flat = max(math.pow(steps.eta0 / steps.cap, 1 / steps.alpha), 1.0)
-    if records <= flat:
-        return min(steps.cap, steps.eta0) * records
-    fall = 1 - steps.alpha
-    grown = math.log(records / flat)
-    if fall > 0:
-        grown = (math.pow(records, fall) - math.pow(flat, fall)) / fall
-    rest = steps.eta0 * grown
-    return min(steps.cap, steps.eta0) * flat + rest
+    steps = np.minimum(rule.steps.eta0 * LOOKS**-rule.steps.alpha, rule.steps.cap)
+    moved = np.cumsum(steps * GAPS)
+    left_out = np.interp(np.maximum(rule.burn_in, LOOKS / 8), LOOKS, moved)
+    return math.ceil(float(np.interp(MIXED / curvature, moved - left_out, LOOKS, right=NEVER)))
 
 
 #: An interval that reaches further to either side says little: in logits, or in deviations of the
@@ -332,12 +373,19 @@ def exact(task: GradientTask, records: int, products: Matrix | None = None) -> E
     reach = float(scipy.special.ndtri((1 + task.study.estimator.level) / 2))
     widest = unit * reach * float(_deviations(task, found).max())
     enough = math.ceil((widest / wanted) ** 2)
-    ready = max(math.ceil(LATEST * enough), records_needed(task, found))
+    latest = due(task) if products is None else due_with(task, products)
+    ready = max(math.ceil(LATEST * enough), latest[-1])
     return Exact(widest / math.sqrt(records), wanted, enough, ready)
 
 
 def _deviations(task: GradientTask, products: Matrix) -> Vector:
     """Return deviations of the coefficients after one record, in encoded units, shape (d,)."""
+    deviations: Vector = np.sqrt(np.diag(sandwich(*_moments(task, products))))
+    return deviations
+
+
+def _moments(task: GradientTask, products: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the mean curvature of a record, and the middle of its noised gradient, (d, d) each."""
     weight = min(1.0, task.clipping_norm**2 / float(np.trace(products)))
     tau = task.study.estimator.tau if task.loss.name == "expectile" else 0.5
     if task.classes:
@@ -349,9 +397,7 @@ def _deviations(task: GradientTask, products: Matrix) -> Vector:
     curvature = planned_share(task) * (task.path.curvature or curved) * weight * products
     noise = task.record_noise if task.study.noised else 0.0
     own = square * (weight * task.loss.slope_bound) ** 2 * products
-    middle = own + noise**2 * np.eye(task.size)
-    deviations: Vector = np.sqrt(np.diag(sandwich(curvature, middle)))
-    return deviations
+    return curvature, own + noise**2 * np.eye(task.size)
 
 
 @lru_cache(maxsize=8)

@@ -19,7 +19,7 @@ import numpy as np
 from pipeline.errors import NumericError
 from pipeline.linalg import floor_eigenvalues, sandwich, unpack_upper
 from pipeline.methods.ldp_sgd.path import Sums
-from pipeline.methods.ldp_sgd.step_rule import Scaling
+from pipeline.methods.ldp_sgd.step_rule import Known, Scaling
 from pipeline.types import Matrix, Vector
 
 #: Eigenvalues of a curvature are raised to this share of their mean.
@@ -210,13 +210,17 @@ def moved(parts: Sequence[Sums], middle: Matrix, scaling: Scaling) -> PlugIn:
     error = square / 2 * (move @ move * np.eye(len(move)) + np.outer(move, move))
     limit = inverse @ middle @ inverse
     covariance = limit / records + inverse @ error @ inverse
-    variances = np.diag(limit)
-    width_error = width_errors(inverse, middle, math.sqrt(square))
-    hidden = np.diag(known.hidden @ middle @ known.hidden) / variances
+    width_error = known_widths(known, middle, math.sqrt(square))
     return PlugIn(
-        known.curvature, covariance, known.floored, records, mean_point - move,
-        np.where(hidden > HIDDEN, np.inf, width_error),
-    )  # fmt: skip
+        known.curvature, covariance, known.floored, records, mean_point - move, width_error
+    )
+
+
+def known_widths(known: Known, middle: Matrix, noise: float) -> Vector:
+    """As `width_errors`; infinite where too much of a coefficient's variance is hidden, (d,)."""
+    inverse = np.asarray(np.linalg.inv(known.curvature), dtype=np.float64)
+    hidden = np.diag(known.hidden @ middle @ known.hidden) / np.diag(inverse @ middle @ inverse)
+    return np.where(hidden > HIDDEN, np.inf, width_errors(inverse, middle, noise))
 
 
 def width_errors(inverse: Matrix, middle: Matrix, noise: float) -> Vector:

@@ -34,11 +34,6 @@ class GradientServer(Server[SgdState]):
         # one unit for each number of each matrix, in the order of a release
         self._units = np.repeat([2.0**m.exponent for m in matrices], [m.length for m in matrices])
 
-    @property
-    def interval(self) -> str:
-        """As `Server.interval`."""
-        return self._task.path.shown
-
     def slots(self, rows: Rows) -> int:
         """As `Server.slots`: an empty slot moves the path by its noise."""
         return len(rows) * self._task.slots

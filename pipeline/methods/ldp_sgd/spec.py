@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from pipeline.study.data_tables import key
-from pipeline.study.model import Study
-from pipeline.study.release_tables import Split
+from pipeline.study.data import key
+from pipeline.study.model import Split, Study
 from pipeline.study.tables import strict
 
 Positive = Annotated[float, Meta(gt=0, le=1e12)]

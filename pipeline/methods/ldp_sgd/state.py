@@ -91,7 +91,7 @@ class SgdState(State):
         """Put the paths of another partition beside this one's."""
         self.others = [*self.others, *(path.copy() for path in other.paths)]
 
-    def _encoded(self, name: str) -> bytes:
+    def encode_field(self, name: str) -> bytes:
         """Return the path as bytes; what has been merged with it is not stored."""
         del name
         return encode(self.path)

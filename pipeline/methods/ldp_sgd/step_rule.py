@@ -329,9 +329,9 @@ class Scaling:
 
     def is_guess(self, records: int) -> bool:
         """Whether curvatures of so many records are too noisy to replace the guess."""
-        return self._hidden(records) > USEFUL
+        return self.hidden(records) > USEFUL
 
-    def known(self, curvature: Matrix, records: int) -> Known:
+    def known(self, curvature: Matrix, records: float) -> Known:
         """Return a mean of released curvatures with what noise hides raised, both (d, d)."""
         values, vectors = np.linalg.eigh(self.reference)
         root = (vectors * np.sqrt(values)) @ vectors.T
@@ -343,10 +343,10 @@ class Scaling:
         hidden = inverse @ (directions * np.where(low, 1 / raised, 0.0)) @ directions.T @ inverse
         return Known((repaired + repaired.T) / 2, int(low.sum()), hidden)
 
-    def _least(self, records: int) -> float:
-        return max(self._hidden(records), LEAST_SHARE)
+    def _least(self, records: float) -> float:
+        return max(self.hidden(records), LEAST_SHARE)
 
-    def _hidden(self, records: int) -> float:
+    def hidden(self, records: float) -> float:
         """Return about the largest eigenvalue of the noise, as a share of the guess.
 
         A symmetric matrix with entries of deviation s beside its diagonal has about 2 s sqrt d.

@@ -27,7 +27,8 @@ from pipeline.linalg import pack_upper, solve_positive
 from pipeline.losses import Loss
 from pipeline.methods.noisy_copies import accounting as copies
 from pipeline.methods.noisy_copies.accounting import Change, Promise, Sizes, distance
-from pipeline.methods.noisy_mle.client import WeighedTask
+from pipeline.methods.noisy_copies.spec import Spec, spec_of
+from pipeline.methods.sites.client import WeighedTask
 from pipeline.privacy.accounting import normal_numbers
 from pipeline.privacy.events import Event, TotalVariation, compose
 from pipeline.privacy.guarantee import Guarantee, copies_of
@@ -214,9 +215,13 @@ FLOATING = 0.5
 class CopiesTask(WeighedTask):
     """As `WeighedTask`: the mean and the scatter of noisy copies of the fit of a window."""
 
-    release = "copies"
-    #: Releases hold no squared slopes, and do not depend on the model.
+    #: Releases hold no squared slopes.
     squares = 0
+
+    @cached_property
+    def spec(self) -> Spec:
+        """As `WeighedTask.spec`."""
+        return spec_of(self.study)
 
     @property
     def copies(self) -> int:

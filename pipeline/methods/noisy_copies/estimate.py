@@ -4,7 +4,7 @@ Sites' noisy copies put together by INFEMBLER, far sites weighed down.
 
 The windows of a site are one site of all its records: their means are averaged, their scatters
 added up. An estimate starts from the middle of all sites and not from the one before it, so that it
-is a function of the sums alone. Derived in docs/methods/noisy-mle.md.
+is a function of the sums alone. Derived in docs/methods/noisy-copies.md.
 
 Linear fits near the bound of their norm: when there are no intervals, and how long others are.
 
@@ -46,13 +46,12 @@ from pipeline.linalg import condition_number, floor_eigenvalues
 from pipeline.methods.noisy_copies import infembler
 from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Matrices, Sent, sent_of
-from pipeline.methods.noisy_mle import robust as guards
-from pipeline.methods.noisy_mle import robust as near
-from pipeline.methods.noisy_mle.estimate import UNSURE, next_point
-from pipeline.methods.noisy_mle.report import INTERVAL, dropped, empty, endless, listed
-from pipeline.methods.noisy_mle.robust import FARTHEST, NEAR, Shown, reach, widened
-from pipeline.methods.noisy_mle.state import SiteState
-from pipeline.methods.noisy_mle.sums import needed_sites, recent_epochs
+from pipeline.methods.sites import robust as guards
+from pipeline.methods.sites import robust as near
+from pipeline.methods.sites.epochs import UNSURE, needed_sites, next_point, recent_epochs
+from pipeline.methods.sites.report import INTERVAL, dropped, empty, endless, listed
+from pipeline.methods.sites.robust import FARTHEST, NEAR, Shown, reach, widened
+from pipeline.methods.sites.state import SiteState
 from pipeline.types import Matrix, Vector
 
 #: Rounds at most, and the length of the last one in standard errors.
@@ -85,7 +84,7 @@ def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Esti
     lost = "" if reason else endless(task.study.coefficient_names, solution.covariance)
     share = min(solution.share, 0.5 if solution.far else UNSURE if lost else 1.0)
     missing = slots * (1 / share - 1) if share > 0 else math.inf
-    details = listed(task.release, sent.names, fit.weights, copies.records, fit.squared, task.size)
+    details = listed(sent.names, fit.weights, copies.records, fit.squared, task.size)
     # what far fits leave out is no reason for a short way
     point = task.first_model.coefficients
     if task.moving:

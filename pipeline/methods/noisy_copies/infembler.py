@@ -2,7 +2,7 @@
 
 Source: noisy-mle, Algorithm 1 and equation (3), of mean and scatter in place of copies. Beyond the
 paper: the ridge of the sites' fits is taken out again, sites have weights, and rounds are stretched
-by what an EM with few copies of many records falls short. docs/methods/noisy-mle.md.
+by what an EM with few copies of many records falls short. docs/methods/noisy-copies.md.
 
 What the sites sent, as the sums of their copies say it: the windows of one site together.
 """
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pipeline.linalg import floor_eigenvalues, packed_indices
 from pipeline.methods.noisy_copies.client import CopiesTask
-from pipeline.methods.noisy_mle.state import FIRST, RELEASES, Shape, SiteState
-from pipeline.methods.noisy_mle.sums import gathered
+from pipeline.methods.sites.epochs import gathered
+from pipeline.methods.sites.state import FIRST, RELEASES, Shape, SiteState
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 

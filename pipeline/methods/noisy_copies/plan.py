@@ -1,6 +1,7 @@
 """What a study of copies needs and promises, from public numbers alone: `study check`, planning.
 
-Of features that are as their ranges and typical values say. Derived in docs/methods/noisy-mle.md.
+Of features that are as their ranges and typical values say. Derived in
+docs/methods/noisy-copies.md.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.base import Plan, Proposal
 from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.estimate import limit
-from pipeline.methods.noisy_mle.plan import REMEDIES, bend_of, influence
+from pipeline.methods.sites.plan import REMEDIES, bend_of, influence
+from pipeline.methods.sites.plan import propose as plan_of_sites
 from pipeline.study.model import Study
 from pipeline.study.reference import moments
-from pipeline.study.variants import replace_keys
+from pipeline.study.versions import replace_keys
 from pipeline.types import Matrix
 
 #: Above it the noise of a mean is more than all that records vary.
@@ -38,12 +40,7 @@ def facts(task: CopiesTask) -> dict[str, object]:
             "norm_bound": task.norm_bound,
             "floating_point_part_of_delta": task.floating_delta,
         },
-        "sites": {
-            "release": task.release,
-            "because": "estimator.method.release says so",
-            "largest_share": task.spec.largest_share,
-        }
-        | influence(task),
+        "sites": {"largest_share": task.spec.largest_share} | influence(task),
     } | ({} if task.classes else {"coefficients": _bound(task)})
 
 
@@ -67,7 +64,7 @@ def warnings(task: CopiesTask) -> tuple[str, ...]:
     if noise > NOISY:
         said.append(
             f"the noise of a site's mean is {noise:.3g} times what its records vary: scores "
-            '(estimator.method.release = "auto") say more unless windows are very small'
+            '(estimator.kind = "noisy-mle") say more unless windows are very small'
         )
     if task.ridge > task.slots * least:
         said.append(
@@ -77,8 +74,9 @@ def warnings(task: CopiesTask) -> tuple[str, ...]:
     return tuple(said)
 
 
-def fitting(study: Study, proposal: Proposal) -> Proposal:
-    """Return a proposal with windows so small that floating point leaves room in delta."""
+def propose(study: Study, records: int, clients: int) -> Proposal:
+    """As `Method.propose`: with windows so small that floating point leaves room in delta."""
+    proposal = plan_of_sites(study, records, clients, moving=True)
     changes, window = dict(proposal.changes), proposal.changes["window.records"]
     while window > 1:
         changes["window.records"] = window
@@ -91,8 +89,9 @@ def fitting(study: Study, proposal: Proposal) -> Proposal:
     return replace(proposal, changes=changes)
 
 
-def plan(task: CopiesTask, records: int) -> Plan:
-    """As `Method.plan`: its study names the clients."""
+def plan(task: CopiesTask, records: int, clients: int) -> Plan:
+    """As `Method.plan`: its study says how many sites there are."""
+    del clients
     information = _information(task)
     kept = information + task.ridge / task.slots * np.eye(task.size)
     inverse = np.linalg.inv(information)

@@ -1,10 +1,5 @@
 """A site's window: weighed records, public numbers, score and curvature.
 
-What all tasks of sites share: long records weigh less, and are not bent.
-
-A record (1, x) beyond the norm bound R weighs R^2 / |(1, x)|^2. The weight depends on x alone, so
-that it does not bias what an estimate aims at (docs/methods/noisy-mle.md).
-
 The public numbers of a site's releases: what is summed, and with what noise.
 
 A window of a site: its score and curvature at the model, exact and within public bounds.
@@ -23,13 +18,15 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper
 from pipeline.losses import Regression
-from pipeline.methods.noisy_mle.spec import spec_of
+from pipeline.methods.noisy_mle.spec import Spec, spec_of
+from pipeline.methods.sites.client import WeighedTask
 from pipeline.privacy import sensitivity
-from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel
+from pipeline.privacy.mechanism import Channel
 from pipeline.privacy.sensitivity import Bounds
 from pipeline.records.blocks import (
     CURVATURE_BITS,
     GRADIENT_BITS,
+    MOST_RECORDS,
     exact_sums,
     exponent_of,
     finite,
@@ -43,39 +40,9 @@ from pipeline.release.budget import Budget
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
 from pipeline.release.query import Exact, MatrixPart, Part, Query, VectorPart
-from pipeline.release.task import Task, inside
+from pipeline.release.task import inside
 from pipeline.study.model import Study
-from pipeline.types import Matrix, Vector
-
-
-class WeighedTask(Task):
-    """As `Task`.
-
-    spec: The study's own table.
-    """
-
-    weighs = True
-
-    def __init__(self, study: Study, revision: str = "", level: str | None = None) -> None:
-        self.spec = spec_of(study)
-        super().__init__(study, revision, level)
-
-    def record_weights(self, design: Matrix) -> Vector | float:
-        """As `Task.record_weights`."""
-        return 1.0 if self.norm_bound >= self.longest else weights(design, self.norm_bound)
-
-
-def weights(design: Matrix, norm_bound: float) -> Vector:
-    """Return min(1, R^2 / |row|^2) of each row (1, x), shape (n,).
-
-    One sum for each row, whose order is the row's length alone: the weight of a record does not
-    depend on those beside it.
-    """
-    squares = np.einsum("ij,ij->i", design, design)
-    # a hair below, so that no rounding passes the bound
-    found: Vector = np.minimum(1.0, norm_bound**2 * (1 - 2.0**-40) / squares)
-    return found
-
+from pipeline.types import Vector
 
 #: Shares of the squared budget: score and curvature as split = 2 of the paper's reference has them
 #: (docs/methods/noisy-mle.md), the sum of squares as little as it needs.
@@ -100,6 +67,13 @@ class Channels:
 class SiteTask(WeighedTask):
     """As `WeighedTask`: score and curvature of a window at the model."""
 
+    most_records = MOST_RECORDS
+
+    @cached_property
+    def spec(self) -> Spec:
+        """As `WeighedTask.spec`."""
+        return spec_of(self.study)
+
     @cached_property
     def release(self) -> str:
         """Which release it is, "score" or "sufficient": what "auto" comes to."""
@@ -107,7 +81,7 @@ class SiteTask(WeighedTask):
 
     @property
     def at_models(self) -> bool:
-        """Whether releases are taken at models, and not always at 0."""
+        """As `WeighedTask.at_models`."""
         return self.release == "score"
 
     def at_start(self, version: int) -> bool:
@@ -134,12 +108,9 @@ class SiteTask(WeighedTask):
         """
         return Bounds(self.farthest, self.norm_bound)
 
-    #: Whether it matters to the worker at which point a release was taken.
-    moving = True
-
     @property
     def squares(self) -> int:
-        """How many numbers beside score and curvature a release has: 1 or 0."""
+        """As `WeighedTask.squares`."""
         return int(self.loss.name == "linear" and self.study.estimator.noise_scale is None)
 
     @property
@@ -226,20 +197,15 @@ class SiteTask(WeighedTask):
             if channel is not None
         ]
 
-    def check_fit(self) -> None:
-        """As `Task.check_fit`."""
-        most = self.growth.largest
-        fields = (*self.layout.start, *self.layout.later)
-        larger = max(field.largest + field.per_slot * (most - self.slots) for field in fields)
-        if larger >= INTEGER_LIMIT or most > MOST_RECORDS:
-            raise PrivacyError(
-                f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
-                "records are too large to be sent; use smaller windows"
-            )
-
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""
-        return query(self, window, model)
+        if len(window.responses) > self.slots:
+            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
+        return self.sums(window, model)
+
+    def sums(self, slots: Arrays, model: Model) -> Query:
+        """As `Task.sums`: of all blocks at once, since whole numbers are added."""
+        return query_of(self, slots.sound, model, self.blocks_of(slots))
 
 
 def chosen_release(study: Study) -> str:
@@ -257,18 +223,13 @@ def chosen_release(study: Study) -> str:
     return "sufficient" if whole else "score"
 
 
-#: Squares and products of a record have up to 40 bits, and those of so many stay below 2^63.
-MOST_RECORDS = 2**22
-
-
-def query(task: SiteTask, window: Arrays, model: Model) -> Query:
-    """As `Task.query`: whatever the model and the records hold, the bounds of the task hold.
+def query_of(task: SiteTask, window: Arrays, model: Model, blocks: int) -> Query:
+    """Return the sums of so many blocks: whatever model and records hold, the task's bounds hold.
 
     Units are the task's alone, so that the sums of blocks add up.
     """
     features, responses = inside(window.features, task), window.responses
-    if len(responses) > task.slots:
-        raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")
+    slots = task.slots * blocks
     weight = task.record_weights(with_intercept(features))
     columns = task.column_exponents
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
@@ -289,7 +250,7 @@ def query(task: SiteTask, window: Arrays, model: Model) -> Query:
         "gradient": VectorPart(
             Exact(gradient, columns + (slope_unit - GRADIENT_BITS[0])),
             channels.gradient,
-            task.slots,
+            slots,
         ),
         "curvature": MatrixPart(
             Exact(
@@ -299,13 +260,13 @@ def query(task: SiteTask, window: Arrays, model: Model) -> Query:
             channels.curvature,
             channels.off_diagonal,
             task.size,
-            task.slots,
+            slots,
         ),
     }
     if channels.squares is not None:
         squares = _squares(np.sqrt(weight) * slope, bound)
-        parts["squares"] = VectorPart(squares, channels.squares, task.slots)
-    return Query(model, parts)
+        parts["squares"] = VectorPart(squares, channels.squares, slots)
+    return Query(model, parts, blocks)
 
 
 def _derivatives(

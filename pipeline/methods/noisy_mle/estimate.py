@@ -30,22 +30,19 @@ import numpy as np
 from pipeline.estimators.estimate import Estimate, Progress
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import Floored, condition_number, floor_eigenvalues, sandwiches, solve_positive
-from pipeline.methods.noisy_mle import report as telling
-from pipeline.methods.noisy_mle import robust as guards
-from pipeline.methods.noisy_mle import robust as near
-from pipeline.methods.noisy_mle import robust as shown
 from pipeline.methods.noisy_mle.client import SiteTask
-from pipeline.methods.noisy_mle.state import SiteState
-from pipeline.methods.noisy_mle.sums import Sites, needed_sites, recent_epochs, sites_of
+from pipeline.methods.noisy_mle.sums import Sites, sites_of
+from pipeline.methods.sites import report as telling
+from pipeline.methods.sites import robust as guards
+from pipeline.methods.sites import robust as near
+from pipeline.methods.sites import robust as shown
+from pipeline.methods.sites.epochs import UNSURE, needed_sites, next_point, recent_epochs
+from pipeline.methods.sites.state import SiteState
 from pipeline.types import Matrix, Vector
 
 #: The least eigenvalue of the mean curvature with which intervals are given, in units of its
 #: noise's spectral size.
 READY = 2.0
-#: How far a stream is on the way in which the interval of a coefficient has no end.
-UNSURE = 0.9
-#: No model moves the predictor of any record further from the last, until intervals are given.
-LONGEST_STEP = 2.0
 
 
 def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
@@ -81,11 +78,9 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
         point=point,
         interval=telling.INTERVAL,
         progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
-        details=telling.listed(
-            task.release, sites.names, fit.weights, sites.records, found.squared, task.size
-        )
+        details=telling.listed(sites.names, fit.weights, sites.records, found.squared, task.size)
         | telling.dropped(parts, sites.names)
-        | {"misplaced": found.strangers[: telling.LISTED]},
+        | {"release": task.release, "misplaced": found.strangers[: telling.LISTED]},
     )
 
 
@@ -149,11 +144,11 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
     wanted = limit(task.size) * fit.size / math.sqrt(task.size)
     share = min(1.0, (max(least, 0.0) / wanted) ** 2)
     rows = positive(fit.curvature)
-    moved, bent = near.moved(
+    moves, bent = moved(
         task, sites, fit.weights, fit.coefficients, rows, fit.bread.matrix, covariance
     )
     chance = float(np.sum(covariance * rows)) / max(float(rows[0, 0]), 1e-12)
-    far = bool(np.any(moved > near.NEAR * np.sqrt(np.diag(covariance))))
+    far = bool(np.any(moves > near.NEAR * np.sqrt(np.diag(covariance))))
     if share == 1:
         covariance, privacy = shown.widened(
             _deciding(task, sites, fit), covariance, privacy, task.study.estimator.level
@@ -192,21 +187,6 @@ def _deciding(task: SiteTask, sites: Sites, fit: Fit) -> shown.Shown:
         gains=solve_positive(fit.bread.matrix, axes) * deviation,
         way=fit.coefficients - mass @ points.mean / float(mass.sum()),
     )
-
-
-def next_point(
-    norm_bound: float, coefficients: Vector, points: Matrix | None, *, settled: bool
-) -> Vector:
-    """Return where the next releases are taken: the estimate, or a step on the way there.
-
-    points: Where those of the sites were taken, shape (M, d); None: at 0.
-    """
-    if settled:
-        return coefficients
-    middle = np.zeros(len(coefficients)) if points is None else np.median(points, axis=0)
-    moved = norm_bound * float(np.linalg.norm(coefficients - middle))
-    found: Vector = middle + (coefficients - middle) * min(1.0, LONGEST_STEP / max(moved, 1e-300))
-    return found
 
 
 #: What the least eigenvalue of the mean curvature is raised to, in units of its noise's spectral
@@ -259,7 +239,7 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector, near.Mask]:
         each = np.median(sites.residuals(coefficients) / sites.records[:, None], axis=0)
         score = each - task.penalty * coefficients
         coefficients = coefficients + solve_positive(bread.matrix, score)
-    misplaced = near.misplaced(task, sites, coefficients, half)
+    misplaced = misplaced_sites(task, sites, coefficients, half)
     kept = np.where(misplaced, 0.0, kept)
     guard, known = kept, _dispersion(task, sites, kept, coefficients)
     squared, differ = np.zeros(count), math.inf if count >= guards.LEAST_SITES else 0.0
@@ -434,6 +414,60 @@ def _beyond(sites: Sites, guard: Vector, left: Vector) -> Vector:
 
     varied = own + guards.difference(squared, 1) * sites.records**2
     return np.where(apart**2 > guards.limit_of(1) * varied, apart, 0.0)
+
+
+def moved(
+    task: SiteTask, sites: Sites, weights: Vector, coefficients: Vector, rows: Matrix,
+    bread: Matrix, covariance: Matrix,
+) -> tuple[Vector, float]:  # fmt: skip
+    """Return by how much linearised scores move each coefficient at most, (d,), and predictors.
+
+    weights: Of the sites, shape (M,).
+    rows: Mean curvature of one record, without negative eigenvalues.
+    bread: Mean curvature with the ridge, repaired.
+    covariance: Of the coefficients.
+    """
+    scale = max(float(rows[0, 0]), 1e-12)
+    points = sites.points
+    away = points.mean - coefficients
+    first = points.epoch <= near.FIRST
+    away[first] *= near.longer(away[first], rows, covariance)[:, None]
+    squares, products = near.ways(task, away, points.scatter, rows / scale)
+    mass = weights[points.site] * points.bending / float(weights @ sites.records)
+    half = task.loss.remainder / 2
+    left_out, bent = half * float(mass @ squares), half * float(mass @ products)
+    return near.of_each(left_out, bent, scale, bread), bent
+
+
+def misplaced_sites(
+    task: SiteTask, sites: Sites, coefficients: Vector, curvature: Matrix
+) -> near.Mask:
+    """Return which sites give points that none of the models of their epochs can be, shape (M,).
+
+    Such a point need not move the estimate, where the score fits it, but would keep intervals away
+    or widen them without end. Epochs of fewer sites than can accuse one of them are judged by the
+    farthest of the others.
+
+    coefficients, curvature: As most sites say, whatever a minority of them does.
+    """
+    points = sites.points
+    rows = floor_eigenvalues(curvature, 0.0).matrix
+    rows /= max(float(rows[0, 0]), 1e-12)
+    # what an epoch of few sites is judged by where there is none before it: the public start
+    begun = near.ways(task, task.first_model.coefficients[None] - coefficients, np.zeros(1), rows)
+    found = near.ways(task, points.mean - coefficients, points.scatter, rows)
+    epochs, which = np.unique(points.epoch, return_inverse=True)
+    far = np.zeros(len(sites.names), dtype=bool)
+    for values, first in zip(found, begun, strict=True):
+        # the farthest of a site's buckets in each epoch
+        each, usual = np.full((len(epochs), len(far)), -1.0), max(1.0, float(first[0]))
+        np.maximum.at(each, (which, points.site), values)
+        for of_epoch in each:
+            held = of_epoch[of_epoch >= 0]
+            if len(held) >= guards.LEAST_SITES:
+                usual = float(np.median(held))
+            far |= of_epoch > near.FARTHER * usual
+    return far
 
 
 #: Below so many deviations of its noise the curvature of a level says nothing of its records.

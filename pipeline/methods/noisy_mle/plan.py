@@ -21,20 +21,17 @@ from scipy.special import ndtri
 from pipeline.estimators.estimate import median_kept
 from pipeline.estimators.forgetting import PER_HALF_LIFE, counted_slots
 from pipeline.methods.base import Plan, Proposal
-from pipeline.methods.noisy_copies.client import CopiesTask
-from pipeline.methods.noisy_mle import robust as near
 from pipeline.methods.noisy_mle.client import SiteTask
-from pipeline.methods.noisy_mle.estimate import KNOWN, LONGEST_STEP, limit
-from pipeline.methods.noisy_mle.robust import LEAST_SITES, limit_of, possible
+from pipeline.methods.noisy_mle.estimate import KNOWN, limit
+from pipeline.methods.sites import robust as near
+from pipeline.methods.sites.plan import LATER, REMEDIES, bend_of, first_windows, influence
+from pipeline.methods.sites.plan import propose as plan_of_sites
 from pipeline.study.model import Study
 from pipeline.study.reference import (
-    evenness,
     kept_moments,
     moments,
-    rarer_share,
-    typical_norm_bound,
 )
-from pipeline.study.variants import replace_keys
+from pipeline.study.versions import replace_keys
 from pipeline.types import Matrix, Vector
 
 #: A smaller ridge changes nothing that could be seen.
@@ -51,8 +48,6 @@ SOONER = (
     "a larger estimator.ridge, which keeps models from moving far by noise alone; or the same "
     "records in more windows (window.records), where models have not come near yet"
 )
-#: What brings coverage to its level.
-REMEDIES = ("larger windows (window.records), and more sites",)
 #: Share of the streams that have intervals where a plan says that they come; so much of the
 #: Tracy-Widom law of real matrices lies below the second number.
 NINE_TENTHS, DRIVEN = 0.9, 0.45
@@ -102,33 +97,6 @@ def because(task: SiteTask) -> str:
     )
 
 
-def largest_move(task: SiteTask | CopiesTask) -> float:
-    """Return how far one site moves an estimate that has `LEAST_SITES` or more, at most."""
-    share = possible(task.spec.largest_share, task.spec.sites)
-    return math.sqrt(limit_of(task.size) * share)
-
-
-def influence(task: SiteTask | CopiesTask) -> dict[str, object]:
-    """Return how far sites that lie can move an estimate, and from how many on without limit."""
-    sites = task.spec.sites
-    # estimates start from medians over sites
-    many = math.ceil(sites / 2) if sites >= LEAST_SITES else 1
-    return {
-        "one_site_moves_at_most": largest_move(task),
-        "in": (
-            "standard errors of all coefficients jointly, where many sites of about equal size "
-            "do not truly differ. One of a handful of sites, or one with most of the records, "
-            f"can move it by several times that; with fewer than {LEAST_SITES} sites nothing "
-            "bounds it"
-        ),
-        "sites_that_lie_together": (
-            f"{many} or more of {sites} sites move estimates without limit. Fewer move them by a "
-            "bounded distance, and may not be flagged: a quarter by about 2 standard errors of "
-            "one site alone, a third by 3, and 45 % by 6"
-        ),
-    }
-
-
 def least_records(task: SiteTask) -> int:
     """Return from how many records of each site on noised scores tell more than a site of its own.
 
@@ -160,8 +128,9 @@ def warnings(task: SiteTask) -> tuple[str, ...]:
     return tuple(said)
 
 
-def plan(task: SiteTask, records: int) -> Plan:
-    """As `Method.plan`: its study names the clients."""
+def plan(task: SiteTask, records: int, clients: int) -> Plan:
+    """As `Method.plan`: its study says how many sites there are."""
+    del clients
     counted = counted_slots(task.study, records)
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
     curvature = planned_curvature(task)
@@ -206,39 +175,20 @@ def _why(task: SiteTask) -> str:
 def propose(study: Study, records: int, clients: int) -> Proposal:
     """As `Method.propose`."""
     task = SiteTask(study)
-    shorter = replace_keys(study, {"estimator.norm_bound": "typical"})
-    near = first_windows(SiteTask(shorter)) + LATER
-    # one more than it takes until scores are near
-    windows = near + 1
-    window = max(1, min(records // (windows * clients), 100_000))
-    changes: dict[str, object] = {"window.records": window, "estimator.norm_bound": "typical"}
-    changes["estimator.method"] = {**(study.estimator.method or {}), "sites": clients}
-    reasons = {
-        "window.records": f"{windows} windows of each client: each has the same noise, "
-        "whatever its size",
-        "estimator.norm_bound": f"{typical_norm_bound(task.encoding):g} instead of "
-        f"{task.longest:.3g}, the longest that the ranges allow: all noise grows with it",
-        "estimator.method": "how many sites share the work; the rest is as it was",
-    }
-    publish = study.stream.publish
-    if (task.at_models or task.release == "copies") and clients < publish.releases:
-        kept = {"seconds": publish.seconds, "pause": publish.pause}
-        changes["stream.publish"] = {"releases": clients, **kept}
-        reasons["stream.publish"] = (
-            "a model after one window of each client, which the next window uses"
-        )
-    if task.release != "copies":
-        begun = SiteTask(replace_keys(study, changes))
-        certain = _spectral(begun) / begun.slots / math.sqrt(near * clients)
-        ridge = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
-        larger = changes["estimator.ridge"] = _near_ridge(study, changes, ridge, near)
-        held = ", and so that noise keeps no model far from the estimate" if larger > ridge else ""
-        reasons["estimator.ridge"] = (
-            f"large enough beside the noise for intervals of slopes from {near} of "
-            f"{windows} windows on in nine of ten streams, whatever the records say"
-            f"{', once models are near' if task.at_models else ''}{held}; these intervals are for "
-            "the penalised coefficients"
-        )
+    shared = plan_of_sites(study, records, clients, moving=task.at_models)
+    changes, reasons = dict(shared.changes), dict(shared.reasons)
+    begun = SiteTask(replace_keys(study, changes))
+    near = first_windows(begun) + LATER
+    certain = _spectral(begun) / begun.slots / math.sqrt(near * clients)
+    ridge = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
+    larger = changes["estimator.ridge"] = _near_ridge(study, changes, ridge, near)
+    held = ", and so that noise keeps no model far from the estimate" if larger > ridge else ""
+    reasons["estimator.ridge"] = (
+        f"large enough beside the noise for intervals of slopes from {near} of "
+        f"{near + 1} windows on in nine of ten streams, whatever the records say"
+        f"{', once models are near' if task.at_models else ''}{held}; these intervals are for "
+        "the penalised coefficients"
+    )
     return Proposal(changes, reasons)
 
 
@@ -299,12 +249,6 @@ def _until_near(task: SiteTask) -> int:
     return round(task.spec.sites * float(window_sizes(task, windows).sum()))
 
 
-#: At the reference, logistic losses bend at least this share of what they do at 0.
-BEND = 0.55
-#: Windows of every site before models are near, of even classes: at 0 and at a first model. Then as
-#: many near the estimate as it takes at least: one, and one more, which a tenth to four fifths of
-#: the streams of steep slopes and rare levels need (benchmarks.sites_coverage).
-FIRST, LATER = 2, 2
 #: What models off the estimate may move, in shares of what is allowed at most. Nine of ten streams
 #: of 8 % positives had intervals at 0.7, half of them at 0.9, and one of ten at 1.4.
 CLEAR = 0.8
@@ -315,8 +259,6 @@ MOST_WINDOWS = 10_000
 RESIDUAL, PREDICTOR = 0.1, 0.25
 #: The usual ratio of a residual bound to the residuals' deviation.
 HUBER = 1.345
-#: So many logits from that of the rarer class, a model is as near as a first one of even classes.
-FIRST_NEAR = 0.25
 
 
 def stages(task: SiteTask) -> Iterator[tuple[int, float]]:
@@ -385,35 +327,12 @@ def slots_until(task: SiteTask, wanted: float) -> int:
     return sites * slots + max(1, math.ceil(more * sites * (1 - 1e-12))) * size
 
 
-def bend_of(task: SiteTask | CopiesTask) -> float:
-    """Return the guess of a record's mean curvature at the reference, over that at 0."""
-    # the mean of p (1 - p) is at most that of the mean
-    return min(BEND, evenness(task.study)) if task.loss.name == "logistic" else 1.0
-
-
-def first_windows(task: SiteTask) -> int:
-    """Return how many windows of every site are usually taken before models are near."""
-    # of even classes the first model is one step off, since slopes are
-    return FIRST + (max(_steps(task) - 1, 0) if task.classes else 0)
-
-
 def near_windows(task: SiteTask) -> int:
     """Return how many windows of every site it takes until scores are usually near."""
     first, later, moved = first_windows(task), LATER, _moved(task)
     while moved * _scatter(task, first, later) > CLEAR and later < MOST_WINDOWS:
         later = math.ceil(1.05 * later)
     return first + later
-
-
-def _steps(task: SiteTask) -> int:
-    """Return after how many of Newton's steps an intercept is near that of the rarer class."""
-    share, most = rarer_share(task.study), LONGEST_STEP / task.norm_bound
-    goal, at, steps = math.log(share / (1 - share)), 0.0, 0
-    while at - goal > FIRST_NEAR:
-        here = 1 / (1 + math.exp(-at))
-        at -= min((here - share) / (here * (1 - here)), most)
-        steps += 1
-    return steps
 
 
 def _moved(task: SiteTask) -> float:

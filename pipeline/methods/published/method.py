@@ -24,7 +24,7 @@ from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.study.model import LIVE, Study
 from pipeline.study.tables import strict
-from pipeline.study.variants import without_privacy
+from pipeline.study.versions import without_privacy
 from pipeline.types import Vector
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta
 
-from pipeline.study.data_tables import Strict, key
+from pipeline.study.data import Strict, key
 from pipeline.study.model import Study
 from pipeline.study.tables import strict
 

@@ -23,10 +23,10 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, solve_positive
 from pipeline.losses import Loss, Regression, joint_bounds
-from pipeline.methods.renewable.spec import remembers, split_of
+from pipeline.methods.renewable.spec import remembers, spent_by_records, split_of
 from pipeline.privacy import sensitivity
-from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel
-from pipeline.privacy.sensitivity import Neighbours, Order, spent_by_records
+from pipeline.privacy.mechanism import Channel
+from pipeline.privacy.sensitivity import Neighbours, Order
 from pipeline.records.blocks import (
     CURVATURE_BITS,
     GRADIENT_BITS,
@@ -46,7 +46,7 @@ from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import NOTHING, Exact, MatrixPart, OpenQuery, Part, Query, VectorPart
 from pipeline.release.task import Task, clipped_to_norm, inside, weight_of
-from pipeline.study.release_tables import Split
+from pipeline.study.model import Split
 from pipeline.types import Matrix, Vector
 
 #: What rounding may add to a sum of floats, as a share of it.
@@ -81,6 +81,8 @@ class Channels:
 
 class RenewableTask(Task):
     """As `Task`: sums of a window at the model, a gradient alone while that is the public start."""
+
+    most_records = MOST_RECORDS
 
     @property
     def groups(self) -> int:
@@ -186,22 +188,19 @@ class RenewableTask(Task):
 
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""
-        return query(self, window, model)
+        if len(window.responses) > self.slots:
+            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
+        return self.sums(window, model)
+
+    def sums(self, slots: Arrays, model: Model) -> Query:
+        """As `Task.sums`: of all blocks at once, since whole numbers are added."""
+        sound = slots.sound
+        sums = summarise_bounded(self, sound.features, sound.responses, model)
+        return query_of(self, sums, self.blocks_of(slots))
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
         """As `Task.open_query`; where no model is known yet, at a fit of the window's own."""
         return open_query(self, window, model)
-
-    def check_fit(self) -> None:
-        """As `Task.check_fit`."""
-        largest = self.growth.largest
-        every = (self.initial_channels, self.update_channels)
-        parts = [part for channels in every for part in channels.parts.values()]
-        if largest > MOST_RECORDS or any(part.largest(largest) >= INTEGER_LIMIT for part in parts):
-            raise PrivacyError(
-                f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
-                "records are too large to be sent; use smaller windows"
-            )
 
     def _channels(self, shares: dict[str, float], slope: float) -> Channels:
         """Return channels for parts that have shares of the budget, for slopes within a bound."""
@@ -280,15 +279,9 @@ class RenewableTask(Task):
 FURTHEST = COEFFICIENT_LIMIT * 2.0**COEFFICIENT_EXPONENT
 
 
-def query(task: RenewableTask, window: Arrays, model: Model) -> Query:
-    """As `Task.query`."""
-    sums = summarise_bounded(task, window.features, window.responses, model)
-    return query_of(task, sums)
-
-
-def query_of(task: RenewableTask, sums: BoundedSums) -> Query:
-    """Return bounded sums with the noise that each part needs."""
-    channels, slots = task.channels(sums.model.version), task.slots
+def query_of(task: RenewableTask, sums: BoundedSums, blocks: int = 1) -> Query:
+    """Return bounded sums over so many blocks of slots with the noise that each part needs."""
+    channels, slots = task.channels(sums.model.version), task.slots * blocks
     parts: dict[str, Part] = {"gradient": VectorPart(sums.gradient, channels.gradient, slots)}
     for name, matrix, diagonal, beside in (
         ("curvature", sums.curvature, channels.curvature, channels.off_diagonal),
@@ -298,7 +291,7 @@ def query_of(task: RenewableTask, sums: BoundedSums) -> Query:
             parts[name] = MatrixPart(matrix, diagonal, beside, task.size, slots)
     if channels.counts is not None:
         parts["counts"] = VectorPart(sums.counts, channels.counts, slots)
-    return Query(sums.model, parts)
+    return Query(sums.model, parts, blocks)
 
 
 def open_query(task: RenewableTask, window: Arrays, model: Model) -> OpenQuery:
@@ -397,16 +390,12 @@ def summarise_bounded(
 ) -> BoundedSums:
     """Sum clipped gradients and curvatures exactly, for a private release.
 
-    features, responses: Shapes (n, p) and (n,) with n <= task.slots; slots without a record
+    features, responses: Shapes (n, p) and (n,) with n <= `MOST_RECORDS`; slots without a record
         contribute nothing.
     model: The expansion point. Whatever it holds, one record moves the sums by no more than the
         task's sensitivities: weights beyond the public maximum are cut here, and so are features
         beyond their public range.
-
-    Raises PrivacyError if there are more records than slots.
     """
-    if len(responses) > task.slots:
-        raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")
     # rows in units of their last bit: powers of two, which change no digit of the predictors
     columns = task.column_exponents
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))

@@ -43,8 +43,7 @@ from pipeline.methods.renewable.solution import (
     usual_of,
 )
 from pipeline.privacy import memory
-from pipeline.study.model import Study
-from pipeline.study.release_tables import Privacy, Stream, Window
+from pipeline.study.model import Privacy, Stream, Study, Window
 from pipeline.types import Matrix, Vector
 
 #: Pairs of records that stand for the population, and numbers that they hold at most.

@@ -141,7 +141,8 @@ class OpenState(State):
             start += length
         raise KeyError(name)
 
-    def _encoded(self, name: str) -> bytes:
+    def encode_field(self, name: str) -> bytes:
+        """As `State.encode_field`."""
         held: Vector = getattr(self, name)
         return held.astype("<f8").tobytes()
 
@@ -187,14 +188,9 @@ class OpenServer(Server[OpenState]):
     """As `methods.base.Server`, for float sums."""
 
     ordered = True
-    interval = INTERVAL
 
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._columns = task, task.layout.columns(1)
-
-    def slots(self, rows: Rows) -> int:
-        """As `Server.slots`: the records that entered."""
-        return int(rows["records"].sum())
 
     def empty(self) -> OpenState:
         """As `Server.empty`."""
@@ -287,6 +283,7 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
         else dispersion_of(float(state.part("scores")[0]), bread[0, 0]),
         interval=INTERVAL,
         kept=None if covariance is None else kept_of(bread / records, task.penalty),
+        details={"design_effect": None},
     )
 
 

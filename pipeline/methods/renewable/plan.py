@@ -37,7 +37,7 @@ from pipeline.methods.renewable.readiness import releases_needed
 from pipeline.methods.renewable.solution import FLOOR, KNOWN, LONGEST_STEP
 from pipeline.study.model import Study
 from pipeline.study.reference import rarer_share, typical_norm_bound
-from pipeline.study.variants import replace_keys
+from pipeline.study.versions import replace_keys
 from pipeline.types import Vector
 
 #: A plan has a class count so many standard deviations of its noise above 0: 98 of 100 streams are

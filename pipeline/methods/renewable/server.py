@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.base import Server
 from pipeline.methods.renewable.client import RenewableTask
-from pipeline.methods.renewable.estimate import BETWEEN, INTERVAL, estimate_private
+from pipeline.methods.renewable.estimate import estimate_private
 from pipeline.methods.renewable.state import GROUPS, PrivateBatch, PrivateState, Shape
 from pipeline.privacy import memory
 from pipeline.release.budget import most_releases
@@ -20,18 +20,9 @@ from pipeline.types import Integers
 class PrivateServer(Server[PrivateState]):
     """As `methods.base.Server`, for integer sums."""
 
-    ordered = False
-    interval = INTERVAL
-
     def __init__(self, task: RenewableTask) -> None:
-        if "middle" not in task.layout.columns(1):
-            self.interval = BETWEEN
         self._task, self._shape = task, Shape.of(task)
         self._start, self._later = (task.layout.columns(version) for version in (0, 1))
-
-    def slots(self, rows: Rows) -> int:
-        """As `Server.slots`: as they say."""
-        return int(rows["records"].sum())
 
     def empty(self) -> PrivateState:
         """As `Server.empty`."""

@@ -366,7 +366,7 @@ def _design_effect(
     """Return how many times releases differ by more than the middle and the noise say.
 
     Records that go with those before them make sums differ more than their number says. 1 where
-    that may be chance.
+    that may be chance: of the releases, or of the noise in the middle.
     """
     spread, lost, apart = _between(sums, curvature, noise)
     between, slots = bread.variances(spread / sums.slots), sums.slots
@@ -375,7 +375,10 @@ def _design_effect(
     by_noise = apart / slots**2 * np.eye(len(base))
     share = float(sums.second[-1, -1]) / slots**2
     varies = math.sqrt(2 * share / max(1 - lost, share))
-    sure = base / ((base + ALIKE * bread.variances(by_noise)) * varies)
+    # of a symmetric matrix E as the noise is, a'Ea has the deviation |a|^2 of a diagonal entry
+    lengths = bread.variances(np.eye(len(base)))
+    of_middle = noise.middle * math.sqrt(sums.noise) / slots**2 * lengths
+    sure = base / np.hypot((base + ALIKE * bread.variances(by_noise)) * varies, of_middle)
     # squares of what goes together do so by the square of its correlation
     whole = bread.inverse @ (middle / slots + by_noise) @ bread.inverse
     spreads = np.sqrt(np.maximum(np.diag(whole), 1e-300))

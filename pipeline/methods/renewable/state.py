@@ -216,7 +216,8 @@ class PrivateState(State):
             self._add_epoch(epoch, part)
             self._add_groups(epoch, other.groups[epoch])
 
-    def _encoded(self, name: str) -> bytes:
+    def encode_field(self, name: str) -> bytes:
+        """As `State.encode_field`."""
         kind, epoch = name[: name.find(".") + 1], name[name.find(".") + 1 :]
         if kind == GROUPED:
             groups = self.groups[int(epoch)]

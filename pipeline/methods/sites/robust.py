@@ -34,9 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, log_ndtr, ndtri
 
-from pipeline.linalg import floor_eigenvalues
-from pipeline.methods.noisy_mle.client import SiteTask, WeighedTask
-from pipeline.methods.noisy_mle.sums import Sites
+from pipeline.methods.sites.client import WeighedTask
 from pipeline.types import Matrix, Vector
 
 #: With fewer sites nobody can tell who of them is wrong.
@@ -190,29 +188,6 @@ def ways(task: WeighedTask, away: Matrix, scatter: Vector, rows: Matrix) -> tupl
     return squares, longest * np.sqrt(squares)
 
 
-def moved(
-    task: SiteTask, sites: Sites, weights: Vector, coefficients: Vector, rows: Matrix,
-    bread: Matrix, covariance: Matrix,
-) -> tuple[Vector, float]:  # fmt: skip
-    """Return by how much linearised scores move each coefficient at most, (d,), and predictors.
-
-    weights: Of the sites, shape (M,).
-    rows: Mean curvature of one record, without negative eigenvalues.
-    bread: Mean curvature with the ridge, repaired.
-    covariance: Of the coefficients.
-    """
-    scale = max(float(rows[0, 0]), 1e-12)
-    points = sites.points
-    away = points.mean - coefficients
-    first = points.epoch <= FIRST
-    away[first] *= longer(away[first], rows, covariance)[:, None]
-    squares, products = ways(task, away, points.scatter, rows / scale)
-    mass = weights[points.site] * points.bending / float(weights @ sites.records)
-    half = task.loss.remainder / 2
-    left_out, bent = half * float(mass @ squares), half * float(mass @ products)
-    return of_each(left_out, bent, scale, bread), bent
-
-
 def longer(away: Matrix, rows: Matrix, chance: Matrix) -> Vector:
     """Return by which factors ways are longer that chance makes short by a standard error, (k,).
 
@@ -241,35 +216,6 @@ def of_each(left_out: float, bent: float, scale: float, bread: Matrix) -> Vector
         left_out * scale * np.sum(np.abs(inverse), axis=1),
     )
     return either
-
-
-def misplaced(task: SiteTask, sites: Sites, coefficients: Vector, curvature: Matrix) -> Mask:
-    """Return which sites give points that none of the models of their epochs can be, shape (M,).
-
-    Such a point need not move the estimate, where the score fits it, but would keep intervals away
-    or widen them without end. Epochs of fewer sites than can accuse one of them are judged by the
-    farthest of the others.
-
-    coefficients, curvature: As most sites say, whatever a minority of them does.
-    """
-    points = sites.points
-    rows = floor_eigenvalues(curvature, 0.0).matrix
-    rows /= max(float(rows[0, 0]), 1e-12)
-    # what an epoch of few sites is judged by where there is none before it: the public start
-    begun = ways(task, task.first_model.coefficients[None] - coefficients, np.zeros(1), rows)
-    found = ways(task, points.mean - coefficients, points.scatter, rows)
-    epochs, which = np.unique(points.epoch, return_inverse=True)
-    far = np.zeros(len(sites.names), dtype=bool)
-    for values, first in zip(found, begun, strict=True):
-        # the farthest of a site's buckets in each epoch
-        each, usual = np.full((len(epochs), len(far)), -1.0), max(1.0, float(first[0]))
-        np.maximum.at(each, (which, points.site), values)
-        for of_epoch in each:
-            held = of_epoch[of_epoch >= 0]
-            if len(held) >= LEAST_SITES:
-                usual = float(np.median(held))
-            far |= of_epoch > FARTHER * usual
-    return far
 
 
 #: No noise is said to reach farther, in deviations.

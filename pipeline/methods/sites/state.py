@@ -316,7 +316,7 @@ class SiteState(State):
         self.places[which, column] = places
         self.rows[places] = 0
 
-    def _encoded(self, name: str) -> bytes:
+    def encode_field(self, name: str) -> bytes:
         """Return one field as little-endian int64."""
         if name == HEAD:
             return np.array([self.releases, self.blocks, len(self.sites)], dtype="<i8").tobytes()

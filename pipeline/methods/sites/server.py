@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.base import Server
-from pipeline.methods.noisy_copies import estimate as copies_estimate
-from pipeline.methods.noisy_copies.client import CopiesTask
-from pipeline.methods.noisy_mle import estimate
-from pipeline.methods.noisy_mle import report as telling
-from pipeline.methods.noisy_mle.client import SiteTask
-from pipeline.methods.noisy_mle.state import Room, Shape, SiteState, epochs_of
+from pipeline.methods.sites.client import WeighedTask
+from pipeline.methods.sites.state import Room, Shape, SiteState, epochs_of
 from pipeline.release.form import Rows
 from pipeline.types import Integers
 
+T = TypeVar("T", bound=WeighedTask)
 #: Releases that are added at once, in memory that is kept.
 BLOCK = 1024
 
 
 class SiteServer(Server[SiteState]):
-    """As `methods.base.Server`."""
+    """As `methods.base.Server`; `estimate` says what the sums of a task's sites are."""
 
-    ordered = False
-    interval = telling.INTERVAL
-
-    def __init__(self, task: SiteTask | CopiesTask) -> None:
-        self._task = task
+    def __init__(
+        self, task: T, estimate: Callable[[T, Sequence[tuple[float, SiteState]]], Estimate]
+    ) -> None:
+        self._task, self._estimate = task, partial(estimate, task)
         self._room = Room()
         self._shape = Shape(task.size, task.squares, moving=task.moving)
-
-    def slots(self, rows: Rows) -> int:
-        """As `Server.slots`."""
-        return int(rows["records"].sum())
 
     def empty(self) -> SiteState:
         """As `Server.empty`."""
@@ -59,7 +53,7 @@ class SiteServer(Server[SiteState]):
         epochs are those of the slots that a model had seen, and the first model's one of its own.
         """
         task, versions = self._task, rows["version"]
-        if task.release == "sufficient" or not task.moving:
+        if not task.at_models:
             return np.zeros(len(rows), dtype=np.int64)
         if not task.growth.divisor:
             return epochs_of(versions)
@@ -75,9 +69,7 @@ class SiteServer(Server[SiteState]):
     ) -> Estimate:
         """As `Server.estimate`."""
         del partitions, missing
-        if isinstance(self._task, CopiesTask):
-            return copies_estimate.estimate(self._task, parts)
-        return estimate.estimate(self._task, parts)
+        return self._estimate(parts)
 
     def start_is_over(self, states: Sequence[SiteState], furthest: int) -> bool:
         """As `Server.start_is_over`: enough releases, or one site has used up its windows.

@@ -1,6 +1,7 @@
 """A partition as Redis holds it: each value with its checksum, and the totals behind the head.
 
-A number or a name that is none of ours is a fault of the state.
+A number or a name that is none of ours is a fault of the state. The braces in names of keys keep a
+study on one slot of a Redis cluster.
 """
 
 from __future__ import annotations
@@ -274,3 +275,31 @@ def _text(name: bytes) -> str:
         raise StateError(
             "the stored state has a name that is not text; run `veilstream state rebuild`"
         ) from error
+
+
+def snapshot_key(study: str, partition: int) -> str:
+    """Hash of the sums and the watermark of one partition."""
+    return f"veil:{{{study}}}:{partition}:state"
+
+
+def clients_key(study: str, partition: int) -> str:
+    """Hash from client id to progress, of one partition."""
+    return f"veil:{{{study}}}:{partition}:clients"
+
+
+def erased_key(study: str) -> str:
+    """Set of the ids of erased clients, of all partitions."""
+    return f"veil:{{{study}}}:erased"
+
+
+def model_key(study: str) -> str:
+    """Hash of the newest model: version and payload."""
+    return f"veil:{{{study}}}:model"
+
+
+def key_types(study: str, partitions: int) -> dict[str, bytes]:
+    """Return every key of a study with the Redis type of its value."""
+    found = {erased_key(study): b"set", model_key(study): b"hash"}
+    for number in range(partitions):
+        found |= {snapshot_key(study, number): b"hash", clients_key(study, number): b"hash"}
+    return found

@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.base import Report
-from pipeline.methods.noisy_mle import robust as guards
-from pipeline.methods.noisy_mle.state import SiteState
+from pipeline.methods.sites import robust as guards
+from pipeline.methods.sites.state import SiteState
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
@@ -46,7 +46,6 @@ class Row(msgspec.Struct, frozen=True):
 class Said(msgspec.Struct, frozen=True):
     """What is read of an estimate's `details`; `misplaced` is there for scores alone."""
 
-    release: str
     count: int
     flagged: list[Digest]
     sites: list[Row]
@@ -54,7 +53,13 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class SiteReport(Report):
-    """As `methods.base.Report`: sites that are far, and how much each weighs."""
+    """As `methods.base.Report`: sites that are far, and how much each weighs.
+
+    unlike: What of a site's release is judged beside its distance.
+    """
+
+    def __init__(self, unlike: str) -> None:
+        self._unlike = unlike
 
     def lines(self, study: Study, details: Mapping[str, Any]) -> Sequence[str]:
         """As `Report.lines`: who is left out, why, and what to do; nothing where nobody is."""
@@ -65,7 +70,8 @@ class SiteReport(Report):
         far = math.sqrt(guards.FLAGGED * guards.limit_of(size) / size)
         rows = {row.site: row for row in said.sites}
         named = [
-            f"{name} ({_why(said, rows.get(name), name, far)})" for name in said.flagged[:NAMED]
+            f"{name} ({self._why(said, rows.get(name), name, far)})"
+            for name in said.flagged[:NAMED]
         ]
         more = len(said.flagged) - len(named)
         who = ", ".join(named) + (f" and {more} more" if more else "")
@@ -86,6 +92,20 @@ class SiteReport(Report):
             }
         )
 
+    def _why(self, said: Said, row: Row | None, name: str, far: float) -> str:
+        """Return why a site is left out, with its distance."""
+        if name in said.misplaced:
+            return "the points of its releases are not models of this study"
+        if row is None:
+            return "not among those that are listed"
+        distance = f"distance {row.distance:.1f}"
+        if row.distance > far:
+            return f"{distance}: honest sites are at about 1, and left out from {far:.1f} on"
+        return (
+            f"{distance}; its {self._unlike} is unlike that of the others: its features have "
+            "another spread, or it lies"
+        )
+
 
 def _said_of(details: Mapping[str, Any]) -> Said | None:
     """Return what an estimate says of its sites; None where it says nothing of the kind."""
@@ -93,22 +113,6 @@ def _said_of(details: Mapping[str, Any]) -> Said | None:
         return msgspec.convert(dict(details), Said)
     except msgspec.ValidationError:
         return None
-
-
-def _why(said: Said, row: Row | None, name: str, far: float) -> str:
-    """Return why a site is left out, with its distance."""
-    if name in said.misplaced:
-        return "the points of its releases are not models of this study"
-    if row is None:
-        return "not among those that are listed"
-    distance = f"distance {row.distance:.1f}"
-    if row.distance > far:
-        return f"{distance}: honest sites are at about 1, and left out from {far:.1f} on"
-    what = "scatter" if said.release == "copies" else "curvature"
-    return (
-        f"{distance}; its {what} is unlike that of the others: its features have another spread, "
-        "or it lies"
-    )
 
 
 def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
@@ -192,7 +196,7 @@ def dropped(parts: Sequence[tuple[float, SiteState]], names: Sequence[str]) -> d
 
 
 def listed(
-    release: str, names: Sequence[str], weights: Vector, records: Vector, squared: Vector, size: int
+    names: Sequence[str], weights: Vector, records: Vector, squared: Vector, size: int
 ) -> dict[str, Any]:
     """Return what is shown of the sites: each one's share, distance and flag, the farthest first.
 
@@ -202,7 +206,7 @@ def listed(
     shares, order = mass / float(mass.sum()), np.argsort(-squared, kind="stable")
     out = weights == 0
     return {
-        "release": release,
+        "design_effect": None,
         "count": len(names),
         "flagged": [names[m] for m in order[out[order]].tolist()][:LISTED],
         "sites": [

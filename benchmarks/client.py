@@ -1,0 +1,270 @@
+"""What a client takes for a million records, beside what a user would write by hand.
+
+`python -m benchmarks.client [--records N] [--slopes K ...] [--rounds R] [KIND ...]`. Processor time
+of the client's own loop over a source of each kind, with encoder, sums, noise, ledger and outbox,
+without starting up and without Kafka; beside it, in turns on one core, a script of numpy that
+reads the same file and takes the same three sums of windows of 2,500 records. For JSON lines the
+script is a loop that only decodes them with msgspec; for a database, its own fetch as Arrow. Prints
+medians and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import duckdb
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from pipeline.methods import task_of
+from pipeline.records.encoder import Encoder
+from pipeline.release.model import Model, round_model
+from pipeline.release.task import Task
+from pipeline.study_file.load import parse_study
+from producers.budget import Limit
+from producers.client import Client
+from producers.sources import open_source
+from producers.store import ClientStore
+
+#: Records of a window of the script, and of a batch that it reads at a time.
+WINDOW, AT_A_TIME = 2500, 50_000
+TABLES = """
+[study]
+name = "client"
+[data]
+response = { name = "y", positive = "1", negative = "0" }
+[estimator]
+loss = "logistic"
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 1.0
+delta = 1e-6
+[window]
+records = 250
+[data.features]
+"""
+
+
+@dataclass
+class Ends:
+    """Both ends of a client at Kafka: a model that has seen all, and a broker that takes all."""
+
+    store: ClientStore
+    newest: Model
+    claiming: bool = False
+    read_to: int = 0
+
+    def pump(self) -> None:
+        """Take what waits."""
+        numbers = [item.seq for item in self.store.unsent("client", -1, 1000)]
+        if numbers:
+            self.store.sent("client", numbers, (0, numbers[-1]))
+            self.read_to = numbers[-1] + 1
+
+    def unseen(self, offset: int) -> tuple[int, int]:
+        """Return that nothing is."""
+        del offset
+        return 0, 0
+
+    def wait(self, seconds: float) -> bool:
+        """Return that nothing came."""
+        time.sleep(seconds)
+        return False
+
+    def drain(self) -> None:
+        """Take what waits."""
+        self.pump()
+
+    def poll(self, seconds: float = 0.0) -> Model:
+        """Return the model."""
+        del seconds
+        return self.newest
+
+
+@dataclass
+class Case:
+    """Files of the same records, one for each kind of source."""
+
+    folder: Path
+    slopes: int
+    records: int
+    task: Task = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Write them."""
+        names = [f"x{i}" for i in range(self.slopes)]
+        ranges = "".join(f"{name} = {{ min = -1, max = 1 }}\n" for name in names)
+        self.task = task_of(parse_study(TABLES + ranges))
+        rng = np.random.default_rng(7)
+        columns = {name: rng.uniform(-1, 1, self.records).round(6) for name in names}
+        positive = columns["x0"] + rng.logistic(size=self.records) > 0
+        table = pa.table({"id": np.arange(self.records), **columns, "y": positive.astype(int)})
+        pyarrow.parquet.write_table(table, self.path("parquet"))
+        with pa.ipc.new_file(self.path("arrow"), table.schema) as file:
+            file.write_table(table, 65_536)
+        pyarrow.csv.write_csv(table, self.path("csv"))
+        with self.path("jsonl").open("wb") as file:
+            for batch in table.to_batches(10_000):
+                file.write(b"".join(msgspec.json.encode(r) + b"\n" for r in batch.to_pylist()))
+        named = ", ".join(f"{name} REAL" for name in names)
+        with closing(sqlite3.connect(self.path("sqlite"))) as database:
+            database.execute(f"CREATE TABLE t (id INTEGER PRIMARY KEY, {named}, y INTEGER)")
+            marks = ", ".join("?" * (self.slopes + 2))
+            rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+            database.executemany(f"INSERT INTO t VALUES ({marks})", rows)  # noqa: S608
+            database.commit()
+        with duckdb.connect(str(self.path("duckdb"))) as quick:
+            quick.register("given", table)
+            quick.execute("CREATE TABLE t AS SELECT * FROM given ORDER BY id")
+
+    def path(self, kind: str) -> Path:
+        """Return the file of a kind."""
+        return self.folder / f"data{self.slopes}.{kind}"
+
+    def spec(self, kind: str) -> str:
+        """Return what a client is told to read."""
+        path = self.path(kind)
+        return f"{kind}://{path}?table=t&key=id" if kind in ("sqlite", "duckdb") else str(path)
+
+    def by_client(self, kind: str) -> float:
+        """Return the seconds of a client's loop."""
+        task, columns = self.task, Encoder(self.task.study).columns
+        with tempfile.TemporaryDirectory() as name:
+            store = ClientStore(Path(name) / "site.db", "site")
+            model = round_model(1, np.full(task.size, 0.1), (1.0, 1.0), 10**9)
+            ends = Ends(store, model)
+            stream = store.open_stream(task, kind, Limit())
+            source = open_source(
+                self.spec(kind), stream.position, folder=Path(name), columns=columns
+            )
+            client = Client(
+                task, source, store, cast("Any", ends), cast("Any", ends), source_name=kind
+            )
+            began = time.process_time()
+            while client.turn():
+                pass
+            client.finish()
+            found = time.process_time() - began
+            assert client.progress.records == self.records
+            source.close()
+            store.close()
+        return found
+
+    def by_hand(self, kind: str) -> float:
+        """Return the seconds of the script."""
+        began = time.process_time()
+        {
+            "parquet": self._parquet, "arrow": self._arrow, "csv": self._csv,
+            "jsonl": self._decoded, "sqlite": self._sqlite, "duckdb": self._duckdb,
+        }[kind]()  # fmt: skip
+        return time.process_time() - began
+
+    def _parquet(self) -> None:
+        file = pyarrow.parquet.ParquetFile(self.path("parquet"))
+        wanted = [*self._names(), "y"]
+        for batch in file.iter_batches(AT_A_TIME, columns=wanted, use_threads=False):
+            self._sum(batch)
+
+    def _arrow(self) -> None:
+        with pa.ipc.open_file(self.path("arrow").open("rb")) as file:
+            for at in range(file.num_record_batches):
+                self._sum(file.get_batch(at))
+
+    def _csv(self) -> None:
+        wanted = pyarrow.csv.ConvertOptions(include_columns=[*self._names(), "y"])
+        read = pyarrow.csv.ReadOptions(use_threads=False, block_size=4 << 20)
+        with pyarrow.csv.open_csv(self.path("csv"), read, convert_options=wanted) as reader:
+            for batch in reader:
+                self._sum(batch)
+
+    def _decoded(self) -> None:
+        decode = msgspec.json.Decoder().decode
+        with self.path("jsonl").open("rb") as file:
+            for line in file:
+                decode(line)
+
+    def _sqlite(self) -> None:
+        names = [*self._names(), "y"]
+        with closing(sqlite3.connect(self.path("sqlite"))) as database:
+            found = database.execute(f"SELECT {', '.join(names)} FROM t ORDER BY id")  # noqa: S608
+            while rows := found.fetchmany(AT_A_TIME):
+                columns = zip(names, zip(*rows, strict=True), strict=True)
+                pa.table({name: pa.array(column) for name, column in columns})
+
+    def _duckdb(self) -> None:
+        with duckdb.connect(str(self.path("duckdb")), read_only=True) as quick:
+            quick.execute("SET threads = 1")
+            names = ", ".join([*self._names(), "y"])
+            quick.sql(f"SELECT {names} FROM t ORDER BY id").to_arrow_table()  # noqa: S608
+
+    def _names(self) -> list[str]:
+        return [f"x{i}" for i in range(self.slopes)]
+
+    def _sum(self, batch: Any) -> None:
+        """Clip, shorten, and take a gradient, a curvature and a middle of each window."""
+        features = np.column_stack([batch.column(name).to_numpy() for name in self._names()])
+        signs = 2.0 * batch.column("y").to_numpy() - 1.0
+        rows = np.column_stack([np.ones(len(features)), np.clip(features, -1, 1)])
+        bound = np.sqrt(2.0)
+        norms = np.linalg.norm(rows, axis=1)
+        rows *= np.minimum(1.0, bound / norms)[:, None]
+        for start in range(0, len(rows), WINDOW):
+            part, sign = rows[start : start + WINDOW], signs[start : start + WINDOW]
+            chance = 1 / (1 + np.exp(sign * (part @ np.full(part.shape[1], 0.1))))
+            slope = -sign * chance
+            part.T @ slope
+            (part * (chance * (1 - chance))[:, None]).T @ part
+            (part * (slope * slope)[:, None]).T @ part
+
+
+KINDS = ("parquet", "arrow", "csv", "jsonl", "sqlite", "duckdb")
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", default=KINDS)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--slopes", type=int, nargs="*", default=[6, 20])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
+        # a second thread of the matrix products would wait for the one core, and count
+        alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "benchmarks.client", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env=alone, check=False).returncode)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as name:
+        for slopes in options.slopes:
+            case = Case(Path(name), slopes, options.records)
+            for kind in options.kinds:
+                print(json.dumps(measured(case, kind, options.rounds)), flush=True)
+
+
+def measured(case: Case, kind: str, rounds: int) -> dict[str, object]:
+    """Return the medians of a kind."""
+    ways: dict[str, Callable[[str], float]] = {"client": case.by_client, "script": case.by_hand}
+    found = [{name: way(kind) for name, way in ways.items()} for _ in range(rounds)]
+    middle = {name: round(statistics.median(each[name] for each in found), 3) for name in ways}
+    ratio = round(statistics.median(each["client"] / each["script"] for each in found), 2)
+    return {"kind": kind, "slopes": case.slopes, **middle, "ratio": ratio}
+
+
+if __name__ == "__main__":
+    main()

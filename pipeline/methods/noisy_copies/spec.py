@@ -1,0 +1,115 @@
+"""What a study of noisy copies says of its own: `[estimator.method]`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from pipeline.errors import ConfigError
+from pipeline.methods.sites import spec as sites
+from pipeline.study.model import Study
+from pipeline.study.tables import strict
+
+#: Copies that a release stands for: more need a larger ridge, fewer say less of their own spread.
+COPIES = 40
+
+
+class Spec(sites.SiteSpec, frozen=True, kw_only=True):
+    """`[estimator.method]` of noisy copies of sites' own fits."""
+
+    copies: Annotated[
+        int,
+        Meta(
+            ge=2,
+            le=10**4,
+            description="how many copies of its fit a site's release stands for, public",
+            examples=[COPIES],
+        ),
+    ] = COPIES
+    site_ridge: (
+        Annotated[
+            float,
+            Meta(
+                gt=0,
+                le=1e12,
+                description="ridge of a site's own fit, in units of its information; default: "
+                "twice the least that the budget allows",
+                examples=[30.0],
+            ),
+        ]
+        | None
+    ) = None
+    psi: (
+        Annotated[
+            float,
+            Meta(
+                gt=0,
+                le=1e12,
+                description="variance of a copy, in units of a site's inverse information; "
+                "default: the least that the budget allows",
+                examples=[50.0],
+            ),
+        ]
+        | None
+    ) = None
+    coefficient_bound: (
+        Annotated[
+            float,
+            Meta(
+                gt=0,
+                le=1e3,
+                description="largest norm of a linear site's coefficients, encoded",
+                examples=[1.0],
+            ),
+        ]
+        | None
+    ) = None
+
+
+#: Keys that decide what is drawn.
+DRAWN = ("copies", "site_ridge", "psi", "coefficient_bound")
+
+
+def spec_of(study: Study) -> Spec:
+    """Return the table of a study; ConfigError if it has a key or a value that is not allowed."""
+    return strict(study.estimator.method or {}, Spec, at="estimator.method")
+
+
+def check(study: Study) -> None:
+    """Refuse what does not go with the method.
+
+    Raises ConfigError, naming the key, what is allowed and the way out.
+    """
+    spec = spec_of(study)
+    sites.check(study)
+    estimator, size = study.estimator, len(study.encoding.columns) + 1
+    if study.privacy.mechanism == "discrete-laplace":
+        raise ConfigError(
+            'privacy.mechanism: kind = "noisy-copies" has Gaussian noise, and a delta with it; set '
+            'mechanism = "discrete-gaussian"'
+        )
+    if study.privacy.split is not None:
+        raise ConfigError(
+            'privacy.split: kind = "noisy-copies" spends the whole budget on one part, so there is '
+            "nothing to split; remove privacy.split"
+        )
+    if estimator.residual_bound is not None:
+        raise ConfigError(
+            "estimator.residual_bound: copies cut no residuals; remove it, "
+            "estimator.method.coefficient_bound says how large they can be"
+        )
+    if estimator.loss == "linear" and estimator.noise_scale is None:
+        raise ConfigError(
+            "estimator.noise_scale: copies of linear fits need the public deviation of the "
+            'residuals; give it, or use kind = "noisy-mle"'
+        )
+    if estimator.loss != "linear" and spec.coefficient_bound is not None:
+        raise ConfigError(
+            'estimator.method.coefficient_bound: belongs to loss = "linear"; remove it'
+        )
+    if spec.copies <= size + 1:
+        raise ConfigError(
+            f"estimator.method.copies: must be larger than {size + 1}, one more than there are "
+            "coefficients, so that the copies show their own spread"
+        )

@@ -1,0 +1,265 @@
+"""Record slots by column: what a source hands out, and what the encoder reads.
+
+Columns of a type of numbers are arrays, and are read without a look at a single value; all others
+are lists of Python's values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.records.values import Record, picked
+from pipeline.types import Vector
+
+#: Which of many slots, shape (n,).
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+#: Stands for "_" in a text: no number has it.
+MARK = "\x01"
+
+
+class Column(NamedTuple):
+    """One value for each slot.
+
+    values: An array of numbers or truth values, (n,), or a list with None for missing.
+    gone: Where an array holds no value; False: nowhere.
+    marked: Whether a list is one of texts alone, which have `MARK` in place of each "_": Python
+        reads 1_000 as a number, and no other program does.
+    """
+
+    values: NDArray[Any] | list[Any]
+    gone: Mask | bool = False
+    marked: bool = False
+
+    @property
+    def typed(self) -> bool:
+        """Whether it is an array of numbers or truth values."""
+        return not isinstance(self.values, list)
+
+    @property
+    def numbers(self) -> Vector:
+        """The values of a typed column, shape (n,); any number where there is none."""
+        return np.asarray(self.values, dtype=np.float64)
+
+    @property
+    def missing(self) -> Mask:
+        """Where a typed column has no value, shape (n,)."""
+        return np.broadcast_to(self.gone, len(self.values))
+
+    def objects(self) -> list[object]:
+        """Return Python's values, with None for missing."""
+        if isinstance(self.values, list):
+            if self.marked:
+                return [value.replace(MARK, "_") for value in self.values]
+            return self.values
+        found: list[object] = self.values.tolist()
+        for at in np.flatnonzero(self.gone):
+            found[at] = None
+        return found
+
+    def part(self, places: slice) -> Column:
+        """Return the values of some slots."""
+        gone = self.gone
+        return self._replace(
+            values=self.values[places], gone=gone if isinstance(gone, bool) else gone[places]
+        )
+
+
+class Batch(ABC):
+    """Consecutive record slots.
+
+    lost: Places whose slot holds no record, each with the reason; what the columns have there is of
+        no record.
+    """
+
+    lost: Mapping[int, str]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of slots."""
+
+    @abstractmethod
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """Return columns by name; one that is not there has no value anywhere."""
+
+    def record(self, at: int) -> Record | None:
+        """Return one record; None if the slot holds none."""
+        return None if at in self.lost else self._record(at)
+
+    @abstractmethod
+    def part(self, places: slice) -> Batch:
+        """Return some slots, one after the other."""
+
+    @abstractmethod
+    def _record(self, at: int) -> Record:
+        """Return what the columns have of one slot."""
+
+    def _lost(self, places: slice) -> dict[int, str]:
+        first, last, _ = places.indices(len(self))
+        return {at - first: why for at, why in self.lost.items() if first <= at < last}
+
+
+class Records(Batch):
+    """Slots whose records have come one by one.
+
+    records: One for each slot, in a lost one any.
+    """
+
+    def __init__(self, records: Sequence[Record], lost: Mapping[int, str] | None = None) -> None:
+        self.records, self.lost = records, lost or {}
+
+    def __len__(self) -> int:
+        """As `Batch`."""
+        return len(self.records)
+
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """As `Batch.columns`."""
+        values = (
+            zip(*picked(self.records, names), strict=True) if self.records else [()] * len(names)
+        )
+        return {name: Column(list(each)) for name, each in zip(names, values, strict=True)}
+
+    def part(self, places: slice) -> Records:
+        """As `Batch.part`."""
+        return Records(self.records[places], self._lost(places))
+
+    def _record(self, at: int) -> Record:
+        return self.records[at]
+
+
+class Texts(Batch):
+    """Slots of a table of texts.
+
+    names: Of its columns.
+    fields: The texts of one slot after those of another, each with one for every name, and with
+        `MARK` for "_".
+    """
+
+    def __init__(
+        self, names: Sequence[str], fields: list[str], lost: Mapping[int, str] | None = None
+    ) -> None:
+        self._names, self._fields, self.lost = names, fields, lost or {}
+
+    def __len__(self) -> int:
+        """As `Batch`."""
+        return len(self._fields) // len(self._names)
+
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """As `Batch.columns`."""
+        width, places = len(self._names), {name: at for at, name in enumerate(self._names)}
+        return {
+            name: Column(self._fields[places[name] :: width], marked=True)
+            if name in places
+            else Column([None] * len(self))
+            for name in names
+        }
+
+    def part(self, places: slice) -> Texts:
+        """As `Batch.part`."""
+        width, (first, last, _) = len(self._names), places.indices(len(self))
+        fields = self._fields[first * width : last * width]
+        return Texts(self._names, fields, self._lost(places))
+
+    def _record(self, at: int) -> Record:
+        width = len(self._names)
+        fields = self._fields[at * width : (at + 1) * width]
+        return dict(zip(self._names, Column(fields, marked=True).objects(), strict=True))
+
+
+class Columns(Batch):
+    """Slots whose records have come as columns.
+
+    columns: By name, each of n values.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Column], size: int, lost: Mapping[int, str] | None = None
+    ) -> None:
+        self._columns, self._size, self.lost = columns, size, lost or {}
+
+    def __len__(self) -> int:
+        """As `Batch`."""
+        return self._size
+
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """As `Batch.columns`."""
+        return {name: self._columns.get(name) or Column([None] * self._size) for name in names}
+
+    def part(self, places: slice) -> Columns:
+        """As `Batch.part`."""
+        first, last, _ = places.indices(self._size)
+        found = {name: column.part(slice(first, last)) for name, column in self._columns.items()}
+        return Columns(found, max(0, last - first), self._lost(places))
+
+    def _record(self, at: int) -> Record:
+        each = slice(at, at + 1)
+        return {name: column.part(each).objects()[0] for name, column in self._columns.items()}
+
+
+#: Behind all columns with a fault.
+NO_COLUMN = 2**31 - 1
+
+
+class Reasons:
+    """Why slots are empty: of each the first thing that is wrong, in the order of the columns.
+
+    known: Words that may come: their codes are 1 and so on.
+
+    codes: For each of n slots the code of what is wrong with it; 0: nothing; (n,).
+    """
+
+    def __init__(self, size: int, known: Sequence[str] = ()) -> None:
+        self.codes = np.zeros(size, dtype=np.int32)
+        self._words = {words: code for code, words in enumerate(("", *known))}
+        self._last = len(known)
+        self._columns = np.full(size, NO_COLUMN, dtype=np.int32)
+        self._alone: list[tuple[int, int]] = []
+
+    @property
+    def words(self) -> list[str]:
+        """What the codes stand for."""
+        return list(self._words)
+
+    def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32], column: int = 0) -> None:
+        """Take the faults of columns that slots may have; it takes as long for any of them.
+
+        where: Which slots have one in which column, shape (n, k).
+        codes: Of the words of each of these columns, shape (k,).
+        column: The place of the first of them in the order of columns; the others follow.
+        """
+        first = where.argmax(axis=1)
+        places = first + column
+        new = where[np.arange(len(where)), first] & (self._columns > places)
+        np.copyto(self.codes, codes[first], where=new)
+        np.copyto(self._columns, places, where=new, casting="same_kind")
+
+    def mark(self, where: Mask, column: int, words: str) -> None:
+        """Take the fault of one column that slots may have, shape (n,), as `add` does."""
+        codes = np.array([self._words[words]], dtype=np.int32)
+        self.add(where[:, None], codes, column)
+
+    def put(self, at: int, column: int, words: str) -> None:
+        """Take a fault of one slot; column: its place in the order of columns, -1 before all."""
+        if self._columns[at] > column:
+            if words not in self._words:
+                # the fewest steps: a bad record must hardly take longer than a good one
+                self._words[words] = self._last = self._last + 1
+            self.codes[at], self._columns[at] = self._words[words], column
+            self._alone += [(at, column)]
+
+    def before(self, column: int) -> list[int]:
+        """Return the slots that have a fault of their own before a column."""
+        return [at for at, place in self._alone if place < column]
+
+    def count(self, places: slice = slice(None)) -> Counter[str]:
+        """Count the slots by words; "" counts the good ones."""
+        counts = np.bincount(self.codes[places]).tolist()
+        named = zip(self._words, counts, strict=False)
+        return Counter({words: count for words, count in named if count})
