@@ -79,12 +79,13 @@ class Claims:
             )
         self._newest = {claim.study: claim for claim in made}
         store.learn({study: claim.releases for study, claim in self._newest.items()})
-        own = False
+        own = set[str]()
         for claim in made:
-            own = own or store.runs.own(claim.run)
+            if store.runs.own(claim.run):
+                own.add(claim.study)
             # what comes before all that is known to be its own may be, too, and is forgotten
-            newest = claim is self._newest[claim.study]
-            if (own or newest) and not store.runs.know(claim.study, claim.run):
+            told = claim.study in own or claim is self._newest[claim.study]
+            if told and not store.runs.know(claim.study, claim.run):
                 store.runs.note(claim.study, claim.run)
 
     def slots_behind(self, study: str) -> int:
@@ -119,7 +120,7 @@ class Claims:
                 offset = self._future.get(timeout=0).offset
             if self._read_to(offset):
                 if not self._claimed:
-                    self._store.runs.claimed(self._run)
+                    self._store.runs.claimed(study)
                 self._claimed, self._future = self._asked, None
         return self._claimed
 
@@ -137,7 +138,7 @@ class Claims:
         store = self._store
         if not self._begun:
             # what is claimed must be known to be this database's own, whatever happens next
-            store.runs.begin(self._run)
+            store.runs.begin(study, self._run)
             self._begun = True
         line = store.following.chain(study)
         self._asked = store.peek(study).next_seq
@@ -157,6 +158,9 @@ class Claims:
             key_prefix(self._store.client, self._store.ledger),
         )
         with self._asking("Read", "read"):
+            if offset < int(self._reader.position(place)):
+                # what was written later comes before what was read: the topic was made anew
+                self._reader.seek(place, 0)
             for record in self._reader.poll(timeout_ms=5).get(place, []):
                 if (record.key or b"").startswith(prefix):
                     self._check(read_claim(record.value or b"", self._secret))

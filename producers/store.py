@@ -323,8 +323,13 @@ class ClientStore:
 
     @property
     def missing(self) -> dict[str, int]:
-        """How many releases of a study the log or the folder knows and the database has not."""
-        return self._counts.missing
+        """How many releases of a study the log or the folder knows and the database has not.
+
+        Of those that are over, nothing is released any more: what another copy has released of one
+        is behind the study that has taken its place, where claims say so.
+        """
+        over = self.following.over()
+        return {name: n for name, n in self._counts.missing.items() if name not in over}
 
     @property
     def secret(self) -> bytes:
@@ -473,6 +478,7 @@ class ClientStore:
                 self._drop_unsent(study)
                 self.runs.settle(study)
             self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
+            self.following.passed(study)
             self._db.write_many(
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
             )

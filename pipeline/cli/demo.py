@@ -13,7 +13,7 @@ import click
 from infra.addresses import program_paths
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
-from pipeline.cli.context import put, say
+from pipeline.cli.context import Number, put, say
 from pipeline.cli.demonstrations import DEMONSTRATIONS
 from pipeline.cli.stage import Processes, Stage, about, signals_as_exit
 from pipeline.cli.state import verified
@@ -31,9 +31,7 @@ from pipeline.study_file.load import load_study
     "which one lies, or the load of twelve blocks of flats as it is now.",
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the data folder and say where it is.")
-@click.option(
-    "--rate", type=click.FloatRange(min=1), help="Records per second of the largest client."
-)
+@click.option("--rate", type=Number(min=1), help="Records per second of the largest client.")
 def demo(study: str, keep: bool, rate: float | None) -> None:
     """Stream real data from many clients, kill the worker on the way, and verify.
 

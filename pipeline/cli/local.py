@@ -120,9 +120,10 @@ def play(context: click.Context, command: tuple[str, ...]) -> object:
         shutil.rmtree(settings.home)
         say(f"the trial is over, and {settings.home} is removed")
         return 0
-    say(f"TRIAL in {settings.home}: no other ledger counts it; only for data that may be seen")
     group = context.find_root().command
-    assert isinstance(group, click.Group)  # noqa: S101  the program's own
+    if not isinstance(group, click.Group):
+        raise click.UsageError("a trial holds no other trial: leave the second `play` out")
+    say(f"TRIAL in {settings.home}: no other ledger counts it; only for data that may be seen")
     name, found, rest = group.resolve_command(context, list(command))
     assert found is not None  # noqa: S101  an unknown name is an error of click's
     return found.main(rest, prog_name=f"veilstream play {name}", standalone_mode=False)

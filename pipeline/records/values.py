@@ -321,7 +321,8 @@ def _milliseconds(moment: datetime) -> int:
 
 
 Value = TypeVar("Value", bool, float)
-_WORDS = {"true": True, "false": False}
+#: Words that are truth values, in any case.
+WORDS = {"true": True, "false": False}
 #: Below it every whole number is one of double precision.
 EXACT = 2**53
 #: So many texts are named in an error.
@@ -341,7 +342,7 @@ class Codes:
 
     def __init__(self, name: str, what: str, codes: Mapping[str, float]) -> None:
         self.name, self._texts = name, dict(codes)
-        self._truths = _apart((_WORDS.get(text.lower()), code) for text, code in codes.items())
+        self._truths = _apart((WORDS.get(text.lower()), code) for text, code in codes.items())
         self.numbers = _apart((_number(text), code) for text, code in codes.items())
         named = [*map(repr, list(codes)[:NAMED]), *(["..."] if len(codes) > NAMED else [])]
         self._known: dict[tuple[type, object], float] = {
@@ -366,7 +367,7 @@ class Codes:
             text = text_of(value, self.name)
             found = self._texts.get(text)
             if found is None and self._truths:
-                truth = _WORDS.get(text.lower())
+                truth = WORDS.get(text.lower())
                 found = None if truth is None else self._truths.get(truth)
             if found is None and self.numbers:
                 number = _number(value)

@@ -431,8 +431,8 @@ class KafkaTopic(Elsewhere):
     def _made_anew(self) -> DataError:
         return DataError(
             f"topic {self._spec.topic!r} is not the one that was released from: it was deleted and "
-            "made anew. The data owner must name another topic, or give this one a --source-name "
-            "of its own if its records are new"
+            "made anew, and a client reads one source for a study. If its records are new, the "
+            "data owner must have a client of another id read it, and say so once with --other-data"
         )
 
     @contextmanager
