@@ -19,6 +19,8 @@ from pipeline.words import counted
 IN_FULL = 0.99
 #: More missing records than these will not come.
 MOST_RECORDS = 10**9
+#: Before the first model a share says how near that is, and nothing of what comes then.
+BEFORE_MODELS = "too early to say how many records intervals take"
 #: Stands in the place of a sampling error that the noise hides.
 HIDDEN = "below noise"
 #: So many coefficients of one kind are named.
@@ -282,6 +284,8 @@ def progress_line(message: EstimateMessage) -> str:
     found = message.progress
     if found is None or found.share >= 1:
         return ""
+    if message.status == "starting":
+        return BEFORE_MODELS
     said = f"{math.floor(100 * found.share)}% of the way to all intervals"
     if found.missing_records is None:
         return f"{said}; it is too early to say how many more records that takes"
