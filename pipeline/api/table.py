@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -41,6 +41,18 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
     told = [Text(text) for text in below if text]
     dim = Text(privacy_line(message), style="dim")
     return Group(_grid(message, study, len(message.coefficients)), *told, dim)
+
+
+def on_screen(
+    message: EstimateMessage, study: Study, console: Console, words: str = ""
+) -> RenderableType:
+    """Return the table and words below it, or the short one where the screen is too low for it."""
+    whole = Group(table(message, study), *([Text(words)] if words else []))
+    if len(console.render_lines(whole, pad=False)) <= console.height:
+        return whole
+    above = "; ".join(filter(None, [words, progress_line(message)]))
+    few = short_table(message, study, console.height)
+    return Group(Text(above, no_wrap=True, overflow="ellipsis"), few) if above else few
 
 
 def short_table(message: EstimateMessage, study: Study, height: int) -> RenderableType:
