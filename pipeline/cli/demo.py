@@ -15,7 +15,7 @@ from infra.local import LocalRuntime
 from infra.topics import ensure_topics
 from pipeline.cli.context import Number, put, say
 from pipeline.cli.demonstrations import DEMONSTRATIONS
-from pipeline.cli.stage import Processes, Stage, about, signals_as_exit
+from pipeline.cli.stage import Processes, Stage, about, signals_as_exit, tell
 from pipeline.cli.state import verified
 from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
@@ -59,7 +59,7 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
     shown = DEMONSTRATIONS[name](task, folder)
     seconds = max(site.records for site in shown.sites) / rate if rate else shown.seconds
     for line in about(task):
-        say(line)
+        tell(line)
     say("starting Kafka and Redis ...")
     with LocalRuntime(folder / "runtime", program_paths(settings)) as addresses:
         settings = Settings(kafka=addresses.kafka, redis=addresses.redis, folder=str(folder))

@@ -318,6 +318,7 @@ class Watched:
         if message is None:
             return None
         at = datetime.fromisoformat(message.published_at).timestamp()
+        known = message.progress if message.status != "starting" else None
         told = [
             *unit_lines(message), target_line(message), spread_line(message, self._study),
             information_line(message),
@@ -335,7 +336,7 @@ class Watched:
             "status": message.status,
             "state": state_of(message),
             "reason": message.reason,
-            "progress": None if message.progress is None else message.progress.share,
+            "progress": None if known is None else known.share,
             "missing": self._missing(),
             "records": message.records,
             "releases": message.releases,

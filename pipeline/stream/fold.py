@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import msgspec
 import numpy as np
@@ -57,6 +57,11 @@ CHUNK = 2048
 #: Record times are held within [0, this], milliseconds: whoever sends a record may write any time
 #: into it, and messages cannot name a year after 9999.
 LATEST = 253_402_300_799_000
+
+
+def may_be_word(value: bytes | None) -> TypeGuard[bytes]:
+    """Whether a value may admit or revoke somebody: it is JSON, and no release is."""
+    return value is not None and value[:1] == b"{"
 
 
 class Offline:
@@ -124,8 +129,7 @@ class Reducer:
             return self._fold_releases(state, records)
         letters, waiting, words = list[DeadLetter](), list[LogRecord](), 0
         for record in records:
-            # a release begins with its magic; a word is JSON
-            if record.value is None or record.value[:1] != b"{":
+            if not may_be_word(record.value):
                 waiting.append(record)
                 continue
             try:

@@ -107,9 +107,17 @@ def opened(spec: str, asked: Opening) -> Source:
             f"{spec!r}: a topic is read by `veilstream produce` alone; the data owner must give "
             "a file here"
         )
+    topic = topic_spec(spec)
+    lacking = [name for name in asked.columns or () if topic.paths and name not in topic.paths]
+    if lacking:
+        raise DataError(
+            f"the source names fields, but not {', '.join(map(repr, lacking))}: the data owner "
+            "must add field=NAME:PATH for each column that the study reads, and for that of "
+            "--event-time"
+        )
     # what reads files has no need of Kafka's library
 
-    return KafkaTopic(topic_spec(spec), asked.position, asked.settings, follow=asked.follow)
+    return KafkaTopic(topic, asked.position, asked.settings, follow=asked.follow)
 
 
 class CompiledRecords(Fetcher.PartitionRecords):  # type: ignore[misc]

@@ -309,6 +309,8 @@ def test_a_topic_is_known_by_its_name_and_only_clients_read_it() -> None:
     assert kind_of(spec) == "topic"
     with pytest.raises(DataError, match="veilstream produce"):
         open_source(spec, None, folder=Path())
+    with pytest.raises(DataError, match="but not 'b', 'at': the data owner must add field=NAME:"):
+        open_source(spec, None, folder=Path(), settings=Settings(), columns=["a", "b", "at"])
     for wrong in ({"source_kafka": "nowhere"}, {"source_kafka_security": "TLS"}):
         with pytest.raises(ConfigError, match="VEILSTREAM_SOURCE_KAFKA"):
             Settings(**wrong).check()
