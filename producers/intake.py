@@ -76,7 +76,7 @@ class EventTimes:
         take: Else they are only looked at.
         """
         wrong = dict[int, str]()
-        latest, most = self._latest or 0, self._clock() * 1000 + AHEAD_MS
+        latest, most = self._latest, self._clock() * 1000 + AHEAD_MS
         for at, value in enumerate(batch.columns([self.column])[self.column].objects()):
             if at in batch.lost:
                 continue
@@ -88,8 +88,8 @@ class EventTimes:
             if found > most:
                 wrong[at] = f"column {self.column!r} holds a time of the future"
             else:
-                latest = max(latest, found - found % 1000)
-        if take and latest:
+                latest = max(latest or 0, found - found % 1000)
+        if take:
             self._latest = latest
         return wrong
 

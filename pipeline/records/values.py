@@ -321,10 +321,17 @@ def _milliseconds(moment: datetime) -> int:
 
 
 Value = TypeVar("Value", bool, float)
+<<<<<<< HEAD
 #: Words that are truth values, in any case.
 WORDS = {"true": True, "false": False}
 #: Below it every whole number is one of double precision.
 EXACT = 2**53
+=======
+_WORDS = {"true": True, "false": False}
+#: Below it every whole number is one of double precision; whole numbers of 64 bits as Python writes
+#: them.
+EXACT, _WHOLE = 2**53, re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
+>>>>>>> 565dd7518147e2d088e7bd19cfe4827ded0fc1b6
 #: So many texts are named in an error.
 NAMED = 8
 #: So many more ways to write the texts of a column are remembered.
@@ -350,6 +357,12 @@ class Codes:
         }
         #: The same of texts alone.
         self._spelt = {str(text): code for (_, text), code in self._known.items()}
+        #: Of whole numbers that double precision may not tell apart: those that are a text.
+        self._large = {
+            number: code
+            for text, code in codes.items()
+            if _WHOLE.fullmatch(text) and abs(number := int(text)) >= EXACT
+        }
         #: For a type of numbers those that stand for a text, with their codes.
         self._tables: dict[str, tuple[Vector, Vector]] = {}
         #: What `code` says of a value that stands for none of them.
@@ -410,22 +423,26 @@ class Codes:
             self._tables[kind] = self._table(kind)
         keys, codes = self._tables[kind]
         values = column.astype(np.float64)
-        if kind in "iu" and (np.abs(values) >= EXACT).any():
-            # two of them may be the same number, and different texts
-            return np.array([self._code_or_nan(v) for v in column.tolist()], dtype=np.float64)
-        if not len(keys):
-            return np.full(len(values), math.nan)
         at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
-        return np.where(keys[at] == values, codes[at], math.nan)
+        same = (keys[at] == values) | (np.isnan(keys[at]) & np.isnan(values))
+        found = np.where(same, codes[at], math.nan)
+        if kind in "iu":
+            for number, code in self._large.items():
+                found = np.where(column == number, code, found)
+        return found
 
     def _table(self, kind: str) -> tuple[Vector, Vector]:
         """Return the numbers that stand for a text in a column of some type, and their codes."""
-        numbers = {number for text in self._texts if (number := _number(text)) is not None}
-        given: Sequence[object] = sorted(numbers)
+        read = (_number(text) for text in self._texts)
+        numbers = sorted({0.0, *(number for number in read if number is not None)})
         if kind == "b":
-            given = [False, True]
+            given: Sequence[object] = [False, True]
         elif kind in "iu":
-            given = [int(n) for n in sorted(numbers) if n == int(n) and abs(n) < EXACT]
+            whole = (int(number) for number in numbers if number.is_integer())
+            # several of those beyond are one number in double precision, and different texts
+            given = [n if abs(n) < EXACT else float(n) for n in whole]
+        else:
+            given = [-math.inf, *numbers, math.inf, math.nan]
         found = np.array([self._code_or_nan(value) for value in given], dtype=np.float64)
         return np.array(given, dtype=np.float64), found
 

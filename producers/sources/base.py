@@ -49,13 +49,14 @@ class Slots(Sequence[Slot]):
     batch: Their records.
     place: Returns the position behind one of them, by its number, and its line.
     name: Returns what a fault of one of them begins with; by default its line.
+    first: The number of the first, for both.
     """
 
     def __init__(
         self, batch: Batch, place: Callable[[int], tuple[bytes, int]],
-        name: Callable[[int], str] | None = None,
+        name: Callable[[int], str] | None = None, first: int = 0,
     ) -> None:  # fmt: skip
-        self.batch, self._place = batch, place
+        self.batch, self._place, self._first = batch, place, first
         self._name = name or (lambda number: f"line {place(number)[1]}")
 
     def __len__(self) -> int:
@@ -68,12 +69,12 @@ class Slots(Sequence[Slot]):
 
     def __getitem__(self, at: int | slice) -> Slot | Slots:
         if isinstance(at, slice):
-            first, place, name = at.indices(len(self))[0], self._place, self._name
-            return Slots(self.batch.part(at), lambda n: place(first + n), lambda n: name(first + n))
+            first = self._first + at.indices(len(self))[0]
+            return Slots(self.batch.part(at), self._place, self._name, first)
         number = range(len(self))[at]
-        position, line = self._place(number)
+        position, line = self._place(self._first + number)
         why = self.batch.lost.get(number)
-        fault = why and f"{self._name(number)}: {why}"
+        fault = why and f"{self._name(self._first + number)}: {why}"
         return Slot(self.batch.record(number), fault, position, line)
 
     def __eq__(self, other: object) -> bool:
@@ -85,7 +86,7 @@ class Slots(Sequence[Slot]):
     @property
     def position(self) -> bytes:
         """How to resume behind the last of them."""
-        return self._place(len(self) - 1)[0]
+        return self._place(self._first + len(self) - 1)[0]
 
 
 def batch_of(slots: Sequence[Slot], dummy: Record) -> Batch:

@@ -142,7 +142,7 @@ class Cut(NamedTuple):
 
 #: Bytes that are split into lines together, and fewer that are read line by line.
 BLOCK, FEW = 1 << 18, 4096
-_NEWLINE, _RETURN, _COMMA = 10, 13, ord(",")
+_NEWLINE, _RETURN, _COMMA, _ASCII = 10, 13, ord(","), 127
 
 
 class Lines:
@@ -276,18 +276,20 @@ class RecordFile(ABC):
                 return []
 
     def _some(self, limit: int, end: int, final: bool) -> Sequence[Slot]:
-        """Return the next slots: of plain lines together, or of others one by one."""
-        while self._plain_from(end) is not None:
-            if together := self._together(limit):
+        """Return the next slots: of lines that are found together, or of others one by one."""
+        at = -1
+        while at != self._at and self._here(end) is not None:
+            at = self._at
+            if together := self._together(limit, end, final):
                 return together
         slots = list[Slot]()
         while len(slots) < limit and (slot := self._next(end, final)):
             slots.append(slot)
-            if self._plain_from(self._at) is not None:
+            if self._here(self._at) is not None:
                 break
         return slots
 
-    def _plain_from(self, end: int) -> int | None:
+    def _here(self, end: int) -> int | None:
         """Return which of the lines found together is next; None if it is to be read by itself."""
         if self._inside or not self._at:
             return None
@@ -296,21 +298,55 @@ class RecordFile(ABC):
             raw = self._tape.block(self._at, min(BLOCK, end - self._at))
             self._block = Lines(raw, self._at, self._line, self.odd)
             number = self._block.here(self._at)
-        return number if number is not None and not self._block.odd[number] else None
+        return number
 
-    def _together(self, limit: int) -> Slots:
-        lines, ends, numbers = self._block.plain(self._at, limit)
-        self._at, self._line = int(ends[-1]), int(numbers[-1]) + 1
-        if not self.blanks:
-            full = np.fromiter(map(bool, lines), dtype=np.bool_, count=len(lines))
-            lines, ends, numbers = list(filter(None, lines)), ends[full], numbers[full]
+    def _together(self, limit: int, end: int, final: bool) -> Slots:
+        """Return the slots of lines found together; those beside an odd one hardly take longer.
+
+        There are none if the first is not complete, or must be handed out by itself.
+        """
+        lines, ends, numbers, odd = list[bytes](), list[int](), list[int](), dict[int, Slot]()
+        while len(lines) < limit and (number := self._here(self._at)) is not None:
+            if not self._block.odd[number]:
+                self._plain(limit - len(lines), lines, ends, numbers)
+                continue
+            before = self._at, self._line
+            slot = self._next(end, final)
+            if slot is None:
+                break
+            if not self._fits(slot):
+                self._at, self._line = before
+                break
+            odd[len(lines)] = slot
+            lines.append(b"")
+            ends.append(self._at)
+            numbers.append(slot.line)
         kind = self._kind
 
         def place(at: int) -> tuple[bytes, int]:
-            line = int(numbers[at])
-            return msgspec.json.encode(Position(kind, int(ends[at]), line + 1)), line
+            if at in odd:
+                return odd[at].position, odd[at].line
+            return msgspec.json.encode(Position(kind, ends[at], numbers[at] + 1)), numbers[at]
 
-        return Slots(self._parsed(lines) if lines else Records([]), place)
+        return Slots(self._parsed(lines, odd) if lines else Records([]), place)
+
+    def _plain(
+        self, most: int, lines: list[bytes], ends: list[int], numbers: list[int]
+    ) -> None:  # fmt: skip
+        """Pass at most so many plain lines, and add those that are records, as `Lines.plain`."""
+        found, behind, named = self._block.plain(self._at, most)
+        self._at, self._line = int(behind[-1]), int(named[-1]) + 1
+        if not self.blanks:
+            full = np.fromiter(map(bool, found), dtype=np.bool_, count=len(found))
+            found, behind, named = list(filter(None, found)), behind[full], named[full]
+        lines += found
+        ends += behind.tolist()
+        numbers += named.tolist()
+
+    def _fits(self, slot: Slot) -> bool:
+        """Whether the record of an odd line can be handed out among those of plain ones."""
+        del slot
+        return True
 
     def anchored(self, position: bytes) -> bytes:
         """Return a position with a mark of what lies before it, for storing.
@@ -340,8 +376,11 @@ class RecordFile(ABC):
         """Cut the record that starts with this line; None if it is not complete yet."""
 
     @abstractmethod
-    def _parsed(self, lines: list[bytes]) -> Batch:
-        """Return the records of plain lines, which are without their ends."""
+    def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Batch:
+        """Return the records of plain lines, which are without their ends.
+
+        odd: What stands in some places, where the line is empty.
+        """
 
     def _next(self, end: int, final: bool) -> Slot | None:
         while line := self._tape.line(self._at, min(RECORD_LIMIT + 1, end - self._at)):
@@ -402,8 +441,8 @@ COMMAS = 3
 TOLD = 3
 #: Stands for a CR that ends no line, which csv refuses: no byte is decoded to it.
 _CR = "\udc0d"
-#: How files begin that are no text, and what they are.
 _MARKED = bytes.maketrans(b"_", MARK.encode())
+#: How files begin that are no text, and what they are.
 _PACKED = {
     b"\x1f\x8b": "gzip", b"PK\x03\x04": "ZIP or a workbook of Excel", b"\x28\xb5\x2f\xfd": "zstd",
     b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PAR1": "Parquet", b"ARROW1": "Arrow",
@@ -477,18 +516,30 @@ class CsvFile(RecordFile):
             return Cut(whole, None, _OLD_ENDS if b"\r" in whole.replace(b"\r\n", b"") else fault)
         return Cut(whole, dict(zip(self._columns, fields, strict=True)), None)
 
-    def _parsed(self, lines: list[bytes]) -> Texts:
+    def _fits(self, slot: Slot) -> bool:
+        return not any(MARK in str(value) for value in (slot.record or {}).values())
+
+    def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Texts:
         width, lost = len(self._columns), dict[int, str]()
         blank = b"," * (width - 1)
-        for at in _uneven(lines, width):
-            lost[at], lines[at] = _too_few_or_many(lines[at].count(b",") + 1, width), blank
-        try:
-            text = b",".join(lines).translate(_MARKED).decode()
-        except UnicodeDecodeError:
-            for at in [at for at, line in enumerate(lines) if not _is_utf8(line)]:
+        for at in odd:
+            lines[at] = blank
+        uneven, beyond = _uneven(lines, width)
+        # of each line that has such bytes, or all would have to be looked at once one has a fault
+        for at in beyond:
+            if not _is_utf8(lines[at]):
                 lost[at], lines[at] = "not UTF-8", blank
-            text = b",".join(lines).translate(_MARKED).decode()
-        return Texts(self._columns, text.split(","), lost)
+        for at in uneven:
+            if at not in lost:
+                lost[at], lines[at] = _too_few_or_many(lines[at].count(b",") + 1, width), blank
+        fields = b",".join(lines).translate(_MARKED).decode().split(",")
+        for at, slot in odd.items():
+            if slot.record is None:
+                lost[at] = slot.kind
+            else:
+                values = (str(slot.record[name]) for name in self._columns)
+                fields[at * width : (at + 1) * width] = [v.replace("_", MARK) for v in values]
+        return Texts(self._columns, fields, lost)
 
     def _swallowed(self, lines: list[bytes]) -> bool:
         """Whether the lines that a quoted field goes on in look like records themselves."""
@@ -547,14 +598,14 @@ class CsvFile(RecordFile):
             raise _IncompleteError
 
 
-def _uneven(lines: list[bytes], width: int) -> list[int]:
-    """Return the places of lines with another number of fields."""
+def _uneven(lines: list[bytes], width: int) -> tuple[list[int], list[int]]:
+    """Return the places of lines with another number of fields, and of those beyond ASCII."""
     data = np.frombuffer(b"\n".join(lines) + b"\n", dtype=np.uint8)
     starts = np.append(0, np.flatnonzero(data == _NEWLINE)[:-1])
     # one behind another: a line of its own is never empty
     fields = np.add.reduceat((data == _COMMA).astype(np.int32), starts) + 1
-    found: list[int] = np.flatnonzero(fields != width).tolist()
-    return found
+    beyond = np.maximum.reduceat(data, starts) > _ASCII
+    return np.flatnonzero(fields != width).tolist(), np.flatnonzero(beyond).tolist()
 
 
 def _too_few_or_many(fields: int, width: int) -> str:
@@ -630,6 +681,7 @@ class JsonLinesFile(RecordFile):
     """The records of a tape of JSON lines."""
 
     form = "jsonl"
+    odd = b"\r"
 
     def __init__(self, tape: Tape, position: bytes | None) -> None:
         super().__init__(tape, position, (tape.base, 1))
@@ -641,8 +693,15 @@ class JsonLinesFile(RecordFile):
         # a byte order mark can only stand at the start of a file; no JSON text begins with one
         return Cut(first, *json_object(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")))
 
-    def _parsed(self, lines: list[bytes]) -> Records:
-        return json_objects(lines)
+    def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Records:
+        for at in odd:
+            lines[at] = b"{}"
+        found = json_objects([line.removeprefix(codecs.BOM_UTF8) for line in lines])
+        records = list(found.records)
+        for at, slot in odd.items():
+            records[at] = slot.record or {}
+        lost = {at: slot.kind for at, slot in odd.items() if slot.record is None}
+        return Records(records, {**found.lost, **lost})
 
 
 def json_objects(texts: Sequence[bytes]) -> Records:

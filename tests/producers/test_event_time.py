@@ -216,6 +216,12 @@ def test_times_never_go_back_and_begin_where_they_were() -> None:
     assert (times.at_close(), times.closed) == (6000, 6000)
 
 
+def test_the_very_first_second_is_a_time() -> None:
+    times = times_of()
+    assert not noted(times, 0, "0.5")
+    assert times.at_close() == 0
+
+
 def test_a_first_window_without_a_time_is_the_data_owners_to_mend() -> None:
     times = times_of()
     wrong = noted(times, "soon", BEGIN + 601)

@@ -23,6 +23,7 @@ from benchmarks.timing import (
 )
 from pipeline.records.batch import Column, Columns, Texts
 from pipeline.records.encoder import Encoder
+from pipeline.records.values import Codes
 from pipeline.study_file.load import parse_study
 from producers.intake import encoded
 
@@ -115,6 +116,13 @@ def test_columns_take_the_steps_of_good_ones_however_many_values_are_missing(sha
         encoder.block(make(share))
         least, found = (calls_of(partial(encoder.block, make(bad))) for bad in (0, share))
         assert least <= found <= least + most * share + (2 if share else 0)
+
+
+def test_a_level_beyond_double_precision_takes_the_calls_of_others() -> None:
+    codes = Codes("c", "level", {"1": 0.0, "2": 1.0, str(2**60 + 1): 2.0})
+    usual, large = np.full(500, 2), np.array([2**60] + [2] * 499)
+    codes.typed(usual)
+    assert calls_of(partial(codes.typed, large)) == calls_of(partial(codes.typed, usual))
 
 
 def opcodes_of(work: Callable[[], object]) -> int:

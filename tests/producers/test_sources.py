@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 import tracemalloc
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from unittest import mock
@@ -30,6 +31,7 @@ from producers.sources import RECORD_LIMIT, STREAMED, heldout, open_source
 from producers.sources.base import Slots
 from producers.sources.stdin import FORGET, READ_AHEAD
 from producers.sources.text import json_object
+from tests.producers.test_intake import calls_of
 from tests.stage import until
 
 CANARY = "c4n4ry"
@@ -814,10 +816,11 @@ def test_every_json_text_is_read_as_the_standard_library_reads_it(text):
 LINES = st.sampled_from([
     "1,2,a", "3,4,b_c", "", "5,6", "7,8,9,10", '"x",1,2', '9,"a\nb",3', '1,2,"open', '1,a"b,2',
     "1,2,x\ry", "1,2,\x00", "1,2,\x01", " 1 , 2 ,\u0663", "caf\u00e9,1,2", ",,", "1,2,\udcff",
+    "1,\udcff", "\r", '"1_0",2,x_', '"1",2,\x01', '"caf\u00e9",1,2',
 ])  # fmt: skip
 OBJECTS = st.sampled_from([
     '{"a": 1, "b": "2"}', '{"a": 1_0}', "[1]", "", "{", '{"a": NaN}', '{"a": 1e400}', '{"a": {}}',
-    '{"a": "\udcff"}', "null", '  {"b": 1}  ', '{"a": 1}\r',
+    '{"a": "\udcff"}', "null", '  {"b": 1}  ', '{"a": 1}\r', "\r", '{"a":\r', '\ufeff{"a": 1}',
 ])  # fmt: skip
 
 
@@ -845,16 +848,43 @@ def test_lines_that_are_read_together_are_those_that_are_read_one_by_one(
                 assert drain(source(path, slot.position)) == alone[alone.index(slot) + 1 :]
 
 
-def test_plain_lines_come_by_column_and_others_do_not(tmp_path: Path) -> None:
-    rows = [f"{i},{i / 2},x" for i in range(3000)]
-    rows[2000] = '2000,1,"a, b"'
+@pytest.mark.parametrize("every", [2000, 2])
+def test_a_quote_does_not_end_what_is_read_together(tmp_path: Path, every: int) -> None:
+    rows = [f'{i},1,"a, b"' if i % every == 1 else f"{i},{i / 2},x" for i in range(3000)]
     path = write(tmp_path / "a.csv", "\n".join(["a,b,c", *rows, ""]))
     src, pieces = source(path), []
     while not src.ended:
         pieces.append(src.read(5000, 1.0))
     src.close()
-    assert [(type(piece), len(piece)) for piece in pieces] == [
-        (Slots, 2000),
-        (list, 1),
-        (Slots, 999),
-    ]
+    assert [(type(piece), len(piece)) for piece in pieces] == [(Slots, 3000)]
+
+
+@pytest.mark.parametrize("bad", ["1,2", "1,2,\udcff", '1,"a",b', "1,2,"])
+def test_lines_beside_a_bad_one_take_as_many_calls(tmp_path: Path, bad: str) -> None:
+    """What the bad one costs does not grow with the lines that are read beside it."""
+
+    def more(size: int) -> int:
+        counts = []
+        for last in ("1,2,x", bad):
+            lines = ["a,b,c", *["1,2,x"] * size, last, ""]
+            path = write(tmp_path / "a.csv", "\n".join(lines).encode(errors="surrogateescape"))
+            src = source(path)
+            counts.append(calls_of(partial(src.read, 2 * size, 1.0)))
+            src.close()
+        return counts[1] - counts[0]
+
+    assert more(1500) == more(3000)
+
+
+def test_slots_are_handed_out_one_after_the_other_however_many_came_together(
+    tmp_path: Path,
+) -> None:
+    """Small windows take thousands of pieces of what was read at once."""
+    path = write(tmp_path / "a.csv", "\n".join(["a", *["1"] * 3000, ""]))
+    src = source(path)
+    alone, left = drain(source(path)), src.read(3000, 1.0)
+    src.close()
+    for slot in alone:
+        assert left[:1] == [slot]
+        left = left[1:]
+    assert not left

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pipeline.errors import RecordError
 from pipeline.records.batch import MARK, Column, Columns, Texts
 from pipeline.records.encoder import Block, Encoder, Row, stack
+from pipeline.records.values import Codes
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
@@ -236,3 +237,37 @@ def test_a_slot_without_a_record_stays_empty_and_counts_nothing(lost: tuple[int,
     assert not block.arrays.features[list(lost)].any()
     assert (block.usable, block.clipped) == (3 - len(lost), 3 - len(lost))
     assert encoder.clipped == {"amount": 3 - len(lost)}
+
+
+LARGEST = 2**53
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["nan", "2", "x"], ["inf", "-inf"], ["1", "0"], ["true", "1"], ["false", "7"], ["a", "b"],
+        [str(LARGEST + 1), "1"], [str(LARGEST), str(-(2**63))], [str(2**64 - 1), "1e3"],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 2.0, 1000.0, 2.0**53, 2.0**64]),
+        np.array([math.nan, 1.0, 0.1], dtype=np.float32),
+        np.array([True, False]),
+        np.array([0, 1, 2, 7, 1000, -1, LARGEST, LARGEST + 1, LARGEST + 2, -(2**63)]),
+        np.array([0, 1, LARGEST, LARGEST + 1, 2**64 - 1, 2**64 - 2], dtype=np.uint64),
+    ],
+    ids=lambda column: str(column.dtype),
+)
+def test_numbers_stand_for_the_texts_that_they_stand_for_one_by_one(
+    texts: list[str], column: np.ndarray
+) -> None:
+    codes = Codes("c", "level", {text: float(at) for at, text in enumerate(texts)})
+    expected = []
+    for value in column.tolist():
+        try:
+            expected.append(codes.code(value))
+        except RecordError:
+            expected.append(math.nan)
+    np.testing.assert_array_equal(codes.typed(column), expected)
