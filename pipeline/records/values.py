@@ -321,17 +321,11 @@ def _milliseconds(moment: datetime) -> int:
 
 
 Value = TypeVar("Value", bool, float)
-<<<<<<< HEAD
 #: Words that are truth values, in any case.
 WORDS = {"true": True, "false": False}
-#: Below it every whole number is one of double precision.
-EXACT = 2**53
-=======
-_WORDS = {"true": True, "false": False}
 #: Below it every whole number is one of double precision; whole numbers of 64 bits as Python writes
 #: them.
 EXACT, _WHOLE = 2**53, re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
->>>>>>> 565dd7518147e2d088e7bd19cfe4827ded0fc1b6
 #: So many texts are named in an error.
 NAMED = 8
 #: So many more ways to write the texts of a column are remembered.
