@@ -34,7 +34,8 @@ from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.records.batch import Records
 from pipeline.settings import Settings
 from producers.sources.base import Elsewhere, Known, Opening, Slot, Slots, Source, read_position
-from producers.sources.text import RECORD_LIMIT, json_objects
+from producers.sources.json_lines import json_objects
+from producers.sources.text import RECORD_LIMIT
 
 KIND = "topic"
 FORM = (

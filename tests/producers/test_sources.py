@@ -29,8 +29,8 @@ import producers.sources.text as text_sources
 from pipeline.errors import DataError, StateError, VeilstreamError
 from producers.sources import RECORD_LIMIT, STREAMED, heldout, open_source
 from producers.sources.base import Slots
+from producers.sources.json_lines import json_object
 from producers.sources.stdin import FORGET, READ_AHEAD
-from producers.sources.text import json_object
 from tests.producers.test_intake import calls_of
 from tests.stage import until
 
