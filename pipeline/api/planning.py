@@ -13,6 +13,7 @@ read. `veilstream doctor coverage` simulates the same study, which takes longer 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -503,3 +504,11 @@ def least_epsilon(study: Study, records: int, clients: int, step: float = 1.1) -
             # whatever leaves no room here leaves none at a larger one either
             return None
     return None
+
+
+def two_digits(number: float | None, most: float = math.inf) -> str:
+    """Return a number in two digits without a power of ten; "-" if it is unknown, or above most."""
+    if number is None or number > most:
+        return "-"
+    rounded = float(f"{number:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"

@@ -343,11 +343,3 @@ def number_of(
     if number == 0:
         return "0"
     return f"{number:.3g}" if message.loss in IN_UNITS else f"{number:.4f}"
-
-
-def two_digits(number: float | None, most: float = math.inf) -> str:
-    """Return a number in two digits without a power of ten; "-" if it is unknown, or above most."""
-    if number is None or number > most:
-        return "-"
-    rounded = float(f"{number:.2g}")
-    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"

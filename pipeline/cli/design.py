@@ -21,10 +21,10 @@ from pipeline.api.planning import (
     exact,
     lacking,
     plan,
+    two_digits,
     verdict,
     with_ridge,
 )
-from pipeline.api.table import two_digits
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
