@@ -65,8 +65,9 @@ USERS = {
     "privatise": {CHECKS},
     "privatise_behind": {RELEASING},
     "disclose": {RELEASING, CHECKS},
-    # nothing asks a task but a release; sums of records are for their own module alone
-    "query": {RELEASING, CHECKS},
+    # nothing asks a task but a release, and the task itself for a window of blocks; sums of records
+    # are for their own module alone
+    "query": {RELEASING, CHECKS, "pipeline/release/task.py"},
     "open_query": {RELEASING, CHECKS},
     "query_of": set(),
     "open_query_of": set(),
