@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from pipeline.release.form import CHAIN_FORM, FORM
 
+from pipeline.release.layout import CHAIN_FORM, FORM
 from pipeline.stream.partition import SCHEMA as STATE
 from pipeline.study.versions import RELEASE_SEMANTICS
 from producers.database import SCHEMA as DATABASE
