@@ -22,7 +22,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.records.batch import Column, Columns
 from pipeline.records.values import Foreign
 from pipeline.settings import extra
-from producers.sources.base import Elsewhere, Known, Opening, Slot, Slots, read_position
+from producers.sources.base import CELLS, Elsewhere, Known, Opening, Slot, Slots, read_position
 
 #: What a file of records is called.
 SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -160,8 +160,8 @@ def _reading(name: str) -> Iterator[None]:
         ) from error
 
 
-#: Records that are read of a part at a time.
-STEP = 16_384
+#: Records that are read of a part at a time, and of those with very many columns.
+STEP, LEAST = 16_384, 1000
 #: Bytes of the start and of the end of a file that tell whether it is what it was.
 MARKED = 16 << 10
 #: What pyarrow raises where a file is damaged, or has what it cannot read.
@@ -169,12 +169,12 @@ _FAULTS = (OSError, ValueError, NotImplementedError)
 
 
 class _Parts(Protocol):
-    """An open file: how many records each part has, and one part in batches."""
+    """An open file: how many records each part has, and one part in batches of `step` records."""
 
     schema: Any
     sizes: list[int]
 
-    def batches(self, part: int, columns: list[str]) -> Iterator[Any]: ...
+    def batches(self, part: int, columns: list[str], step: int) -> Iterator[Any]: ...
 
 
 class ArrowFile:
@@ -213,13 +213,14 @@ class ArrowFile:
 
         DataError if the file is damaged, or has other numbers of records than it says.
         """
+        step = min(STEP, max(LEAST, CELLS // max(1, len(self._read))))
         for part, size in enumerate(self._parts.sizes):
             if start >= size:
                 start -= size
                 continue
             seen = 0
             try:
-                for batch in self._parts.batches(part, self._read):
+                for batch in self._parts.batches(part, self._read, step):
                     seen += batch.num_rows
                     if seen > size:
                         break
@@ -316,9 +317,9 @@ class _Parquet:
         self._file = parquet.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         self.schema, self.sizes = self._file.schema_arrow, row_groups(self._file)
 
-    def batches(self, part: int, columns: list[str]) -> Iterator[Any]:
+    def batches(self, part: int, columns: list[str], step: int) -> Iterator[Any]:
         found: Iterator[Any] = self._file.iter_batches(
-            STEP, row_groups=[part], columns=columns, use_threads=False
+            step, row_groups=[part], columns=columns, use_threads=False
         )
         return found
 
@@ -334,9 +335,9 @@ class _Arrow:
             self._file.get_batch(at).num_rows for at in range(self._file.num_record_batches)
         ]
 
-    def batches(self, part: int, columns: list[str]) -> Iterator[Any]:
+    def batches(self, part: int, columns: list[str], step: int) -> Iterator[Any]:
         whole = self._file.get_batch(part).select(columns)
-        return (whole.slice(at, STEP) for at in range(0, whole.num_rows, STEP))
+        return (whole.slice(at, step) for at in range(0, whole.num_rows, step))
 
 
 def _ends_of(stream: BinaryIO, size: int) -> bytes:

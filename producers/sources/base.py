@@ -22,6 +22,8 @@ from pipeline.records.batch import Batch, Records
 from pipeline.records.values import Record
 from pipeline.settings import Settings
 
+#: Values that are read at a time, at most, where records have many columns: they are in memory.
+CELLS = 1 << 20
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 Form = TypeVar("Form", bound=msgspec.Struct)
 

@@ -25,6 +25,7 @@ from pipeline.records.batch import Column, Columns
 from pipeline.settings import extra
 from producers.sources.arrow import columns_of, values_of
 from producers.sources.base import (
+    CELLS,
     Elsewhere,
     Known,
     Opening,
@@ -446,7 +447,8 @@ class SqlTable(Elsewhere):
             if not self._spec.skip_changed:
                 self._last = _mark(_rows(batch, last - 1, last))
         self._done = not self._follow and len(keys) - first <= self._fetched
-        self._fetched = min(self._fetched * MORE, FETCH * MOST)
+        most = min(FETCH * MOST, max(FETCH, CELLS // len(self._names)))
+        self._fetched = min(self._fetched * MORE, most)
 
     def _slots(self, batch: Columns) -> Slots:
         keys: list[Any] = batch.columns([self._spec.key])[self._spec.key].objects()

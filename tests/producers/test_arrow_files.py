@@ -15,6 +15,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from producers.source_registry import looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
+from producers.sources.base import CELLS
 from tests.compliance.sources import CHECKS, Case, drain, some
 
 ROWS = [{"x": number, "y": f"n{number}"} for number in range(11)]
@@ -31,6 +32,11 @@ def parquet(path: Path, rows: pa.Table) -> None:
 def arrow(path: Path, rows: pa.Table) -> None:
     with pa.ipc.new_file(str(path), rows.schema) as file:
         file.write_table(rows, max_chunksize=2)
+
+
+def arrow_whole(rows: pa.Table, path: Path) -> None:
+    with pa.ipc.new_file(str(path), rows.schema) as file:
+        file.write_table(rows)
 
 
 def folder(at: Path) -> Path:
@@ -259,3 +265,17 @@ def test_a_signature_is_not_part_of_a_files_name(tmp_path: Path) -> None:
     slots = drain(source(f"memory://{at}"))
     assert [slot.record for slot in slots] == ROWS[:3]
     assert all(b"S3CRET" not in slot.position for slot in slots)
+
+
+@pytest.mark.parametrize("write", [pq.write_table, arrow_whole], ids=["parquet", "arrow"])
+def test_files_of_many_columns_are_read_in_small_pieces(
+    tmp_path: Path, write: Callable[[pa.Table, Path], None]
+) -> None:
+    """They are in memory, however long the file."""
+    column, path = pa.array(range(9000)), tmp_path / "a.parquet"
+    write(pa.table({f"c{at}": column for at in range(400)}), path)
+    src, sizes = source(path), list[int]()
+    while not src.ended:
+        sizes.append(len(src.read(10**6, 1.0)))
+    src.close()
+    assert (sum(sizes), max(sizes)) == (9000, CELLS // 400)

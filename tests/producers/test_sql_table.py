@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from benchmarks.killed_sources import duck_connection
 from pipeline.errors import ConfigError, DataError
 from producers.source_registry import compare, goes_on, looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
+from producers.sources.base import CELLS
 from tests.compliance.sources import CHECKS, Case, drain
 from tests.postgres import postgres
 
@@ -428,3 +429,18 @@ def test_a_time_beyond_the_years_of_python_costs_no_row(kind: str, text: str, ba
     assert [slot.record["heat"] for slot in drain(source(spec))] == [1.5, 2.5, 3.5]  # type: ignore[index]
     found = open_source(spec, None, folder=Path(), columns=["heat"])
     assert drain(found)[0].record == {"id": 1, "heat": 1.5}
+
+
+def test_tables_of_many_columns_are_read_in_small_pieces(lite: Base) -> None:
+    """They are in memory, however many rows and columns there are."""
+    wide = ", ".join(f"id * 0.5 AS c{at}" for at in range(400))
+    ids = "WITH RECURSIVE n(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM n WHERE id < 9000)"
+    lite.run(f"CREATE VIEW wide AS {ids} SELECT id, {wide} FROM n")  # noqa: S608
+    sizes = [len(piece) for piece in pieces_of(source(lite.source("wide")))]
+    assert (sum(sizes), max(sizes)) == (9000, CELLS // 401)
+
+
+def pieces_of(src: Source) -> Iterator[Sequence[Slot]]:
+    with closing(src):
+        while not src.ended:
+            yield src.read(10**6, 1.0)
