@@ -32,6 +32,9 @@ import msgspec
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
 from pipeline.study.tables import LONGEST, RULE, is_plain
 
+#: So many clients of a folder are named where another is meant.
+NAMED = 8
+
 
 def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
     """Refuse the id of a new client that is not plain; one that has a database goes on.
@@ -67,7 +70,11 @@ def known_vault(folder: Path, client: str) -> Path:
     """Return where a client's database is; ConfigError if there is none."""
     path = vault_path(folder, client)
     if not path.exists():
-        raise ConfigError(f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER")
+        known = ", ".join(map(shown, clients_of(folder)[:NAMED])) or "none"
+        raise ConfigError(
+            f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER. Clients that "
+            f"have: {known}"
+        )
     return path
 
 

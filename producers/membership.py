@@ -142,7 +142,8 @@ class Membership:
                 f"client {self._client!r} of study {name!r} is admitted under another key than "
                 "this one: put its own key file back. If that file is lost and the database is "
                 "not, the operator admits what `veilstream client enrol` prints here "
-                "(`veilstream client admit`). Nothing was spent"
+                "(`veilstream client admit`). If the whole folder of clients is lost, read "
+                "docs/ledger.md first: this study is over for the client. Nothing was spent"
             )
 
     def _newest(self) -> Stamp:

@@ -57,8 +57,11 @@ def up(folder: Path, kafka_port: int | None, redis_port: int | None, foreground:
 @FOLDER
 def down(folder: Path) -> None:
     """End Kafka and Redis; their data stays in the folder."""
-    _runtime(folder).down()
-    say("Kafka and Redis are down")
+    runtime = _runtime(folder)
+    ran = any(service.running for service in runtime.status())
+    runtime.down()
+    where = f"nothing of `veilstream up` runs in {folder.resolve()}; name its folder with --folder"
+    say("Kafka and Redis are down" if ran else where)
 
 
 @click.command()

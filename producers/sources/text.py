@@ -439,8 +439,8 @@ def check_start(line: bytes, name: str) -> None:
     """Refuse what is no text of lines, by its first line; DataError, saying what it is."""
     if packed := next((what for start, what in _PACKED.items() if line.startswith(start)), None):
         raise DataError(
-            f"{name}: it is {packed}, and not text in UTF-8; the data owner must unpack it, or "
-            "save it as such"
+            f"{name}: it is {packed}, and not text in UTF-8; the data owner must unpack it, "
+            "save it as such, or give a Parquet or Arrow file that ending"
         )
     if b"\r" in line.strip():
         raise DataError(f"{name}: it has {OLD_ENDS}; the data owner must save it anew")
