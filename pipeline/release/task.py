@@ -285,7 +285,7 @@ class Task(RecordBounds, ABC):
         Raises PrivacyError if there are more records than slots.
         """
 
-    def sums(self, slots: Arrays, model: Model) -> Query:
+    def query_blocks(self, slots: Arrays, model: Model) -> Query:
         """Return the sums of several blocks of `slots` record slots, the last perhaps not full.
 
         slots: With those that are empty, one at least.

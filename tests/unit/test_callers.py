@@ -68,6 +68,11 @@ USERS = {
     # nothing asks a task but a release, and a task itself for its blocks; sums of records are for
     # their own module alone
     "query": {RELEASING, CHECKS, "pipeline/release/task.py"},
+    "query_blocks": {
+        "pipeline/stream/release.py",
+        "pipeline/methods/noisy_mle/client.py",
+        "pipeline/methods/renewable/client.py",
+    },
     "open_query": {RELEASING, CHECKS},
     "query_of": set(),
     "open_query_of": set(),

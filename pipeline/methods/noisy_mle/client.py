@@ -192,10 +192,10 @@ class SiteTask(WeighedTask):
     def query(self, window: Arrays, model: Model) -> Query:
         if len(window.responses) > self.slots:
             raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
-        return self.sums(window, model)
+        return self.query_blocks(window, model)
 
-    def sums(self, slots: Arrays, model: Model) -> Query:
-        """As `Task.sums`: of all blocks at once, since whole numbers are added."""
+    def query_blocks(self, slots: Arrays, model: Model) -> Query:
+        """As `Task.query_blocks`: of all blocks at once, since whole numbers are added."""
         return query_of(self, slots.sound, model, self.blocks_of(slots))
 
 

@@ -184,10 +184,10 @@ class RenewableTask(Task):
     def query(self, window: Arrays, model: Model) -> Query:
         if len(window.responses) > self.slots:
             raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
-        return self.sums(window, model)
+        return self.query_blocks(window, model)
 
-    def sums(self, slots: Arrays, model: Model) -> Query:
-        """As `Task.sums`: of all blocks at once, since whole numbers are added."""
+    def query_blocks(self, slots: Arrays, model: Model) -> Query:
+        """As `Task.query_blocks`: of all blocks at once, since whole numbers are added."""
         sound = slots.sound
         sums = summarise_bounded(self, sound.features, sound.responses, model)
         return query_of(self, sums, self.blocks_of(slots))
