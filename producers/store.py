@@ -396,8 +396,9 @@ class ClientStore:
             elif row[1] != source:
                 raise ConfigError(
                     f"this client began study {name!r} on source {row[1]!r}, not {source!r}: a "
-                    "study reads one source of a client. Name that one; if it is the same file "
-                    f"under another name, say so with --source-name {row[1]!r}"
+                    "study reads one source of a client. Name that one, with new records added at "
+                    "its end; if it is the same file under another name, say so with "
+                    f"--source-name {row[1]!r}"
                 )
             if row[3] == 0:
                 self.following.begin(

@@ -90,8 +90,8 @@ def _at_first(outlook: Plan, first: int) -> str:
     said = f"after about {_about(first)} records"
     if outlook.usual > first:
         said = (
-            f"at first {said}, and from about {_about(outlook.usual)} on to stay: before, a later "
-            "estimate may have none again"
+            f"at first {said}, and to stay after about {_about(outlook.usual)} (until then a later "
+            "estimate may have none again)"
         )
     said = f"{said}, {IF}"
     if outlook.late and outlook.whole is not None:
@@ -99,8 +99,8 @@ def _at_first(outlook: Plan, first: int) -> str:
         said += f"; for {names} after about {_about(outlook.whole)}"
     if outlook.latest is None:
         return (
-            f"{said}. Nothing bounds it: coefficients of which the records never say enough stay "
-            "without an interval, and all others have theirs"
+            f"{said}. No number of records guarantees them all: coefficients of which the records "
+            "never say enough stay without an interval, and all others have theirs"
         )
     return f"{said}. The ridge alone is enough for slopes after {_about(outlook.latest)}. {BUT}"
 

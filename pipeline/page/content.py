@@ -121,7 +121,9 @@ def _seconds(message: EstimateMessage) -> float:
 
 
 def _because(message: EstimateMessage) -> str:
-    return f": {message.reason}" if message.reason else ""
+    # what would help stands beside the status, once: this list has a line for each change
+    reason = message.reason.split(". ")[0]
+    return f": {reason}" if reason else ""
 
 
 #: Estimates that are kept, at most: a chart has no more pixels.
