@@ -268,7 +268,7 @@ def parsed(content: bytes) -> Remembered:
     return Remembered(next(iter(first.split()), ""), studies)
 
 
-SCHEMA = 8
+SCHEMA = 9
 
 
 class Database:
