@@ -23,7 +23,7 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.records.batch import MARK, Batch, Records, Texts
-from producers.sources.base import Position, Slot, Slots, decode_position
+from producers.sources.base import CELLS, Position, Slot, Slots, decode_position
 
 #: The bytes of one record; what is longer becomes an empty slot.
 RECORD_LIMIT = 1 << 20
@@ -226,6 +226,8 @@ class RecordFile(ABC):
     odd = b""
     #: Whether a line without anything in it is a record, and not left out.
     blanks = False
+    #: Lines that are read together, at most.
+    most = BLOCK
 
     def __init__(self, tape: Tape, position: bytes | None, start: tuple[int, int]) -> None:
         self._tape = tape
@@ -329,8 +331,9 @@ class RecordFile(ABC):
 
         There are none if the first is not complete, or must be handed out by itself.
         """
-        found, done = self._block.some(self._at, limit, blanks=self.blanks), 0
+        found = self._block.some(self._at, min(limit, self.most), blanks=self.blanks)
         lines, ends, numbers, odd = list[bytes](), list[int](), list[int](), dict[int, Slot]()
+        done = 0
 
         def take(part: slice) -> None:
             lines.extend(found.lines[part])
@@ -496,6 +499,8 @@ class CsvFile(RecordFile):
         self._columns = columns
         # a missing value of the one column: the slots behind it must not move up
         self.blanks = len(columns) == 1
+        # each takes the room of all columns, however short it is
+        self.most = max(1, CELLS // len(columns))
         super().__init__(tape, position, start)
 
     @property

@@ -347,6 +347,17 @@ def test_memory_is_constant(tmp_path):
     assert max(early, resumed) < 1_000_000
 
 
+def test_short_lines_below_many_columns_are_read_in_small_pieces(tmp_path: Path) -> None:
+    """A bad line has a field for every column as well, and those are in memory."""
+    header = ",".join(f"c{at}" for at in range(10_000))
+    src, sizes = source(write(tmp_path / "a.csv", header + "\n" + "1\n" * 3000)), list[int]()
+    while not src.ended:
+        sizes.append(len(src.read(5000, 1.0)))
+    src.close()
+    assert sum(sizes) == 3000
+    assert max(sizes) == text_sources.CELLS // 10_000
+
+
 # --- standard input
 
 
