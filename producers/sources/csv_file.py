@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.records.batch import MARK, Texts
-from producers.sources.base import Slot
+from producers.sources.base import CELLS, Slot
 from producers.sources.text import (
     NEWLINE,
     OLD_ENDS,
@@ -61,6 +61,8 @@ class CsvFile(RecordFile):
         self._columns = columns
         # a missing value of the one column: the slots behind it must not move up
         self.blanks = len(columns) == 1
+        # each takes the room of all columns, however short it is
+        self.most = max(1, CELLS // len(columns))
         super().__init__(tape, position, start)
 
     @property

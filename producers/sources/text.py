@@ -12,6 +12,7 @@ import hashlib
 import os
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,6 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.records.batch import Batch, Records
-from pipeline.types import Integers
 from producers.sources.base import Position, Slot, Slots, decode_position
 
 #: The bytes of one record; what is longer becomes an empty slot.
@@ -174,18 +174,42 @@ class Lines:
         there = number < len(self.odd) and self._bounds[number] == at - self._at
         return number if there else None
 
-    def plain(self, at: int, most: int) -> tuple[list[bytes], Integers, Integers]:
-        """Return the lines from an offset on up to the next odd one, one at least.
+    def some(self, at: int, most: int, *, blanks: bool) -> Some:
+        """Return the lines from an offset on, at most so many.
 
-        Returns: At most so many, without their ends; offsets behind them, and numbers, (n,).
+        blanks: Whether those without anything in them are among them.
         """
         first = int(np.searchsorted(self._bounds, at - self._at))
-        odd = np.flatnonzero(self.odd[first : first + most])
-        last = first + (int(odd[0]) if len(odd) else min(len(self.odd) - first, most))
+        last = min(len(self.odd), first + most)
         text = self._raw[self._bounds[first] : self._bounds[last]]
         lines = text.replace(b"\r\n", b"\n").split(b"\n")[:-1]
-        ends = self._bounds[first + 1 : last + 1] + self._at
-        return lines, ends, np.arange(self._line + first, self._line + last)
+        bounds, numbers = self._bounds[first : last + 1] + self._at, np.arange(first, last)
+        starts, ends, odd = bounds[:-1], bounds[1:], self.odd[first:last]
+        if not blanks:
+            full = np.fromiter(map(bool, lines), dtype=np.bool_, count=len(lines))
+            starts, ends, numbers, odd = starts[full], ends[full], numbers[full], odd[full]
+            lines = list(filter(None, lines))
+        return Some(
+            lines, starts.tolist(), ends.tolist(), (numbers + self._line).tolist(),
+            np.flatnonzero(odd).tolist(), (int(bounds[-1]), self._line + last),
+        )  # fmt: skip
+
+
+class Some(NamedTuple):
+    """Lines, one after the other.
+
+    lines: Without their ends.
+    starts, ends, numbers: Offsets where they begin, and behind them; and their numbers.
+    odd: The places of those that have to be cut by themselves.
+    behind: Offset and number behind the last, and behind blank lines that are left out.
+    """
+
+    lines: list[bytes]
+    starts: list[int]
+    ends: list[int]
+    numbers: list[int]
+    odd: list[int]
+    behind: tuple[int, int]
 
 
 class RecordFile(ABC):
@@ -201,6 +225,8 @@ class RecordFile(ABC):
     odd = b""
     #: Whether a line without anything in it is a record, and not left out.
     blanks = False
+    #: Lines that are read together, at most.
+    most = BLOCK
 
     def __init__(self, tape: Tape, position: bytes | None, start: tuple[int, int]) -> None:
         self._tape = tape
@@ -304,12 +330,21 @@ class RecordFile(ABC):
 
         There are none if the first is not complete, or must be handed out by itself.
         """
+        found = self._block.some(self._at, min(limit, self.most), blanks=self.blanks)
         lines, ends, numbers, odd = list[bytes](), list[int](), list[int](), dict[int, Slot]()
-        while len(lines) < limit and (number := self._here(self._at)) is not None:
-            if not self._block.odd[number]:
-                self._plain(limit - len(lines), lines, ends, numbers)
+        done = 0
+
+        def take(part: slice) -> None:
+            lines.extend(found.lines[part])
+            ends.extend(found.ends[part])
+            numbers.extend(found.numbers[part])
+
+        for place in found.odd:
+            # a record may have gone on in that line
+            if place < done:
                 continue
-            before = self._at, self._line
+            take(slice(done, place))
+            before = self._at, self._line = found.starts[place], found.numbers[place]
             slot = self._next(end, final)
             if slot is None:
                 break
@@ -320,27 +355,18 @@ class RecordFile(ABC):
             lines.append(b"")
             ends.append(self._at)
             numbers.append(slot.line)
+            done = bisect_left(found.starts, self._at)
+        else:
+            take(slice(done, None))
+            self._at, self._line = max((self._at, self._line), found.behind)
         kind = self._kind
 
-        def place(at: int) -> tuple[bytes, int]:
+        def place_of(at: int) -> tuple[bytes, int]:
             if at in odd:
                 return odd[at].position, odd[at].line
             return msgspec.json.encode(Position(kind, ends[at], numbers[at] + 1)), numbers[at]
 
-        return Slots(self._parsed(lines, odd) if lines else Records([]), place)
-
-    def _plain(
-        self, most: int, lines: list[bytes], ends: list[int], numbers: list[int]
-    ) -> None:  # fmt: skip
-        """Pass at most so many plain lines, and add those that are records, as `Lines.plain`."""
-        found, behind, named = self._block.plain(self._at, most)
-        self._at, self._line = int(behind[-1]), int(named[-1]) + 1
-        if not self.blanks:
-            full = np.fromiter(map(bool, found), dtype=np.bool_, count=len(found))
-            found, behind, named = list(filter(None, found)), behind[full], named[full]
-        lines += found
-        ends += behind.tolist()
-        numbers += named.tolist()
+        return Slots(self._parsed(lines, odd) if lines else Records([]), place_of)
 
     def _fits(self, slot: Slot) -> bool:
         """Whether the record of an odd line can be handed out among those of plain ones."""

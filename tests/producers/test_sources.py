@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 import producers.sources.text as text_sources
 from pipeline.errors import DataError, StateError, VeilstreamError
 from producers.sources import RECORD_LIMIT, STREAMED, heldout, open_source
-from producers.sources.base import Slots
+from producers.sources.base import CELLS, Slots
 from producers.sources.json_lines import json_object
 from producers.sources.stdin import FORGET, READ_AHEAD
 from tests.producers.test_intake import calls_of
@@ -345,6 +345,17 @@ def test_memory_is_constant(tmp_path):
     _, resumed = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert max(early, resumed) < 1_000_000
+
+
+def test_short_lines_below_many_columns_are_read_in_small_pieces(tmp_path: Path) -> None:
+    """A bad line has a field for every column as well, and those are in memory."""
+    header = ",".join(f"c{at}" for at in range(10_000))
+    src, sizes = source(write(tmp_path / "a.csv", header + "\n" + "1\n" * 3000)), list[int]()
+    while not src.ended:
+        sizes.append(len(src.read(5000, 1.0)))
+    src.close()
+    assert sum(sizes) == 3000
+    assert max(sizes) == CELLS // 10_000
 
 
 # --- standard input
