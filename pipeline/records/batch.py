@@ -234,6 +234,8 @@ class Reasons:
         codes: Of the words of each of these columns, shape (k,).
         column: The place of the first of them in the order of columns; the others follow.
         """
+        if not where.shape[1]:
+            return
         first = where.argmax(axis=1)
         places = first + column
         new = where[np.arange(len(where)), first] & (self._columns > places)

@@ -136,7 +136,7 @@ class CsvFile(RecordFile):
         width = len(self._columns)
         if (width - 1) * len(lines) < COMMAS:
             return False
-        texts = (line.decode(errors="surrogateescape") for line in lines if line.strip())
+        texts = (_readable(line) for line in lines if line.strip())
         return all(len(next(csv.reader([text]))) == width for text in texts)
 
     def _tell(self, lines: int) -> None:
@@ -158,7 +158,8 @@ class CsvFile(RecordFile):
         """
         try:
             found = next(csv.reader(self._lines(first, raw, end, final), strict=True), [])
-            return found if b"\r" not in first else [each.replace(_CR, "\r") for each in found]
+            lone = any(b"\r" in line for line in raw)
+            return [each.replace(_CR, "\r") for each in found] if lone else found
         except _IncompleteError:
             return None
         except csv.Error as error:
@@ -177,15 +178,20 @@ class CsvFile(RecordFile):
             if not (final or line.endswith(b"\n")):
                 raise _IncompleteError
             # whether it is UTF-8 is asked of the whole record, once its end is known
-            text = line.decode(errors="surrogateescape")
-            if "\r" in text:
-                ends = "\r\n" if text.endswith("\r\n") else ""
-                text = text.removesuffix(ends).replace("\r", _CR) + ends
-            yield text
+            yield _readable(line)
             room = RECORD_LIMIT + 1 - size
             line = self._tape.line(self._at + size, min(room, end - self._at - size))
         if not final:
             raise _IncompleteError
+
+
+def _readable(line: bytes) -> str:
+    """Return a line as csv takes it: with `_CR` for each CR but one of its end."""
+    text = line.decode(errors="surrogateescape")
+    if "\r" not in text:
+        return text
+    ends = "\r\n" if text.endswith("\r\n") else ""
+    return text.removesuffix(ends).replace("\r", _CR) + ends
 
 
 def _uneven(lines: list[bytes], width: int) -> tuple[list[int], list[int]]:

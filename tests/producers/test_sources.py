@@ -201,6 +201,16 @@ def test_csv_agrees_with_the_writer_and_resumes(width, data, last_newline):
     assert [list(slot.record.values()) for slot in slots] == rows
 
 
+@pytest.mark.parametrize(
+    "row", [["", "\n\r", "\n"], ["\n\r", "x", "y"], ["a\r\n\rb", "1\n\r2", ""]]
+)
+def test_a_lone_cr_in_a_later_line_of_a_field_is_kept(tmp_path, row):
+    text = io.StringIO()
+    csv.writer(text).writerows([["a", "b", "c"], row, ["1", "2", "3"]])
+    slots = drain(source(write(tmp_path / "a.csv", text.getvalue())))
+    assert [list(slot.record.values()) for slot in slots] == [row, ["1", "2", "3"]]
+
+
 @given(st.lists(st.sampled_from([b'"', b",", b"\n", b"\r\n", b"a", b"\xff", b"\xc3\xa9"])))
 def test_csv_of_any_bytes_resumes(parts):
     with tempfile.TemporaryDirectory() as folder:
