@@ -41,7 +41,7 @@ from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.stream.fold import LogRecord, Reducer
+from pipeline.stream.fold import LogRecord, Reducer, may_be_word
 from pipeline.stream.partition import Partition, differences
 from pipeline.stream.replay import Extent, Span
 
@@ -117,18 +117,33 @@ class History:
         }
 
     def at(self, milliseconds: int) -> dict[int, int]:
-        """Return the first offset of each partition at or after a time; its end if none is.
+        """Return the offset of the first release of each partition at or after a time.
 
-        BrokerError if Kafka fails.
+        An admission has the time at which somebody was admitted: behind one that is later than the
+        time, releases are looked through. The end of a partition if none is.
+
+        Raises BrokerError if Kafka fails or is silent; OffsetGap, Interrupted as `more`.
         """
         topic_partitions = list(self._topic_partitions.values())
         after = self._run(self._consumer.end_offsets(topic_partitions))
         found = self._run(
             self._consumer.offsets_for_times(dict.fromkeys(topic_partitions, milliseconds))
         )
-        return {
-            n: after[p] if found[p] is None else found[p].offset
+        spans = {
+            n: Span(after[p] if found[p] is None else found[p].offset, after[p])
             for n, p in self._topic_partitions.items()
+        }
+        self.seek(spans)
+        return {
+            n: next(
+                (
+                    record.offset
+                    for record in self.records(n)
+                    if record.timestamp >= milliseconds and not may_be_word(record.value)
+                ),
+                span.stop,
+            )
+            for n, span in spans.items()
         }
 
     def seek(self, spans: Mapping[int, Span]) -> None:

@@ -278,7 +278,7 @@ def judged(case: str, study: Path, settings: Settings, start: float, seconds: fl
     from pipeline.messages.model import read_model  # noqa: PLC0415
     from pipeline.messages.topics import Topics  # noqa: PLC0415
     from pipeline.methods import task_of  # noqa: PLC0415
-    from pipeline.release.form import HEADER  # noqa: PLC0415
+    from pipeline.release.layout import HEADER  # noqa: PLC0415
     from pipeline.study_file.load import read_study  # noqa: PLC0415
 
     task = task_of(read_study(study))

@@ -11,9 +11,8 @@ after each. Writes `benchmarks/results/latency_sites.json`.
 
 `python -m benchmarks.latency --kind claims [--rate 50] [--seconds 4] [--rounds 7]`: what it costs a
 client to claim each release on the ledger topic before it leaves. Pairs of runs by turns, with
-claims and as if there were none: from stored to acknowledged, one release at a time; a whole start
-that finds nothing new; and the bytes of both topics. Writes
-`benchmarks/results/latency_claims.json`.
+claims and as if there were none: from stored to the log, at a steady rate; a whole start that finds
+nothing new; and the bytes of both topics. Writes `benchmarks/results/latency_claims.json`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,13 +34,15 @@ from typing import Any, ClassVar
 import aiokafka
 import numpy as np
 import redis
+from kafka import TopicPartition
 
 from benchmarks.load import CLIENTS, study_text, summaries, task_of
-from infra.kafka import read_all
+from infra.kafka import log_reader, read_all
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
+from pipeline.messages.claim import is_claim
 from pipeline.messages.estimate import read_estimate
-from pipeline.messages.release import seal
+from pipeline.messages.release import header_of, seal
 from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of as make_task
@@ -249,22 +250,35 @@ async def measure(
 
 
 class Timed(ClientStore):
-    """A database that notes how long each release waits for its acknowledgement, in seconds."""
+    """A database that notes when each release was stored."""
 
-    waits: ClassVar[list[float]] = []
+    stored: ClassVar[dict[int, float]] = {}
 
     def release(self, task: Task, source: str, group: Sequence[Outgoing], **options: Any) -> None:
         """Store a group, and note when."""
         super().release(task, source, group, **options)
-        self.__dict__.setdefault("stored", {}).update(
-            dict.fromkeys((one.seq for one in group), time.perf_counter())
-        )
+        self.stored.update(dict.fromkeys((one.seq for one in group), time.perf_counter()))
 
-    def sent(self, study: str, numbers: Sequence[int], place: tuple[int, int] | None) -> None:
-        """Note what is acknowledged."""
-        stored = self.__dict__.get("stored", {})
-        Timed.waits += [time.perf_counter() - stored[seq] for seq in numbers if seq in stored]
-        super().sent(study, numbers, place)
+
+class Arrivals(threading.Thread):
+    """Notes when each release of a client is on the log."""
+
+    def __init__(self, settings: Settings, task: Task) -> None:
+        super().__init__(daemon=True)
+        place = TopicPartition(Topics.of(task.study).releases.name, 0)
+        self._reader = log_reader(settings, wait_ms=100)
+        self._reader.assign([place])
+        self._reader.seek(place, self._reader.end_offsets([place])[place])
+        self.seen: dict[int, float] = {}
+        self.done = False
+
+    def run(self) -> None:
+        """Read until told to stop."""
+        while not self.done:
+            for records in self._reader.poll(timeout_ms=50).values():
+                for record in records:
+                    self.seen[header_of(record.value).seq] = time.perf_counter()
+        self._reader.close()
 
 
 class Unclaimed(Claims):
@@ -293,38 +307,50 @@ def claims(settings: Settings, rate: int, seconds: float, rounds: int) -> dict[s
         # each pair begins with the other one
         name = ("with claims", "without")[(turn + turn // 2) % 2]
         vars(start)["Claims"] = Unclaimed if name == "without" else Claims
-        own = found.setdefault(name, {"waits": [], "starts": [], "claims": [], "releases": []})
-        place, Timed.waits = replace(settings, folder=f"{settings.folder}/{turn}"), []
+        own = found.setdefault(name, {"waits": [], "starts": []})
+        place = replace(settings, folder=f"{settings.folder}/{turn}")
+        Timed.stored.clear()
+        arrivals = Arrivals(settings, task)
+        arrivals.start()
         before = sizes(settings, task)
         job = start.Job(f"client-{turn}", str(source), rate=float(rate * task.slots))
         start.run_client(task, place, job, report=lambda _: None)
+        while len(arrivals.seen) < count:
+            time.sleep(0.05)
+        arrivals.done = True
+        arrivals.join()
+        waits = [arrivals.seen[seq] - at for seq, at in Timed.stored.items()]
         # those that wait for the first claim's connection say nothing of the others
-        own["waits"].append(float(np.median(Timed.waits[count // 2 :])))
+        own["waits"].append(float(np.median(waits[count // 2 :])))
         for key, held in sizes(settings, task).items():
-            own[key].append((held - before[key]) / count)
+            own.setdefault(key, []).append(held - before[key])
         began = time.perf_counter()
         start.run_client(task, place, job, report=lambda _: None)
         own["starts"].append(time.perf_counter() - began)
-    for what, unit in (("waits", "a release, stored to acknowledged"), ("starts", "a start")):
+    for what, unit in (("waits", "a release, from stored to the log"), ("starts", "a start")):
         pairs = np.array(found["with claims"][what]) / np.array(found["without"][what])
         shown = " beside ".join(f"{np.median(one[what]) * 1e3:.1f} ms" for one in found.values())
         print(f"{unit}: {shown} ({', '.join(found)}), ratio {np.median(pairs):.2f}, paired")
-    own = found["with claims"]
+    size, claimed, number = (
+        float(np.sum(found["with claims"][key])) for key in ("releases", "claims", "number")
+    )
     print(
-        f"bytes a release of {task.size} coefficients, keys and values: "
-        f"{np.median(own['releases']):,.0f}, and {np.median(own['claims']):,.0f} on the ledger "
-        "topic until it is compacted, which leaves one claim for each study of a client"
+        f"a release of {task.size} coefficients has {size / count / rounds:.0f} bytes, key and "
+        f"value; a claim {claimed / number:.0f}, one for {count * rounds / number:.1f} releases"
     )
     return {"rate": rate, "releases": count, **found}
 
 
 def sizes(settings: Settings, task: Task) -> dict[str, int]:
-    """Return the bytes of keys and values that both topics hold."""
-    topics = {"claims": settings.ledger_topic, "releases": Topics.of(task.study).releases.name}
-    return {
-        key: sum(len(k or b"") + len(v or b"") for k, v in read_all(settings, name))
-        for key, name in topics.items()
-    }
+    """Return the bytes of keys and values of releases and of claims, and how many claims."""
+
+    def lengths(topic: str, wanted: Callable[[bytes], bool]) -> list[int]:
+        records = read_all(settings, topic)
+        return [len(k or b"") + len(v or b"") for k, v in records if wanted(k or b"")]
+
+    claimed = lengths(settings.ledger_topic, is_claim)
+    releases = lengths(Topics.of(task.study).releases.name, lambda _: True)
+    return {"releases": sum(releases), "claims": sum(claimed), "number": len(claimed)}
 
 
 def main() -> None:

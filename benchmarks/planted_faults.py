@@ -70,7 +70,7 @@ FAULTS = (
     ),
     Fault(
         "gradients left out of what one record uses up",
-        "pipeline/privacy/sensitivity.py",
+        "pipeline/methods/renewable/spec.py",
         'moved = {"gradient": slope, "curvature"',
         'moved = {"gradient": 0 * slope, "curvature"',
         (_TOGETHER, "tests/unit/test_shares.py"),

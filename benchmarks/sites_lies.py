@@ -20,7 +20,7 @@ from benchmarks.sites_coverage import kind_of
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
 from pipeline.records.encoder import Arrays
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from pipeline.types import Vector

@@ -28,7 +28,6 @@ import numpy as np
 from benchmarks.storm_blows import WORKERS
 from benchmarks.storm_trust import TrustedStorm
 from infra.local import LocalRuntime
-from pipeline.settings import Settings
 from tests.stage import Stage, study_text
 from tests.trusted import TRUST
 
@@ -198,8 +197,7 @@ def main(words: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         runtime = LocalRuntime(Path(folder) / "runtime")
         with runtime as at:
-            topic = Settings().ledger_topic
-            stage = Own(Path(folder) / "soak", at.kafka, at.redis, text, ledger_topic=topic)
+            stage = Own(Path(folder) / "soak", at.kafka, at.redis, text)
             soak = Soak(stage, runtime, random.Random(chosen.seed))
             with stage:
                 try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -204,13 +204,17 @@ def read_all(
 
 
 def read_partition(
-    settings: Settings, topic: str, partition: int, otherwise: str = UNANSWERED
-) -> Iterator[Any]:
-    """Yield the records of a partition, as far as it goes now; errors as `read_all`."""
+    settings: Settings, topic: str, partition: int, otherwise: str = UNANSWERED,
+    reader: KafkaConsumer | None = None,
+) -> Iterator[Any]:  # fmt: skip
+    """Yield the records of a partition, as far as it goes now; errors as `read_all`.
+
+    reader: As `log_reader` returns it; it stands behind the last record then, and stays open.
+    """
     place, deadline = TopicPartition(topic, partition), time.monotonic() + PATIENCE_SECONDS
     with (
         asking(settings, f"topic {topic}", "Read", otherwise),
-        log_reader(settings, wait_ms=100) as consumer,
+        nullcontext(reader) if reader else log_reader(settings, wait_ms=100) as consumer,
     ):
         consumer.assign([place])
         consumer.seek_to_beginning(place)

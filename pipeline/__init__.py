@@ -1,17 +1,12 @@
 """The library: pure estimation and privacy at the bottom, the command line at the top.
 
-- `errors`, `types`: the drawn error tree; the array types.
-- `linalg`: packing of symmetric matrices, eigenvalue floor, guarded solves.
-- `losses`: gdwd, logistic: value, slope, curvature and their public bounds.
-- `privacy`: calibration (mu-GDP), lattice noise, mechanisms, the policy.
-- `study`: the study file and its revision. `settings`: the only reader of the environment.
-- `records`: records to numbers and windows. `release`: what is asked of a window, and its noise.
-- `messages`: what travels: releases, models, estimates, dead letters, topics; the model file.
-- `estimators`: the states that fold and the estimates they yield.
-- `reducer`: payloads in, state out; pure.
-- `offline`: the same functions in one process, without Kafka.
-- `prediction`: the rule of an estimate. `learning`: an estimator for scikit-learn and River.
-- `cli`: thin commands.
+- `errors`, `types`, `linalg`, `words`, `settings`: the ground; `settings` reads the environment.
+- `losses`, `privacy`, `trust`: values and bounds; laws, mechanisms, events; keys and MACs.
+- `study`: what a study file says. `records`: records to numbers. `release`: what a window is asked.
+- `estimators`: what estimates and states are. `methods`: each way of estimating, behind one seam.
+- `messages`: what travels. `study_file`: reading a study. `stream`: payloads in, estimates out.
+- `prediction`, `learning`, `simulate`, `backtest`: what estimates are used and tested for.
+- `api`: what programs call. `page`, `cli`: what people see.
 
 Importing this package opens no socket and reads no environment.
 """

@@ -2,8 +2,6 @@
 
 Every name starts with `VEILSTREAM_`; a name that is not listed here is refused, so that a typing
 error cannot pass for a default. Secrets are masked wherever a setting is shown.
-
-Packages that only an extra brings, imported when they are asked for.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pipeline.errors import PayloadError
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.budget import most_releases
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.stream.admissions import Admissions

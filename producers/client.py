@@ -312,8 +312,7 @@ class Client:
 
     def _read(self, most: int, now: float) -> None:
         """Read up to so many slots, those that are there, and put them into windows."""
-        # what waits for its claim leaves as soon as that is there
-        wait = CLAIM_SECONDS if self._sender.claiming else TURN_SECONDS
+        wait = self._patience
         while most > 0:
             # whole windows, where some fit: their slots are encoded together
             room, size = self._window.room, self._task.slots
@@ -400,9 +399,14 @@ class Client:
         due = int((self._clock() - self._started) * self._rate) - self.progress.records
         # a turn costs the same for one record as for many: wait until some are due
         if due < min(room, max(1.0, self._rate * TURN_SECONDS)):
-            time.sleep(TURN_SECONDS / 2)
+            time.sleep(min(self._patience, TURN_SECONDS / 2))
             return 0
         return min(most, due)
+
+    @property
+    def _patience(self) -> float:
+        # what waits for its claim leaves as soon as that is there
+        return CLAIM_SECONDS if self._sender.claiming else TURN_SECONDS
 
     def _take(self, slots: Sequence[Slot]) -> None:
         """Put slots into the open window, which has room for all of them."""

@@ -1,9 +1,10 @@
 """The client's database file: one owner at a time, durable transactions, one state, an identity.
 
 A copy of the files of a client that runs, or a hasty restore, has pages of several states: each is
-sound, and so may be their tree. Releases are numbered without gaps and their rows never change, so
-order and counts show all of these. Every other row is in one sum, which each transaction brings up
-to date: a page of another state is found by it.
+sound, and so may be their tree; the log, which has counts alone, may agree with it. Releases are
+numbered without gaps and their rows never change, so order and counts show all of these. Every
+other row is in one sum, which each transaction brings up to date: a page of another state is found
+by it.
 
 A lock file beside the database holds the ledger's id and how many releases each study has. It is
 written after the database, so it never knows more than was stored; an old copy in the database's
@@ -30,6 +31,9 @@ import msgspec
 
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
 from pipeline.study.tables import LONGEST, RULE, is_plain
+
+#: So many clients of a folder are named where another is meant.
+NAMED = 8
 
 
 def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
@@ -66,7 +70,11 @@ def known_vault(folder: Path, client: str) -> Path:
     """Return where a client's database is; ConfigError if there is none."""
     path = vault_path(folder, client)
     if not path.exists():
-        raise ConfigError(f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER")
+        known = ", ".join(map(shown, clients_of(folder)[:NAMED])) or "none"
+        raise ConfigError(
+            f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER. Clients that "
+            f"have: {known}"
+        )
     return path
 
 
@@ -260,7 +268,7 @@ def parsed(content: bytes) -> Remembered:
     return Remembered(next(iter(first.split()), ""), studies)
 
 
-SCHEMA = 8
+SCHEMA = 9
 
 
 class Database:
@@ -428,9 +436,9 @@ class Database:
         return self.ledger
 
 
-#: Runs that a database knows beside its last one that has claimed anything: a claim of one that was
-#: ended can still be on its way.
-RUNS = 8
+#: Newest runs of a study that a database knows: a claim of one that was ended can still be on its
+#: way when the next one has claimed something.
+RUNS = 9
 
 
 class Runs:
@@ -441,42 +449,44 @@ class Runs:
 
     def own(self, run: str) -> bool:
         """Whether a run is known to be this database's own."""
-        return self._db.row("SELECT 1 FROM runs WHERE run = ? AND study IS NULL", run) is not None
+        return self._db.row("SELECT 1 FROM runs WHERE run = ? AND own", run) is not None
 
     def know(self, study: str, run: str) -> bool:
         """Whether a run is this database's own, or its releases of a study count as lost here."""
-        query = "SELECT 1 FROM runs WHERE run = ? AND (study IS NULL OR (study = ? AND claimed))"
+        query = "SELECT 1 FROM runs WHERE run = ? AND (own OR (study = ? AND settled))"
         return self._db.row(query, run, study) is not None
 
-    def begin(self, run: str) -> None:
-        """Take a run for this database's own, before it claims anything."""
+    def begin(self, study: str, run: str) -> None:
+        """Take a run of a study for this database's own, before it claims anything."""
         with self._db.transaction():
-            self._db.write("INSERT INTO runs (run) VALUES (?)", run)
+            self._db.write("INSERT INTO runs (run, study, own) VALUES (?, ?, 1)", run, study)
 
-    def claimed(self, run: str) -> None:
-        """Note that a run has claimed something: those before it are forgotten, but for some."""
+    def claimed(self, study: str) -> None:
+        """Forget older runs of a study, as the newest one has claimed something.
+
+        Of each study apart: its newest claim stays on the log for ever.
+        """
         with self._db.transaction():
-            self._db.write("UPDATE runs SET claimed = 1 WHERE run = ? AND study IS NULL", run)
             self._db.write(
-                "DELETE FROM runs WHERE study IS NULL AND number < "
-                "(SELECT max(number) FROM runs WHERE study IS NULL AND claimed) - ?",
-                RUNS,
-            )
+                "DELETE FROM runs WHERE own AND study = ?1 AND number NOT IN "
+                "(SELECT number FROM runs WHERE own AND study = ?1 ORDER BY number DESC LIMIT ?2)",
+                study, RUNS,
+            )  # fmt: skip
 
     def note(self, study: str, run: str) -> None:
         """Note that another copy has released a study, until its releases count as lost here."""
         if not self._db.row("SELECT 1 FROM runs WHERE run = ? AND study = ?", run, study):
             with self._db.transaction():
-                self._db.write("INSERT INTO runs (run, study) VALUES (?, ?)", run, study)
+                self._db.write("INSERT INTO runs (run, study, own) VALUES (?, ?, 0)", run, study)
 
     def copied(self) -> set[str]:
         """Return the studies that other copies have released, and that are not settled."""
-        rows = self._db.rows("SELECT study FROM runs WHERE study IS NOT NULL AND NOT claimed")
+        rows = self._db.rows("SELECT study FROM runs WHERE NOT own AND NOT settled")
         return {study for (study,) in rows}
 
     def settle(self, study: str) -> None:
         """Count what other copies have released of a study as lost here, in a transaction."""
-        self._db.write("UPDATE runs SET claimed = 1 WHERE study = ?", study)
+        self._db.write("UPDATE runs SET settled = 1 WHERE study = ?", study)
 
 
 def check_schema(schema: int) -> None:

@@ -101,9 +101,11 @@ class EventTimes:
         """
         if self._latest is None:
             raise DataError(
-                f"no record of the first window has a time in column {self.column!r}: the data "
-                "owner must correct it (RFC 3339 with a zone, or seconds or milliseconds since "
-                "1970), or name another column with --event-time"
+                f"no record of the first window has a time in column {self.column!r} that is read: "
+                "the data owner must correct it (RFC 3339 with a zone such as "
+                "2026-03-01T08:00:00Z, or seconds or milliseconds since 1970; "
+                "docs/guides/files.md converts others in one line), or name another column with "
+                "--event-time"
             )
         if self._keeps is not None and self._latest < self._clock() * 1000 - self._keeps:
             raise ConfigError(

@@ -9,7 +9,7 @@ from infra.admissions import read_roll
 from infra.keyring import former, pin, read_client
 from pipeline.errors import ConfigError
 from pipeline.messages.admission import Entry, Retirement, Word, read_word
-from pipeline.release.form import HEADER
+from pipeline.release.layout import HEADER
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.trust.crypto import GENERATION, Stamp, check_signed
@@ -142,7 +142,8 @@ class Membership:
                 f"client {self._client!r} of study {name!r} is admitted under another key than "
                 "this one: put its own key file back. If that file is lost and the database is "
                 "not, the operator admits what `veilstream client enrol` prints here "
-                "(`veilstream client admit`). Nothing was spent"
+                "(`veilstream client admit`). If the whole folder of clients is lost, read "
+                "docs/ledger.md first: this study is over for the client. Nothing was spent"
             )
 
     def _newest(self) -> Stamp:

@@ -12,12 +12,11 @@ the newest message of a key replaces the others. Whatever cannot be read is pass
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from infra.kafka import read_partition, write_one
+from infra.kafka import asking, log_reader, read_partition, write_one
 from pipeline.errors import ConfigError
 from pipeline.messages.spend import (
     HASHED,
@@ -222,14 +221,6 @@ OTHERWISE = (
 )
 
 
-@dataclass(slots=True)
-class Log:
-    """Claims of a ledger on the topic, in order, and where it ended when they were read."""
-
-    claims: list[bytes] = field(default_factory=list)
-    end: int = 0
-
-
 class LedgerTopic:
     """One client's account on the topic.
 
@@ -246,17 +237,24 @@ class LedgerTopic:
     ) -> None:
         self._settings, self._client, self._heritage, self._say = settings, client, heritage, say
         self._topic = settings.ledger_topic
+        with asking(settings, f"topic {self._topic}", "Read", fault("read")):
+            #: Stands behind what was read.
+            self.reader = log_reader(settings, wait_ms=100)
         self._there: Sequence[SpendsMessage] = ()
         self._newest: list[SourceSpends] | None = None
 
-    def read(self, claims: bytes) -> Log:
-        """Read the topic, for `take_over`, and return the claims on it.
+    def close(self) -> None:
+        """Close the connection."""
+        self.reader.close()
+
+    def read(self, claims: bytes) -> list[bytes]:
+        """Read the topic, for `take_over`, and return the claims on it, in order.
 
         claims: What their keys begin with.
         """
-        self._there, log = self._read(claims)
+        self._there, found = self._read(claims)
         self._newest = _facts(self._there[-1]) if self._there else None
-        return log
+        return found
 
     def take_over(self, source: str, *, begun: bool, other_data: bool) -> None:
         """Charge what the topic says this client has spent on a source; see `Heritage.take_topic`.
@@ -297,13 +295,12 @@ class LedgerTopic:
         )  # fmt: skip
         self._newest = _facts(message)
 
-    def _read(self, claims: bytes) -> tuple[list[SpendsMessage], Log]:
-        found, passed, log = list[SpendsMessage](), 0, Log()
-        for record in read_partition(self._settings, self._topic, 0, fault("read")):
+    def _read(self, claims: bytes) -> tuple[list[SpendsMessage], list[bytes]]:
+        found, passed, claimed = list[SpendsMessage](), 0, list[bytes]()
+        for record in read_partition(self._settings, self._topic, 0, fault("read"), self.reader):
             key, payload = record.key or b"", record.value
-            log.end = record.offset + 1
             if key.startswith(claims):
-                log.claims.append(payload or b"")
+                claimed.append(payload or b"")
             if key != self._client.encode() or payload is None:
                 continue
             try:
@@ -322,7 +319,7 @@ class LedgerTopic:
                 f"WARNING: {passed} messages under this client's id on {self._topic} are no "
                 "accounts of it and are passed over; the operator must see to who may write there"
             )
-        return found, log
+        return found, claimed
 
 
 def fault(done: str) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,13 +36,13 @@ from pipeline.messages.claim import Claim, read_claim, write_claim
 from pipeline.messages.claim import prefix as key_prefix
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.trust.crypto import GENERATION, MAC_SIZE
 from pipeline.words import counted
 from producers.membership import Membership
-from producers.prior_spend import Log, fault
+from producers.prior_spend import fault
 from producers.sources import Source
 from producers.store import ClientStore, Stream
 
@@ -56,21 +56,22 @@ class Claims:
     Each group of releases is claimed before it leaves. What stands on the log under this ledger
     that its database does not know is proof of another copy, which has released these records.
 
-    log: The topic as it was read at the start; see `LedgerTopic.read`.
+    found: Claims on the topic at the start, in order.
+    reader: Stands behind what was read then.
     say: Told of claims that this ledger has not made.
     """
 
     def __init__(
-        self, settings: Settings, store: ClientStore, log: Log, say: Callable[[str], None]
-    ) -> None:
-        self._settings, self._store, self._next = settings, store, log.end
+        self, settings: Settings, store: ClientStore, found: Sequence[bytes],
+        reader: KafkaConsumer, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._settings, self._store, self._reader = settings, store, reader
         self._run, self._secret, self._begun = secrets.token_hex(8), store.secret, False
-        self._reader: KafkaConsumer | None = None
         self._asked, self._claimed = 0, 0
         self._future: Any = None
         self._deadline = 0.0
-        made = [claim for payload in log.claims if (claim := read_claim(payload, self._secret))]
-        if len(made) < len(log.claims):
+        made = [claim for payload in found if (claim := read_claim(payload, self._secret))]
+        if len(made) < len(found):
             say(
                 f"WARNING: {settings.ledger_topic} has claims under this client's id and ledger "
                 "that it has not made; they are passed over, and the operator must see to who may "
@@ -78,12 +79,13 @@ class Claims:
             )
         self._newest = {claim.study: claim for claim in made}
         store.learn({study: claim.releases for study, claim in self._newest.items()})
-        own = False
+        own = set[str]()
         for claim in made:
-            own = own or store.runs.own(claim.run)
+            if store.runs.own(claim.run):
+                own.add(claim.study)
             # what comes before all that is known to be its own may be, too, and is forgotten
-            newest = claim is self._newest[claim.study]
-            if (own or newest) and not store.runs.know(claim.study, claim.run):
+            told = claim.study in own or claim is self._newest[claim.study]
+            if told and not store.runs.know(claim.study, claim.run):
                 store.runs.note(claim.study, claim.run)
 
     def slots_behind(self, study: str) -> int:
@@ -118,7 +120,7 @@ class Claims:
                 offset = self._future.get(timeout=0).offset
             if self._read_to(offset):
                 if not self._claimed:
-                    self._store.runs.claimed(self._run)
+                    self._store.runs.claimed(study)
                 self._claimed, self._future = self._asked, None
         return self._claimed
 
@@ -132,23 +134,16 @@ class Claims:
         with suppress(KafkaError):
             self._future.get(timeout=seconds)
 
-    def close(self) -> None:
-        """Close the connection."""
-        if self._reader is not None:
-            self._reader.close()
-
     def _claim(self, send: Send, study: str) -> None:
         store = self._store
         if not self._begun:
             # what is claimed must be known to be this database's own, whatever happens next
-            store.runs.begin(self._run)
+            store.runs.begin(study, self._run)
             self._begun = True
         line = store.following.chain(study)
         self._asked = store.peek(study).next_seq
         claim = Claim(store.client, store.ledger, self._run, self._asked, store.slots(line), line)
-        with asking(
-            self._settings, f"topic {self._settings.ledger_topic}", "Write", fault("written")
-        ):
+        with self._asking("Write", "written"):
             self._future = send(claim.key, write_claim(claim, self._secret))
         self._deadline = time.monotonic() + PATIENCE
 
@@ -163,21 +158,20 @@ class Claims:
             key_prefix(self._store.client, self._store.ledger),
         )
         with self._asking("Read", "read"):
-            if self._reader is None:
-                self._reader = log_reader(self._settings, wait_ms=100)
-                self._reader.assign([place])
-                self._reader.seek(place, self._next)
+            if offset < int(self._reader.position(place)):
+                # what was written later comes before what was read: the topic was made anew
+                self._reader.seek(place, 0)
             for record in self._reader.poll(timeout_ms=5).get(place, []):
                 if (record.key or b"").startswith(prefix):
                     self._check(read_claim(record.value or b"", self._secret))
-            self._next = int(self._reader.position(place))
-        if self._next <= offset and time.monotonic() > self._deadline:
+            ahead = int(self._reader.position(place)) - offset
+        if ahead <= 0 and time.monotonic() > self._deadline:
             raise BrokerError(
                 f"{self._settings.ledger_topic} does not show within {PATIENCE:g} s what was "
                 "written to it, so nobody can tell whether another copy of this client runs: the "
                 "operator must see to Kafka. Releases are kept; start this client again"
             )
-        return self._next > offset
+        return ahead > 0
 
     def _check(self, claim: Claim | None) -> None:
         if claim is not None and not self._store.runs.know(claim.study, claim.run):

@@ -12,14 +12,14 @@ CREATE TABLE IF NOT EXISTS identity (
 CREATE TABLE IF NOT EXISTS secrets (
   secret BLOB NOT NULL
 );
--- Runs that have claims on the ledger topic. study NULL: the newest ones of this database itself, and
--- whether each has claimed. Else one of another copy, and whether its releases of that study count as
--- lost here by now.
+-- Runs that have claims of a study on the ledger topic. own: the newest ones of this database itself.
+-- Else one of another copy; settled: its releases of that study count as lost here by now.
 CREATE TABLE IF NOT EXISTS runs (
   number INTEGER PRIMARY KEY,
   run TEXT NOT NULL,
-  study TEXT,
-  claimed INTEGER NOT NULL DEFAULT 0
+  study TEXT NOT NULL,
+  own INTEGER NOT NULL,
+  settled INTEGER NOT NULL DEFAULT 0
 );
 -- One row for each study: where its source continues, the next release's number, and where in the
 -- releases topic its newest acknowledged release is. owed: slots of lost releases that are still to be

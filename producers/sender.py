@@ -155,8 +155,7 @@ class Sender:
                 raise self._refused(error) from error
 
     def close(self) -> None:
-        """Close the connections; what is not acknowledged stays in the outbox."""
-        self._claims.close()
+        """Close the connection; what is not acknowledged stays in the outbox."""
         close_producer(self._producer)
 
     def _claim(self, key: bytes, claim: bytes) -> Any:

@@ -1,10 +1,10 @@
 """Whose records are known in a clients' folder: one budget for them, under whatever name.
 
-Every ledger belongs to one client and knows its sources by name. The registry belongs to the
-folder: it knows who has released which records, by content, by file, and packaged rows by
-arithmetic. A source enters it just before its first release, in the transaction that finds nobody
-else there; so of two producers that start at once, the second to release is refused. Of two that
-are both in it (from before there was this file), the first goes on.
+Every ledger belongs to one client and knows its sources by name, as does the log. The registry
+belongs to the folder: it knows who has released which records, by content, by file, and packaged
+rows by arithmetic. A source enters it just before its first release, in the transaction that finds
+nobody else there; so of two producers that start at once, the second to release is refused. Of two
+that are both in it (from before there was this file), the first goes on.
 
 It holds paths and hashes, no records. Whoever can read it can test a guess about first records: it
 lies beside the clients' databases, with their permissions.
@@ -12,10 +12,11 @@ lies beside the clients' databases, with their permissions.
 A mark is a hash of the first n records that can be read, n = 4, 8, 16, ... 1024. Files grow at
 their end, so one is what it was where the largest n that both have agrees; two sources have records
 in common where any n agrees, if so many are no chance: streams often begin with the same few
-values. Values are hashed, not bytes, so that neither the form of the file nor its quotes, line ends
-or order of columns make other data. A header makes no mark. Fewer than four records are no sign of
-anything: one binary column agrees in three records by chance once in eight. So a source that is
-shorter has one mark, of all that it holds, which only another one of the same length can equal.
+values. Values are hashed, not bytes, so that neither the form of the file nor its quotes, line
+ends, way to leave a value out or order of columns make other data. A header makes no mark. Fewer
+than four records are no sign of anything: one binary column agrees in three records by chance once
+in eight. So a source that is shorter has one mark, of all that it holds, which only another one of
+the same length can equal.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import ConfigError, DataError, LocalStoreError
+from pipeline.records.values import WORDS, is_missing, milliseconds_of
 from producers.database import reading
 from producers.sources import Slot, Source, kind_of, known_as, open_source, packaged, share_rows
 
@@ -74,7 +76,7 @@ class Head:
         """Take the next record; one that cannot be read marks nothing."""
         if record is None or self.full:
             return
-        values = sorted((name, _plain(value)) for name, value in record.items())
+        values = sorted((n, _plain(v)) for n, v in record.items() if not is_missing(v))
         line = json.dumps(values, default=str).encode() + b"\n"
         self._digests[-1].update(line)
         if self._key:
@@ -120,11 +122,14 @@ def agree(one: Marks, other: Marks) -> bool:
 
 
 def _plain(value: object) -> str:
-    """Return a value in one form, whether it came as text or as a number."""
-    try:
-        return repr(float(value)) if isinstance(value, str | int | float) else json.dumps(value)
-    except (TypeError, ValueError, OverflowError):
-        return str(value)
+    """Return a value in one form, whether it came as text, a number, a truth value or a time."""
+    if isinstance(value, str):
+        value = value.strip()
+        value = WORDS.get(value.lower(), value)
+    with suppress(TypeError, ValueError, OverflowError):
+        return repr(float(value))  # type: ignore[arg-type]
+    at = milliseconds_of(value)
+    return str(value) if at is None else str(at)
 
 
 #: No client's database has this name: theirs end in .db.

@@ -109,6 +109,7 @@ class Start:
     known: Stream = field(init=False)
     lost: Lost = field(init=False)
     copied: set[str] = field(init=False)
+    behind: bool = field(init=False)
     times: EventTimes | None = field(init=False)
     source: Source = field(init=False)
     held: Held | None = field(init=False)
@@ -192,19 +193,25 @@ def detect_rollback(start: Start) -> None:
     Before anything is registered: a start that is refused changes no limit.
     """
     store, settings, say = start.store, start.settings, start.say
-    start.account = LedgerTopic(settings, start.job.client, store.heritage, say)
-    log = start.account.read(prefix(start.job.client, store.ledger))
-    start.claims = Claims(settings, store, log, say)
+    start.account = start.closing.enter_context(
+        closed(LedgerTopic(settings, start.job.client, store.heritage, say))
+    )
+    found = start.account.read(prefix(start.job.client, store.ledger))
+    start.claims = Claims(settings, store, found, start.account.reader, say)
     start.known = store.peek(start.study)
     start.lost = lost_releases(
         start.task, settings, store, start.known, say, lambda: start.stopping.asked,
         start.membership,
     )  # fmt: skip
-    start.copied = store.runs.copied() | ({start.study} if start.lost.copied else set())
+    over, here = store.following.over(), {start.study} if start.lost.copied else set[str]()
+    # what another copy has released of a study that is over lies behind the one in its place
+    start.copied = store.runs.copied() - over | here
+    line = {start.study, *start.task.study.study.before} - over
+    ahead = {name for name in line if start.claims and start.claims.slots_behind(name)}
+    start.behind = bool(start.lost.seqs or store.missing or start.copied or ahead)
     start.ended = start.stopping.asked
-    behind = start.lost.seqs or store.missing or start.copied
-    if behind and not (start.job.skip_lost or start.ended):
-        raise refuse(start.task, start.lost, store.missing, start.copied)
+    if start.behind and not (start.job.skip_lost or start.ended):
+        raise refuse(start.task, start.lost, store.missing, start.copied or ahead)
 
 
 def register(start: Start) -> None:
@@ -220,7 +227,7 @@ def register(start: Start) -> None:
         job.limit,
         location=known_as(job.source).location,
         event_time=job.event_time,
-        rebind=not (start.lost.seqs or store.missing or start.copied),
+        rebind=not start.behind,
         from_start=job.from_start,
     )
     start.started()

@@ -323,8 +323,13 @@ class ClientStore:
 
     @property
     def missing(self) -> dict[str, int]:
-        """How many releases of a study the log or the folder knows and the database has not."""
-        return self._counts.missing
+        """How many releases of a study the log or the folder knows and the database has not.
+
+        Of those that are over, nothing is released any more: what another copy has released of one
+        is behind the study that has taken its place, where claims say so.
+        """
+        over = self.following.over()
+        return {name: n for name, n in self._counts.missing.items() if name not in over}
 
     @property
     def secret(self) -> bytes:
@@ -391,8 +396,9 @@ class ClientStore:
             elif row[1] != source:
                 raise ConfigError(
                     f"this client began study {name!r} on source {row[1]!r}, not {source!r}: a "
-                    "study reads one source of a client. Name that one; if it is the same file "
-                    f"under another name, say so with --source-name {row[1]!r}"
+                    "study reads one source of a client. Name that one, with new records added at "
+                    "its end; if it is the same file under another name, say so with "
+                    f"--source-name {row[1]!r}"
                 )
             if row[3] == 0:
                 self.following.begin(
@@ -473,6 +479,7 @@ class ClientStore:
                 self._drop_unsent(study)
                 self.runs.settle(study)
             self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
+            self.following.passed(study)
             self._db.write_many(
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
             )

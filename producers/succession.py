@@ -110,6 +110,11 @@ class Following:
                 "study"
             )
 
+    def over(self) -> set[str]:
+        """Return the studies that are over for this client: one that follows has released."""
+        rows = self._db.rows("SELECT study FROM streams WHERE follows IS NOT NULL AND next_seq > 0")
+        return {before for (study,) in rows for before in self.chain(str(study))[1:]}
+
     def first(self, study: str) -> str:
         """Return the first study of those that follow each other up to this one."""
         return self.chain(study)[-1]

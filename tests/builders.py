@@ -147,9 +147,6 @@ class _Unclaimed:
     def cover(self, _study: str, lost: range) -> bool:
         return not lost
 
-    def close(self) -> None:
-        return None
-
 
 UNCLAIMED: Any = _Unclaimed()
 

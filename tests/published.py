@@ -9,8 +9,9 @@ import numpy as np
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
+from pipeline.methods import offline_method
 from pipeline.methods import task_of as make_task
-from pipeline.methods.offline import OfflineFit, OfflineMethod, offline_method
+from pipeline.methods.base import OfflineFit, OfflineMethod
 from pipeline.records.encoder import Row, stack
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study

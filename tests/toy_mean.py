@@ -16,8 +16,7 @@ from pipeline.privacy.mechanism import Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
 from pipeline.records.encoder import Arrays
 from pipeline.release.budget import Budget
-from pipeline.release.form import Rows
-from pipeline.release.layout import Field, Layout
+from pipeline.release.layout import Field, Layout, Rows
 from pipeline.release.model import Model
 from pipeline.release.query import Exact, Query, VectorPart
 from pipeline.release.task import Task

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.local.processes import free_port
-from pipeline.release import form
+from pipeline.release import layout
 from tests import outputs
 from tests.canaries import BYTES, COLUMN, HEADER, HEAT, LABEL, LOAD, NOTE, Mix, Output
 from tests.stage import Stage, send, study_text
@@ -191,7 +191,7 @@ def forge(stage: Stage) -> None:
         {"records": 2**32 - 1},
     ]
     values = [edited(task, honest, client=FORGED, **change) for change in changes]
-    values.append(values[0][: form.HEADER.itemsize] + FORGED.encode())
+    values.append(values[0][: layout.HEADER.itemsize] + FORGED.encode())
     values += [FORGED.encode(), values[0][:-1]]
     key, headers = FORGED.encode(), [("odd", FORGED.encode())]
     records = [{"key": key, "value": value, "headers": headers} for value in values]

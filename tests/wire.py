@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.messages.release import Header, read
-from pipeline.release.form import Rows, identity, short
+from pipeline.release.layout import Rows, identity, short
 from pipeline.release.task import Task, form_of
 
 

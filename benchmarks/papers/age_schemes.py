@@ -17,8 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.methods.age_aware.markov import Start, laws, moments
-from pipeline.methods.age_aware.objective import Costs, Reporter, costs
-from pipeline.methods.age_aware.schedule import classical_epsilon, present_epsilon
+from pipeline.methods.age_aware.schedule import (
+    Costs,
+    Reporter,
+    classical_epsilon,
+    costs,
+    present_epsilon,
+)
 from pipeline.types import Integers, Matrix, Vector
 
 #: Common epsilons that are tried for the paper's slots with one noise for all.

@@ -21,8 +21,15 @@ from benchmarks.papers.age_schemes import (
 )
 from benchmarks.papers.cells import Cell
 from pipeline.methods.age_aware.markov import Chain, cyclic, deltas
-from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs
-from pipeline.methods.age_aware.schedule import classical_epsilon, present_epsilon, sensitivity
+from pipeline.methods.age_aware.schedule import (
+    Costs,
+    Estimator,
+    Reporter,
+    classical_epsilon,
+    costs,
+    present_epsilon,
+    sensitivity,
+)
 from pipeline.types import Vector
 from tests.nested import Upload, nested_epsilon, table
 

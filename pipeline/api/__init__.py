@@ -3,5 +3,5 @@
 - `records`, `fitting`, `result`: from files, frames or arrays to an estimate and a picture.
 - `feed`, `reading`: estimates from Kafka, as an iterator.
 - `check`, `planning`, `sample`: what a study means, before it runs.
-- `table`, `numbers`, `forecast`: an estimate as text, and when intervals come.
+- `table`, `forecast`: an estimate as text, and when intervals come.
 """

@@ -16,8 +16,7 @@ from pipeline.api.sample import expected
 from pipeline.errors import VeilstreamError
 from pipeline.losses import MEANINGS
 from pipeline.messages.topics import Topics
-from pipeline.methods import method_of, task_of
-from pipeline.methods.offline import guarantee_of, offline_method
+from pipeline.methods import guarantee_of, method_of, offline_method, task_of
 from pipeline.privacy.guarantee import loose_delta
 from pipeline.release.budget import least_clients, most_releases, standstill
 from pipeline.release.task import Task

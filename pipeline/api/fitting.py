@@ -2,8 +2,6 @@
 
 Clients linearise at models on their way, and a stream that never returns to a record keeps an error
 of that. Whoever holds all records can return to them: this fit does, until nothing moves.
-
-A study over records that are all at hand: the whole pipeline in one process, without Kafka.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ from pipeline.estimators.reference_fit import exact_fit
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Provenance, compose
 from pipeline.messages.results import FitMessage, compose_fit
-from pipeline.methods import METHODS, task_of
-from pipeline.methods.offline import offline_method
+from pipeline.methods import METHODS, offline_method, task_of
 from pipeline.records.encoder import Arrays, Row, stack
 from pipeline.release.task import Task
 from pipeline.stream.in_process import OfflineRun

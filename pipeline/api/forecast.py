@@ -68,7 +68,8 @@ class Forecast:
         """Return in words when all intervals come, or nothing.
 
         The middle half of what the last estimates have said counts: single ones jump. What was
-        promised comes nearer with time, and time alone brings no intervals.
+        promised comes nearer with time, and time alone brings no intervals. Before the first model
+        nothing is promised.
         """
         message, age = self._newest, self.age
         if message is None or age is None or not self._needed:
@@ -80,7 +81,7 @@ class Forecast:
                 f"no new estimate for {_range(age, age)}: no more records are coming, or no worker "
                 "runs; without new records there will be no further intervals"
             )
-        if not (rate := self._rate(message)):
+        if message.status == "starting" or not (rate := self._rate(message)):
             return ""
         soon, late = (max(1.0, end - message.records) / rate - age for end in ends)
         if late < 0:

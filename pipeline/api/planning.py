@@ -13,6 +13,7 @@ read. `veilstream doctor coverage` simulates the same study, which takes longer 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -89,8 +90,8 @@ def _at_first(outlook: Plan, first: int) -> str:
     said = f"after about {_about(first)} records"
     if outlook.usual > first:
         said = (
-            f"at first {said}, and from about {_about(outlook.usual)} on to stay: before, a later "
-            "estimate may have none again"
+            f"at first {said}, and to stay after about {_about(outlook.usual)} (until then a later "
+            "estimate may have none again)"
         )
     said = f"{said}, {IF}"
     if outlook.late and outlook.whole is not None:
@@ -98,8 +99,8 @@ def _at_first(outlook: Plan, first: int) -> str:
         said += f"; for {names} after about {_about(outlook.whole)}"
     if outlook.latest is None:
         return (
-            f"{said}. Nothing bounds it: coefficients of which the records never say enough stay "
-            "without an interval, and all others have theirs"
+            f"{said}. No number of records guarantees them all: coefficients of which the records "
+            "never say enough stay without an interval, and all others have theirs"
         )
     return f"{said}. The ridge alone is enough for slopes after {_about(outlook.latest)}. {BUT}"
 
@@ -503,3 +504,11 @@ def least_epsilon(study: Study, records: int, clients: int, step: float = 1.1) -
             # whatever leaves no room here leaves none at a larger one either
             return None
     return None
+
+
+def two_digits(number: float | None, most: float = math.inf) -> str:
+    """Return a number in two digits without a power of ten; "-" if it is unknown, or above most."""
+    if number is None or number > most:
+        return "-"
+    rounded = float(f"{number:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"

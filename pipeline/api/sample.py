@@ -3,8 +3,6 @@
 The first is public: it asks the reference population alone. The second reads raw data, for the eyes
 of whoever holds the file.
 
-The values of a sample file: which records can be used, and what is wrong with the others.
-
 What a sample file says of its classes, and of its order: from raw records, and NOT private.
 
 Estimates take records as independent of their place in the stream: the newest releases count most,
@@ -25,8 +23,7 @@ from scipy.special import logit, ndtri
 
 from pipeline.api.planning import CLIENTS
 from pipeline.errors import DataError, RecordError
-from pipeline.methods import method_of, task_of
-from pipeline.methods.offline import offline_method
+from pipeline.methods import method_of, offline_method, task_of
 from pipeline.records.encoder import Encoder
 from pipeline.records.features import Features, response_of
 from pipeline.release.quality import worded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +19,8 @@ from pipeline.words import counted
 IN_FULL = 0.99
 #: More missing records than these will not come.
 MOST_RECORDS = 10**9
+#: Before the first model a share says how near that is, and nothing of what comes then.
+BEFORE_MODELS = "too early to say how many records intervals take"
 #: Stands in the place of a sampling error that the noise hides.
 HIDDEN = "below noise"
 #: So many coefficients of one kind are named.
@@ -39,6 +41,18 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
     told = [Text(text) for text in below if text]
     dim = Text(privacy_line(message), style="dim")
     return Group(_grid(message, study, len(message.coefficients)), *told, dim)
+
+
+def on_screen(
+    message: EstimateMessage, study: Study, console: Console, words: str = ""
+) -> RenderableType:
+    """Return the table and words below it, or the short one where the screen is too low for it."""
+    whole = Group(table(message, study), *([Text(words)] if words else []))
+    if len(console.render_lines(whole, pad=False)) <= console.height:
+        return whole
+    above = "; ".join(filter(None, [words, progress_line(message)]))
+    few = short_table(message, study, console.height)
+    return Group(Text(above, no_wrap=True, overflow="ellipsis"), few) if above else few
 
 
 def short_table(message: EstimateMessage, study: Study, height: int) -> RenderableType:
@@ -282,6 +296,8 @@ def progress_line(message: EstimateMessage) -> str:
     found = message.progress
     if found is None or found.share >= 1:
         return ""
+    if message.status == "starting":
+        return BEFORE_MODELS
     said = f"{math.floor(100 * found.share)}% of the way to all intervals"
     if found.missing_records is None:
         return f"{said}; it is too early to say how many more records that takes"
@@ -327,11 +343,3 @@ def number_of(
     if number == 0:
         return "0"
     return f"{number:.3g}" if message.loss in IN_UNITS else f"{number:.4f}"
-
-
-def two_digits(number: float | None, most: float = math.inf) -> str:
-    """Return a number in two digits without a power of ten; "-" if it is unknown, or above most."""
-    if number is None or number > most:
-        return "-"
-    rounded = float(f"{number:.2g}")
-    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"

@@ -19,8 +19,7 @@ from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
 from pipeline.backtest.scores import Judge, Scores, Tally
 from pipeline.errors import ConfigError, NumericError, PrivacyError
-from pipeline.methods import task_of
-from pipeline.methods.offline import offline_methods
+from pipeline.methods import offline_methods, task_of
 from pipeline.records.encoder import Arrays
 from pipeline.release.task import Task
 from pipeline.study.model import Study

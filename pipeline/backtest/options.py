@@ -1,10 +1,6 @@
 """Event time: columns of times to seconds since 1970, in the order of arrival, and delays.
 
 A time is read as `produce --event-time` reads it, to the millisecond.
-
-Whose record it is: a column of the history, or a named rule that deals records to clients.
-
-How a backtest is run: everything beside the study and the history.
 """
 
 from __future__ import annotations

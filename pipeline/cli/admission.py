@@ -27,7 +27,7 @@ from pipeline.messages.admission import (
     write_signed,
 )
 from pipeline.messages.topics import Topics
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.stream.replay import Span

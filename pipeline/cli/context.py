@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -16,9 +17,8 @@ from infra import process as saying
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.results import FitMessage
-from pipeline.methods import require_live
+from pipeline.methods import guarantee_of, require_live
 from pipeline.methods import task_of as make_task
-from pipeline.methods.offline import guarantee_of
 from pipeline.prediction.estimators import rule_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -36,6 +36,19 @@ say = saying.say
 WIDE = 1000
 FILE = click.Path(dir_okay=False, path_type=Path)
 STUDY = click.argument("study", type=FILE)
+
+
+class Number(click.FloatRange):
+    """A number in a range, and finite: NaN lies in every one, and would be no limit."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return it; click's error if it is none."""
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return found
+
+
 INPUT = click.option(
     "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
 )
@@ -49,7 +62,7 @@ CLIENT_COLUMN = click.option(
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 
 TIMEOUT = click.option(
-    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True),
+    "--timeout", metavar="SECONDS", type=Number(min=0, min_open=True),
     help="End with exit code 26 after so many seconds of one wait.  [default: wait for ever]",
 )  # fmt: skip
 ACCEPT_LOSS = click.option(

@@ -13,9 +13,9 @@ import click
 from infra.addresses import program_paths
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
-from pipeline.cli.context import put, say
+from pipeline.cli.context import Number, put, say
 from pipeline.cli.demonstrations import DEMONSTRATIONS
-from pipeline.cli.stage import Processes, Stage, about, signals_as_exit
+from pipeline.cli.stage import Processes, Stage, about, signals_as_exit, tell
 from pipeline.cli.state import verified
 from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
@@ -31,9 +31,7 @@ from pipeline.study_file.load import load_study
     "which one lies, or the load of twelve blocks of flats as it is now.",
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the data folder and say where it is.")
-@click.option(
-    "--rate", type=click.FloatRange(min=1), help="Records per second of the largest client."
-)
+@click.option("--rate", type=Number(min=1), help="Records per second of the largest client.")
 def demo(study: str, keep: bool, rate: float | None) -> None:
     """Stream real data from many clients, kill the worker on the way, and verify.
 
@@ -61,7 +59,7 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
     shown = DEMONSTRATIONS[name](task, folder)
     seconds = max(site.records for site in shown.sites) / rate if rate else shown.seconds
     for line in about(task):
-        say(line)
+        tell(line)
     say("starting Kafka and Redis ...")
     with LocalRuntime(folder / "runtime", program_paths(settings)) as addresses:
         settings = Settings(kafka=addresses.kafka, redis=addresses.redis, folder=str(folder))

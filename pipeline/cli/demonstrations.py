@@ -15,12 +15,12 @@ from rich.console import Console
 from pipeline.api.comparing import comparison, counts, covers
 from pipeline.api.fitting import ExactFit
 from pipeline.cli.context import say
-from pipeline.cli.stage import Demonstration, Site, same_state
+from pipeline.cli.stage import Demonstration, Site, same_state, tell
 from pipeline.errors import RecordError
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.prediction.scores import Confusion
 from pipeline.records.encoder import Encoder, Row, stack
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 from producers.sources import STREAMED, heldout, open_source
@@ -61,7 +61,7 @@ class Compared(Demonstration):
         exact = self.exact()
         Console().print(comparison(final, exact))
         found, (words, facts) = counts(final, exact), self.told(final, exact)
-        say(
+        tell(
             f"In words: {words} Of {len(exact.coefficients)} coefficients {found['intervals']} "
             f"have an interval; {found['covering_fit']} of these hold {self.fit}, and "
             f"{found['excluding_zero']} tell their coefficient from zero. {same_state(same)}"
@@ -261,7 +261,7 @@ class Meters(Demonstration):
         ]
         error = float(np.sqrt(np.mean(np.square(errors))))
         expected, alone = last["expected_loss"] ** 0.5, last["loss_without_data"] ** 0.5
-        say(
+        tell(
             f"In words: {len(errors)} published rounds miss the flats' true mean by {error:.2f} Wh "
             f"(root mean square); {expected:.2f} was expected, and {alone:.2f} of the model cards "
             f"alone, without any data. {same_state(same)}"

@@ -21,10 +21,10 @@ from pipeline.api.planning import (
     exact,
     lacking,
     plan,
+    two_digits,
     verdict,
     with_ridge,
 )
-from pipeline.api.table import two_digits
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
@@ -107,7 +107,7 @@ def design(
     if as_json:
         put(found.to_dict())
     else:
-        _show(found, _given(text))
+        _show(found, _given(text), written=write is not None)
     if warning := standstill(found.study, clients):
         say(f"WARNING: {warning}")
 
@@ -150,7 +150,7 @@ def _write(path: Path, text: str) -> None:
     say(f"wrote {path}")
 
 
-def _show(found: StudyPlan, given: Mapping[str, object]) -> None:
+def _show(found: StudyPlan, given: Mapping[str, object], *, written: bool) -> None:
     own, study = found.own, found.study
     delta = "" if study.privacy.delta is None else f", delta {study.privacy.delta:g}"
     click.echo(
@@ -188,9 +188,10 @@ def _show(found: StudyPlan, given: Mapping[str, object]) -> None:
             click.echo(f"{kind}, {rows[0].loss}, {rows[0].neighbours}: {said}")
     if come:
         click.echo(LEGEND)
+    unchanged = "" if written else "The study file is unchanged; --write NEW writes a new one. "
     click.echo(
-        "The study file is unchanged; --write NEW writes a new one. All of this is computed by "
-        "formulas; `veilstream doctor coverage` simulates the study."
+        f"{unchanged}All of this is computed by formulas; `veilstream doctor coverage` simulates "
+        "the study."
     )
 
 

@@ -57,8 +57,11 @@ def up(folder: Path, kafka_port: int | None, redis_port: int | None, foreground:
 @FOLDER
 def down(folder: Path) -> None:
     """End Kafka and Redis; their data stays in the folder."""
-    _runtime(folder).down()
-    say("Kafka and Redis are down")
+    runtime = _runtime(folder)
+    ran = any(service.running for service in runtime.status())
+    runtime.down()
+    where = f"nothing of `veilstream up` runs in {folder.resolve()}; name its folder with --folder"
+    say("Kafka and Redis are down" if ran else where)
 
 
 @click.command()
@@ -120,9 +123,10 @@ def play(context: click.Context, command: tuple[str, ...]) -> object:
         shutil.rmtree(settings.home)
         say(f"the trial is over, and {settings.home} is removed")
         return 0
-    say(f"TRIAL in {settings.home}: no other ledger counts it; only for data that may be seen")
     group = context.find_root().command
-    assert isinstance(group, click.Group)  # noqa: S101  the program's own
+    if not isinstance(group, click.Group):
+        raise click.UsageError("a trial holds no other trial: leave the second `play` out")
+    say(f"TRIAL in {settings.home}: no other ledger counts it; only for data that may be seen")
     name, found, rest = group.resolve_command(context, list(command))
     assert found is not None  # noqa: S101  an unknown name is an error of click's
     return found.main(rest, prog_name=f"veilstream play {name}", standalone_mode=False)

@@ -14,7 +14,7 @@ import click
 from infra.addresses import connected, is_local
 from infra.process import Waiting
 from pipeline.cli.admission import admit_here
-from pipeline.cli.context import AS_JSON, FORMAT, STUDY, TIMEOUT, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, FORMAT, STUDY, TIMEOUT, Number, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -58,20 +58,20 @@ LINE_SECONDS = 10.0
     "--other-data", is_flag=True,
     help="Say once that this source holds other records, although it begins like a known one.",
 )  # fmt: skip
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
+@click.option("--rate", type=Number(min=0, min_open=True), help="Records per second.")
 @click.option(
-    "--begin", type=click.FloatRange(min=0),
+    "--begin", type=Number(min=0),
     help=(
         "With --rate: when the first record is due, in seconds since 1970. Clients that begin "
         "together go through their records side by side."
     ),
 )  # fmt: skip
 @click.option(
-    "--epsilon-limit", type=click.FloatRange(min=0, min_open=True),
+    "--epsilon-limit", type=Number(min=0, min_open=True),
     help="The largest epsilon that all studies together may spend on a record (or user) here.",
 )  # fmt: skip
 @click.option(
-    "--delta-limit", type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+    "--delta-limit", type=Number(min=0, max=1, min_open=True, max_open=True),
     help="The delta for which that epsilon holds; default: that of the first study.",
 )  # fmt: skip
 @click.option(

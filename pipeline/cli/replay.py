@@ -24,7 +24,7 @@ from agents.replay import (
 )
 from infra.addresses import connected
 from infra.process import Stopping
-from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, FILE, STUDY, live_task_of, put, say
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, FILE, STUDY, Number, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
 from pipeline.methods import task_of
@@ -66,7 +66,7 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
     ),
 )  # fmt: skip
 @click.option(
-    "--speed", type=click.FloatRange(min=0), default=0.0, show_default=True,
+    "--speed", type=Number(min=0), default=0.0, show_default=True,
     help="How fast: 1 is the pace at which the releases came, 10 ten times that, 0 no pause.",
 )  # fmt: skip
 @click.option(

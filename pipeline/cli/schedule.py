@@ -16,7 +16,7 @@ from rich.table import Table
 
 from infra.process import say
 from pipeline.api.records import Records
-from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put
+from pipeline.cli.context import AS_JSON, STUDY, Number, live_task_of, put
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of
 from pipeline.methods.base import Rounds, Timetable
@@ -67,7 +67,7 @@ def show(study: Path, number: int, explain: bool, as_json: bool) -> None:
     help="History of one client, as `produce` would read it; once for each client.",
 )  # fmt: skip
 @click.option(
-    "--epsilon", type=click.FloatRange(0, 20, min_open=True), required=True,
+    "--epsilon", type=Number(0, 20, min_open=True), required=True,
     help="Cost of the card for each record, about its whole history.",
 )  # fmt: skip
 @click.option(

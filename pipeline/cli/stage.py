@@ -6,10 +6,12 @@ A demonstration: its records, and the running system with a crash on the way.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +25,9 @@ from rich.live import Live
 
 from agents.announcing import store_of
 from infra.local.processes import HOST, free_port, private
-from infra.process import Waiting
+from infra.process import Waiting, is_json
 from pipeline.api.feed import Feed
-from pipeline.api.table import line, privacy_line, table, value
+from pipeline.api.table import line, on_screen, privacy_line, table, value
 from pipeline.cli.admission import admit_here
 from pipeline.cli.context import say
 from pipeline.errors import VeilstreamError
@@ -185,6 +187,14 @@ class Demonstration(ABC):
         """
 
 
+def tell(sentence: str) -> None:
+    """Say a sentence; where somebody looks, its lines end between words."""
+    if sys.stderr.isatty() and not is_json():
+        columns = shutil.get_terminal_size().columns
+        sentence = textwrap.fill(sentence, columns, break_long_words=False, break_on_hyphens=False)
+    say(sentence)
+
+
 def about(task: Task) -> Iterator[str]:
     """Yield what a study is about: what is predicted from what, and what a coefficient means."""
     study, names = task.study, list(task.study.data.features)
@@ -276,7 +286,7 @@ class Stage:
                     self._note_first(message)
                     see(message)
                     if live:
-                        live.update(table(message, self.task.study), refresh=True)
+                        live.update(on_screen(message, self.task.study, console), refresh=True)
                 if live is None:
                     self._say_now_and_then()
                     if hint := waits.hint("" if self._newest else "the first estimate"):
@@ -290,11 +300,18 @@ class Stage:
                 if time.monotonic() > deadline:
                     raise VeilstreamError("the demonstration takes too long; see its logs (--keep)")
         finally:
-            if live:
-                live.stop()
+            self._leave(live)
             feed.close()
-        say(privacy_line(newest))
+        if live is None:
+            say(privacy_line(newest))
         return newest
+
+    def _leave(self, live: Live | None) -> None:
+        """Leave the whole table of the newest estimate on the screen."""
+        if live and self._newest:
+            live.update(table(self._newest, self.task.study))
+        if live:
+            live.stop()
 
     def _tell_page(self) -> None:
         """Say where the page is, once it answers there."""

@@ -223,10 +223,10 @@ def init(path: Path, records: int, clients: int, kind: str | None, event_time: s
     if said := classes(found.chosen.outlook, found.study):
         say(said)
     size = f"--records {records} --clients {clients}"
-    again = f"; with your own: `veilstream study design {path} {size}`" if whose else ""
+    again = f", and for your features `veilstream study design {path} {size}`" if whose else ""
     estimator = found.study.estimator
     what = f"kind {estimator.kind}, loss {estimator.loss}" if whose else f"kind {estimator.kind}"
-    say(f"wrote {path} ({what}); edit it, then run `veilstream study check {path}`{again}")
+    say(f"wrote {path} ({what}); edit it, then run `veilstream study check {path} {size}`{again}")
 
 
 def _readable(value: object) -> str:

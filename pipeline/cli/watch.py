@@ -7,15 +7,14 @@ import time
 from pathlib import Path
 
 import click
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.text import Text
 
 from infra.addresses import connected
 from infra.process import AGAIN, Waiting
 from pipeline.api.feed import Feed, lacks_topics, newest_estimate, of_another_revision
 from pipeline.api.forecast import Forecast
-from pipeline.api.table import short_table, table
+from pipeline.api.table import on_screen
 from pipeline.cli.context import SAVE_MODEL, STUDY, TIMEOUT, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
 from pipeline.messages.estimate import EstimateMessage
@@ -131,11 +130,8 @@ class _Shown:
             self._told = self._forecast.told()
             other = f"WARNING: {self._other}" if self._other else ""
             words = "; ".join(filter(None, [other, self._when()]))
-            shown = Group(table(self._newest, self._study), Text(words))
             console = self._live.console
-            if len(console.render_lines(shown, pad=False)) > console.height:
-                few = short_table(self._newest, self._study, console.height)
-                shown = Group(Text(words, no_wrap=True, overflow="ellipsis"), few)
+            shown = on_screen(self._newest, self._study, console, words)
             self._live.update(shown, refresh=True)
 
     def _when(self) -> str:

@@ -1,9 +1,5 @@
 """Learners: a classifier and a regression, of a study or of declared ranges and a budget.
 
-Parameters of a learner to the study that they mean: public ranges, a budget, a loss.
-
-A classifier and a regression that learn in this process, by the stream's own functions.
-
 Learners made from declared bounds alone: no study file, and parameters that a grid can search.
 
 They need scikit-learn for its checks of X and y; what they learn with is `StreamClassifier` and

@@ -1,9 +1,4 @@
-"""What all learners share, and the conventions of scikit-learn and River that they keep.
-
-What scikit-learn and River ask of a class; neither is needed.
-
-What a classifier and a regression share that learn in this process.
-"""
+"""What all learners share, and the conventions of scikit-learn and River that they keep."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Calls of a learner as a stream: windows that fill, releases, and values out of range.
 
-Records that come in calls to windows that fill, and the run that their releases make.
-
 Values outside the public ranges that a learner has met, and the warnings that follow.
 
 All of it is computed from raw records, and stays in this process: a warning names features and

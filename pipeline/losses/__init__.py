@@ -12,9 +12,8 @@ from collections.abc import Callable
 
 from pipeline.errors import ConfigError
 from pipeline.losses.base import Bends, Kind, Likelihood, Loss, Regression, Terms, joint_bounds
-from pipeline.losses.expectile import Expectile
 from pipeline.losses.gdwd import GeneralisedDWD
-from pipeline.losses.linear import Linear
+from pipeline.losses.linear import Expectile, Linear
 from pipeline.losses.logistic import Logistic
 from pipeline.losses.poisson import Poisson
 

@@ -6,8 +6,6 @@ An admission or revocation is a record of the releases topic itself, in the clie
 holds for what comes behind it there, so that whoever folds the log believes the same releases. The
 clients topic, compacted, has for each client all of them with their offsets, for clients, for
 people, and for a log whose beginning is gone.
-
-What the broker says of a study: its revision, for clients whose file is another one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Whether a release is believed, and why not.
-
-What makes a release believed: an admitted client's MAC, and the ticket of a published model.
-
-Why a release is not believed, and who must act: the faults that only authentication finds.
-"""
+"""Whether a release is believed, and why not."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from pipeline.messages.admission import Retirement, Word, read_word
 from pipeline.messages.release import Incoming
 from pipeline.messages.topics import partition_of
 from pipeline.release.budget import above_share
-from pipeline.release.form import HEADER, NO_PARTITION, Rows, ends_of
+from pipeline.release.layout import HEADER, NO_PARTITION, Rows, ends_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task, form_of
 from pipeline.trust.crypto import (

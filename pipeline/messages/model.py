@@ -1,7 +1,5 @@
 """Models on the wire, and the newest of them that can be believed.
 
-The model on the wire: JSON, on a compacted topic, for clients to linearise at.
-
 The newest model on the topic that an honest worker can have published.
 
 Versions rise by one with each publication, and each publication puts one message on the models

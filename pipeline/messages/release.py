@@ -4,8 +4,6 @@ Releases one by one: written of sealed answers alone, and read for people and re
 
 Only the two sealed types of `pipeline.release.privatise` can be written; raw summaries have no
 encoder. Workers read whole batches, see `incoming`.
-
-A batch of payloads as columns, each release judged against its study and its record's key.
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError, PrivacyError
 from pipeline.privacy.memory import EPOCHS, epochs_of
-from pipeline.release.form import (
+from pipeline.release.layout import (
     CHAIN,
     CHAIN_FORM,
     FORM,
     HEADER,
     MAGIC,
     NO_PARTITION,
+    Field,
     Rows,
     identity,
 )
-from pipeline.release.layout import Field
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.release.privatise import Answer, OpenAnswer
 from pipeline.release.task import Task, form_of

@@ -1,9 +1,4 @@
-"""Results of fits and of grids of backtests, as JSON with published schemas.
-
-A fit over a file as JSON, with a published schema; the live estimate has its own.
-
-Many backtests as one JSON document, with a published schema.
-"""
+"""Results of fits and of grids of backtests, as JSON with published schemas."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from msgspec import Meta
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import Coefficient, Finite, coefficients_of
-from pipeline.methods.offline import FitStatus, OfflineFit, OfflineMethod
+from pipeline.methods.base import FitStatus, OfflineFit, OfflineMethod
 from pipeline.privacy.guarantee import Guarantee
 from pipeline.release.task import Task
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.messages.topics import PLAIN, Topic
+from pipeline.messages.topics import Topic, settings_of
 from pipeline.privacy import events
 from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import Event, NonPrivate
@@ -232,7 +232,15 @@ def merge(entries: Iterable[SourceSpends]) -> list[SourceSpends]:
     ]
 
 
+#: Bytes of the topic that Kafka keeps as they came: some tens of thousands of claims.
+SEGMENT = str(8 << 20)
+
+
 def ledger_topic(study: Study, settings: Settings) -> Topic:
     """Return the topic of all clients' accounts: compacted, and replicated as a study's own."""
-    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", **PLAIN}
-    return Topic(settings.ledger_topic, 1, study.stream.replication, config)
+    copies = study.stream.replication
+    # Kafka compacts whole segments alone, and each start reads all that is there
+    config = settings_of(
+        copies, cleanup_policy="compact", min_cleanable_dirty_ratio="0.1", segment_bytes=SEGMENT
+    )
+    return Topic(settings.ledger_topic, 1, copies, config)

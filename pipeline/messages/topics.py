@@ -32,6 +32,18 @@ class Topic:
     largest: int = 0
 
 
+def settings_of(replication: int, **config: str) -> dict[str, str]:
+    """Return Kafka's settings of a topic, with those that every topic has.
+
+    config: More of them, with "_" in place of ".".
+    """
+    settings = {key.replace("_", "."): value for key, value in config.items()} | PLAIN
+    if replication > 1:
+        # what is acknowledged survives a broker; the topic is written without one
+        settings["min.insync.replicas"] = str(replication - 1)
+    return settings
+
+
 @dataclass(frozen=True, slots=True)
 class Topics:
     """All topics of one study."""
@@ -54,11 +66,8 @@ class Topics:
         stream = study.stream
 
         def topic(kind: str, partitions: int, **config: str) -> Topic:
-            settings = {key.replace("_", "."): value for key, value in config.items()} | PLAIN
-            if stream.replication > 1:
-                # what is acknowledged survives a broker; the topic is written without one
-                settings["min.insync.replicas"] = str(stream.replication - 1)
             name = f"veil.{study.name}.{kind}.v1"
+            settings = settings_of(stream.replication, **config)
             return Topic(name, partitions, stream.replication, settings)
 
         kept = str(retention_ms(stream.retention))

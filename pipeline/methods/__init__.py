@@ -1,7 +1,6 @@
 """The methods of estimation, each a package of its own behind one seam.
 
-- `base`: what a method is to the rest.
-- `offline`: what a method is that runs over a file.
+- `base`: what a method is to the rest, live or over a file.
 - `renewable`, `ldp_sgd`, `noisy_mle`, `noisy_copies`, `age_aware`: methods that run live. `sites`:
   what two of them share. `published`: methods for files.
 
@@ -10,7 +9,7 @@ A method is loaded when a study asks for it, and nothing outside its package kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,8 @@ from pipeline.study.model import LIVE
 
 if TYPE_CHECKING:
     # a study that is being read asks here which kinds there are: only names may be needed for that
-    from pipeline.methods.base import Method, Server
+    from pipeline.methods.base import Method, OfflineMethod, Server
+    from pipeline.privacy.guarantee import Guarantee
     from pipeline.release.task import Task
     from pipeline.study.model import Study
 
@@ -154,9 +154,38 @@ def server_of(task: Task) -> Server[Any]:
     return method_of(task.study).server(task)
 
 
-def load(kind: str) -> Any:
-    """Return the method of a kind of `OFFLINE`; `offline.offline_method` is it with a type."""
-    return _found(OFFLINE[kind])
+def load(kind: str) -> OfflineMethod:
+    """Return the method of a kind of `OFFLINE`."""
+    found: OfflineMethod = _found(OFFLINE[kind])
+    return found
+
+
+def offline_method(study: Study) -> OfflineMethod | None:
+    """Return the method of a study that runs over a file alone; None of one that runs live."""
+    kind = study.estimator.kind
+    return load(kind) if kind in OFFLINE else None
+
+
+def offline_methods(kinds: Iterable[str], option: str) -> list[OfflineMethod]:
+    """Return methods by their kinds.
+
+    Raises ConfigError if one is unknown, naming the option that it came with, and all that are
+    known.
+    """
+    for kind in kinds:
+        if kind not in OFFLINE:
+            raise ConfigError(f"{option}: no method {kind!r}; allowed: {', '.join(OFFLINE)}")
+    return [load(kind) for kind in kinds]
+
+
+def guarantee_of(task: Task) -> Guarantee:
+    """Return what a study keeps private, whatever its kind.
+
+    Raises ConfigError, PrivacyError if the noise of its method cannot be scaled with these
+    parameters.
+    """
+    method = offline_method(task.study)
+    return task.budget.guarantee if method is None else method.guarantee(task)
 
 
 def _found(target: str) -> Any:

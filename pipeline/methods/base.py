@@ -2,21 +2,23 @@
 
 Everything around it (decoding, dead letters, duplicates, ages, partitions, storage) is the same for
 all methods. A method says what its releases hold, how they fold into a state, and what the state
-says.
+says. Of one that runs over a file `OfflineMethod` is all that `fit` and `backtest --beside` ask.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import State
-from pipeline.release.form import Rows
+from pipeline.privacy.guarantee import Guarantee
+from pipeline.records.encoder import Arrays
+from pipeline.release.layout import Rows
 from pipeline.release.model import Part
 from pipeline.release.task import Task
 from pipeline.study.model import Study
@@ -381,3 +383,70 @@ class Method(ABC, Generic[T]):
         """Return a short cut from rows to estimates with noise of the same law, if there is one."""
         del task, rng
         return None
+
+
+#: "converged": the stopping rule was met; "unconverged": it was not, or there is no minimiser;
+#: "one-pass": an online method, which has no stopping rule.
+FitStatus = Literal["converged", "unconverged", "one-pass"]
+#: Encoded record slots of each client in the order of its source.
+Clients = Mapping[str, Arrays]
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineFit:
+    """What a method gives over records that are all at hand.
+
+    coefficients: Shape (d,), the intercept first, on encoded features.
+    status, reason: How far to trust the coefficients, and why there are no intervals.
+    rounds: Steps over all records, or batches of an online method.
+    score: Largest entry of the mean penalised gradient over all records, each in units of its
+        column's root mean square; None where the method is noised, as noise does not cover it.
+    weights: Class weights in the end: negative, positive.
+    covariance: Shape (d, d), or None where the method has no valid intervals.
+    """
+
+    coefficients: Vector
+    status: FitStatus
+    reason: str
+    rounds: int
+    score: float | None = None
+    weights: tuple[float, float] = (1.0, 1.0)
+    covariance: Matrix | None = None
+
+
+class OfflineMethod(Protocol):
+    """A method of a room; its own keys are the table [estimator.method]."""
+
+    @property
+    def label(self) -> str:
+        """Its name in its paper; empty if it has none."""
+
+    @property
+    def meaning(self) -> str:
+        """The method in the field's words."""
+
+    @property
+    def needs(self) -> str:
+        """Why it cannot run on a live stream of releases."""
+
+    @property
+    def online(self) -> bool:
+        """Whether it sees each record once, in batches."""
+
+    def check(self, study: Study) -> None:
+        """Raise ConfigError where the study says what the method does not allow."""
+
+    def task(self, study: Study, revision: str = "", level: str | None = None) -> Task:
+        """Return the public numbers of a study."""
+
+    def guarantee(self, task: Task, clients: int | None = None) -> Guarantee:
+        """Return what it keeps private; `clients` is None where nobody knows their number yet."""
+
+    def fit(self, task: Task, clients: Clients) -> OfflineFit:
+        """Run it over all records."""
+
+    def path(self, task: Task, clients: Clients) -> Iterator[Vector]:
+        """Yield the coefficients of an online method after each batch: window b of every client."""
+
+    def beside(self, study: Study, seed: int) -> Study:
+        """Return a study with this method for the same data and loss, unchecked: the usual keys."""

@@ -20,7 +20,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.spend import SpendsMessage
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import NonPrivate
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 
 #: Rows that a page shows, clients that are held, and ids among them that nobody has admitted yet.
 SHOWN, HELD, UNKNOWN = 100, 20_000, 1000

@@ -1,9 +1,4 @@
-"""What happened to a stream, as its estimates show it: recoveries, losses, another status.
-
-The estimates of a stream, thinned as they come, so that an hour of them fits a chart.
-
-What a page shows: estimates, clients, happenings and warnings, as JSON and under one lock.
-"""
+"""What happened to a stream, as its estimates show it: recoveries, losses, another status."""
 
 from __future__ import annotations
 
@@ -126,7 +121,9 @@ def _seconds(message: EstimateMessage) -> float:
 
 
 def _because(message: EstimateMessage) -> str:
-    return f": {message.reason}" if message.reason else ""
+    # what would help stands beside the status, once: this list has a line for each change
+    reason = message.reason.split(". ")[0]
+    return f": {reason}" if reason else ""
 
 
 #: Estimates that are kept, at most: a chart has no more pixels.
@@ -323,6 +320,7 @@ class Watched:
         if message is None:
             return None
         at = datetime.fromisoformat(message.published_at).timestamp()
+        known = message.progress if message.status != "starting" else None
         told = [
             *unit_lines(message), target_line(message), spread_line(message, self._study),
             information_line(message),
@@ -340,7 +338,7 @@ class Watched:
             "status": message.status,
             "state": state_of(message),
             "reason": message.reason,
-            "progress": None if message.progress is None else message.progress.share,
+            "progress": None if known is None else known.share,
             "missing": self._missing(),
             "records": message.records,
             "releases": message.releases,

@@ -22,7 +22,7 @@ from pipeline.messages.envelope import marks_of
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import Clients
 from pipeline.page.content import Watched
-from pipeline.release.form import MAGIC
+from pipeline.release.layout import MAGIC
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 

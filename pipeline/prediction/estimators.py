@@ -1,11 +1,4 @@
-"""The two rules that predict, and whichever of them a file holds.
-
-The classifier of one model file, with the methods and attributes that scikit-learn expects.
-
-The regression of one model file: a linear or a Poisson one.
-
-Model files and estimates to the rule that they hold, whichever of the two it is.
-"""
+"""The two rules that predict, and whichever of them a file holds."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Predictions record by record, and their scores.
-
-What predictions come to, record by record: numbers alone are kept, never records.
-
-Predictions record by record: a bad record gets a reason, and the others their prediction.
-"""
+"""Predictions record by record, and their scores."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Mechanisms split a budget; a channel is a lattice, a sensitivity and the noise of both.
 
-One noised quantity: its lattice, its sensitivity and its noise.
-
 The mechanisms of a study: how each divides a budget, and how it makes channels.
 
 A release has several parts (gradient, curvature, counts). Under Gaussian noise their mus add up as

@@ -1,7 +1,5 @@
 """Random words: of the operating system, and for simulations from a seed.
 
-The cryptographic generator that all noise comes from.
-
 Floating-point noise from a seeded generator: for simulations, and without any protection.
 
 Whoever knows the seed can subtract the noise, and floating-point samples give away low bits of

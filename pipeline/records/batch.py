@@ -210,47 +210,56 @@ NO_COLUMN = 2**31 - 1
 class Reasons:
     """Why slots are empty: of each the first thing that is wrong, in the order of the columns.
 
-    codes: For each of n slots the place of its words in `words`; 0: nothing is wrong; (n,).
+    known: Words that may come: their codes are 1 and so on.
+
+    codes: For each of n slots the code of what is wrong with it; 0: nothing; (n,).
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, known: Sequence[str] = ()) -> None:
         self.codes = np.zeros(size, dtype=np.int32)
-        #: The code of each of the words, in their order.
-        self._codes: dict[str, int] = {"": 0}
-        self._last = 0
+        self._words = {words: code for code, words in enumerate(("", *known))}
+        self._last = len(known)
         self._columns = np.full(size, NO_COLUMN, dtype=np.int32)
+        self._alone: list[tuple[int, int]] = []
 
     @property
     def words(self) -> list[str]:
         """What the codes stand for."""
-        return list(self._codes)
+        return list(self._words)
 
-    def add(self, where: Mask, column: int, words: str) -> None:
-        """Take a fault of a column that some slots may have; it takes as long for any of them.
+    def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32], column: int = 0) -> None:
+        """Take the faults of columns that slots may have; it takes as long for any of them.
 
-        column: Its place in the order of columns; -1 comes before all.
+        where: Which slots have one in which column, shape (n, k).
+        codes: Of the words of each of these columns, shape (k,).
+        column: The place of the first of them in the order of columns; the others follow.
         """
-        first = where & (self._columns > column)
-        if words not in self._codes:
-            self._codes[words] = self._last = self._last + 1
-        np.copyto(self.codes, self._codes[words], where=first)
-        np.copyto(self._columns, column, where=first)
+        first = where.argmax(axis=1)
+        places = first + column
+        new = where[np.arange(len(where)), first] & (self._columns > places)
+        np.copyto(self.codes, codes[first], where=new)
+        np.copyto(self._columns, places, where=new, casting="same_kind")
+
+    def mark(self, where: Mask, column: int, words: str) -> None:
+        """Take the fault of one column that slots may have, shape (n,), as `add` does."""
+        codes = np.array([self._words[words]], dtype=np.int32)
+        self.add(where[:, None], codes, column)
 
     def put(self, at: int, column: int, words: str) -> None:
-        """Take a fault of one slot."""
+        """Take a fault of one slot; column: its place in the order of columns, -1 before all."""
         if self._columns[at] > column:
-            if words not in self._codes:
+            if words not in self._words:
                 # the fewest steps: a bad record must hardly take longer than a good one
-                self._codes[words] = self._last = self._last + 1
-            self.codes[at], self._columns[at] = self._codes[words], column
+                self._words[words] = self._last = self._last + 1
+            self.codes[at], self._columns[at] = self._words[words], column
+            self._alone += [(at, column)]
 
     def before(self, column: int) -> list[int]:
-        """Return the slots that have a fault before a column."""
-        found: list[int] = np.flatnonzero(self._columns < column).tolist()
-        return found
+        """Return the slots that have a fault of their own before a column."""
+        return [at for at, place in self._alone if place < column]
 
     def count(self, places: slice = slice(None)) -> Counter[str]:
         """Count the slots by words; "" counts the good ones."""
         counts = np.bincount(self.codes[places]).tolist()
-        named = zip(self._codes, counts, strict=False)
+        named = zip(self._words, counts, strict=False)
         return Counter({words: count for words, count in named if count})

@@ -130,6 +130,7 @@ class Encoder:
         self._beyond = np.zeros(len(self.features.names), dtype=np.int64)
         self._responses_beyond = 0
         self.dummy = dummy_of(study)
+        self._faults = (*self.features.faults, *self.response.faults)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -187,7 +188,7 @@ class Encoder:
         The same steps are taken for records that are good, clipped or bad, in about one time.
         """
         batch = records if isinstance(records, Batch) else Records(records)
-        columns, reasons = batch.columns(self.columns), Reasons(len(batch))
+        columns, reasons = batch.columns(self.columns), Reasons(len(batch), self._faults)
         for at, why in {**batch.lost, **(refused or {})}.items():
             reasons.put(at, -1, why)
         values = self.features.read(columns, self.dummy, reasons)

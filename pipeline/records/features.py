@@ -79,7 +79,13 @@ class Features:
             for name, found in self.encoding.features.items()
             if found.levels is not None
         }
-        self._plain = [at for at, name in enumerate(self.names) if name not in self._codes]
+        refused = [
+            self._codes[name].refusal if name in self._codes else not_finite(name)
+            for name in self.names
+        ]
+        #: What may be wrong with a column of a type; the first places in `Reasons.known`.
+        self.faults = (*map(without, self.names), *refused)
+        self._gone, self._wrong = np.arange(1, len(self.faults) + 1, dtype=np.int32).reshape(2, -1)
 
     @classmethod
     def of(cls, study: Study) -> Features:
@@ -185,16 +191,50 @@ class Features:
         dummy: Behind the fault of a bad record its columns are read: the time that a record takes
             shows in when releases come, and must not tell of bad ones.
         """
-        columns = self._without_gaps(dict(given))
-        values = np.empty((len(reasons.codes), len(self.names)))
+        columns = self._without_gaps(dict(given)) if self._instead else given
+        size = len(reasons.codes)
+        values, gone = (
+            np.zeros((size, len(self.names))),
+            np.zeros((size, len(self.names)), np.bool_),
+        )
+        apart, typed = list[int](), False
         for place, name in enumerate(self.names):
-            codes = self._codes.get(name)
-            values[:, place] = (
-                _numbers(columns[name], name, place, dummy[name], reasons)
-                if codes is None
-                else _codes(codes, columns[name], place, dummy[name], reasons)
-            )
+            column, codes = columns[name], self._codes.get(name)
+            if codes is not None:
+                values[:, place] = _codes_of(codes, column, place, dummy[name], reasons)
+            elif column.typed:
+                values[:, place] = column.values
+            elif column.marked:
+                texts = _given(column.values, place, dummy[name], reasons)
+                found, wrong = numbers_in(texts, [name], marked=True)
+                values[:, place] = found
+                for at, fault in wrong.items():
+                    reasons.put(at, place, fault.args[0])
+            else:
+                apart.append(place)
+            if column.typed:
+                gone[:, place], typed = column.missing, True
+        if apart:
+            values[:, apart] = self._read_rows(columns, apart, dummy, reasons)
+        if typed:
+            reasons.add(gone, self._gone)
+        bad = ~np.isfinite(values)
+        reasons.add(bad, self._wrong)
+        np.copyto(values, 0.0, where=bad)
         return values
+
+    def _read_rows(
+        self, columns: Mapping[str, Column], places: Sequence[int], dummy: Record, reasons: Reasons
+    ) -> Matrix:
+        """Read numbers of no type, row by row: behind the first fault of one come public words."""
+        names = [self.names[place] for place in places]
+        lists = [columns[name].objects() for name in names]
+        rows = list(chain.from_iterable(zip(*lists, strict=True)))
+        found, wrong = numbers_in(rows, names, [dummy[name] for name in names])
+        for at, fault in wrong.items():
+            row, place = divmod(at, len(names))
+            reasons.put(row, places[place], fault.args[0])
+        return np.array(found).reshape(-1, len(names))
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""
@@ -210,43 +250,18 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def _numbers(
-    column: Column, name: str, place: int, dummy: object, reasons: Reasons
-) -> Vector:  # fmt: skip
-    """Return a column of numbers, 0 where there is no finite one: that is added to the reasons.
+def _codes_of(codes: Codes, column: Column, place: int, dummy: object, reasons: Reasons) -> Vector:
+    """Return the codes of a column, (n,), and add what is wrong: NaN where a typed one has none.
 
     dummy: Is read where a column before this one has a fault.
     """
-    if column.typed:
-        values = column.numbers
-        reasons.add(column.missing, place, without(name))
-    else:
-        given = _given(column.values, place, dummy, reasons)
-        found, wrong = numbers_in(given, name, marked=column.marked)
-        values = np.array(found)
-        for at, fault in wrong.items():
-            reasons.put(at, place, fault.args[0])
-    finite = np.isfinite(values)
-    reasons.add(~finite, place, not_finite(name))
-    return np.where(finite, values, 0.0)
-
-
-def _codes(codes: Codes, column: Column, place: int, dummy: object, reasons: Reasons) -> Vector:
-    """Return the codes of a column, 0 where it has none: that is added to the reasons.
-
-    dummy: As for `_numbers`.
-    """
-    if isinstance(column.values, list):
-        given = _given(column.objects(), place, dummy, reasons)
-        found, wrong = codes.codes_in(given, texts=column.marked)
-        for at, fault in wrong.items():
-            reasons.put(at, place, fault.args[0])
-        return np.array(found, dtype=np.float64)
-    values = codes.typed(column.values)
-    known = ~np.isnan(values)
-    reasons.add(column.missing, place, without(codes.name))
-    reasons.add(~known, place, codes.refusal)
-    return np.where(known, values, 0.0)
+    if not isinstance(column.values, list):
+        return codes.typed(column.values)
+    given = _given(column.objects(), place, dummy, reasons)
+    found, wrong = codes.codes_in(given, texts=column.marked)
+    for at, fault in wrong.items():
+        reasons.put(at, place, fault.args[0])
+    return np.array(found, dtype=np.float64)
 
 
 def _given(values: Any, place: int, dummy: object, reasons: Reasons) -> list[Any]:
@@ -310,6 +325,10 @@ class Response(Protocol):
     def refusals(self) -> tuple[str, ...]:
         """What is said of an undeclared class, or of numbers that are written in other forms."""
 
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What may be wrong with a column of a type; among `Reasons.known`."""
+
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return a value encoded, as a record or a caller has it, and whether it was clipped.
 
@@ -349,6 +368,7 @@ class NumberResponse:
         self.refusals: tuple[str, ...] = misspelt(name)
         self.name, self._low, self._high, self._whole = name, low, high, whole
         self._no_count = f"column {name!r}: not a count, a whole number from 0 on"
+        self.faults: tuple[str, ...] = (without(name), not_finite(name), self._no_count)
         self.centre = 0.0 if whole else low / 2 + high / 2
         self.unit = 1.0 if whole else high / 2 - low / 2
 
@@ -363,8 +383,19 @@ class NumberResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> tuple[Vector, Mask]:
         """As `Response.read`."""
-        values = _numbers(column, self.name, LAST, dummy, reasons)
-        reasons.add(~self._allowed(values), LAST, self._no_count)
+        if isinstance(column.values, list):
+            given = _given(column.values, LAST, dummy, reasons)
+            found, wrong = numbers_in(given, [self.name], marked=column.marked)
+            values = np.array(found, dtype=np.float64)
+            for at, fault in wrong.items():
+                reasons.put(at, LAST, fault.args[0])
+        else:
+            values = column.numbers
+            reasons.mark(column.missing, LAST, self.faults[0])
+        bad = ~np.isfinite(values)
+        reasons.mark(bad, LAST, self.faults[1])
+        values = np.where(bad, 0.0, values)
+        reasons.mark(~self._allowed(values), LAST, self.faults[2])
         inside, bounded = self._encoded(values)
         return bounded, inside != values
 
@@ -407,6 +438,7 @@ class ClassResponse:
         self.name, self.positive, self.negative = name, positive, negative
         self._classes = Codes(name, "class", {positive: 1.0, negative: -1.0})
         self.refusals: tuple[str, ...] = (self._classes.refusal,)
+        self.faults: tuple[str, ...] = (without(name), self._classes.refusal)
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return a class as +1 or -1; it is never clipped.
@@ -417,8 +449,13 @@ class ClassResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> tuple[Vector, Mask]:
         """As `Response.read`."""
-        signs = _codes(self._classes, column, LAST, dummy, reasons)
-        return signs, np.zeros(len(signs), dtype=np.bool_)
+        signs = _codes_of(self._classes, column, LAST, dummy, reasons)
+        if not column.typed:
+            return signs, np.zeros(len(signs), dtype=np.bool_)
+        reasons.mark(column.missing, LAST, self.faults[0])
+        bad = np.isnan(signs)
+        reasons.mark(bad, LAST, self.faults[1])
+        return np.where(bad, 0.0, signs), np.zeros(len(signs), dtype=np.bool_)
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """As `Response.of_column`; a class is written as it is encoded."""

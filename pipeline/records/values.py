@@ -185,21 +185,34 @@ def read_all(
 
 
 def numbers_in(
-    values: Sequence[Any], name: str, *, marked: bool = False
-) -> tuple[list[float], Faults]:
-    """Return the values of a column as `number_of` reads each; 0 where it refuses.
+    values: Sequence[Any], names: Sequence[str], instead: Sequence[object] = (), *,
+    marked: bool = False,
+) -> tuple[list[float], Faults]:  # fmt: skip
+    """Return the values of rows, one after another, as `number_of` reads each; 0 where it refuses.
 
+    values: Of each row so many as there are names.
+    instead: Read in place of what follows in a row behind a value that is refused.
     marked: Whether all of them are texts, and none has a "_".
 
     What is not finite is still among them. Every value is looked at, whatever the others are: a
     single text among numbers must not show in the time that the numbers take.
     """
     # Python reads 1_000 as a number; no other program does
-    quick = values if marked else [
+    quick: Any = values if marked else [
         value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
         for value in values
     ]  # fmt: skip
-    return read_all(quick, float, lambda at: number_of(values[at], name))
+
+    def exact(at: int) -> float:
+        row, place = divmod(at, len(names))
+        try:
+            return number_of(values[at], names[place])
+        except RecordError:
+            if instead:
+                quick[at + 1 : (row + 1) * len(names)] = instead[place + 1 :]
+            raise
+
+    return read_all(quick, float, exact)
 
 
 def picked(records: Sequence[Record], names: Sequence[str]) -> list[tuple[object, ...]]:
@@ -308,7 +321,8 @@ def _milliseconds(moment: datetime) -> int:
 
 
 Value = TypeVar("Value", bool, float)
-_WORDS = {"true": True, "false": False}
+#: Words that are truth values, in any case.
+WORDS = {"true": True, "false": False}
 #: Below it every whole number is one of double precision; whole numbers of 64 bits as Python writes
 #: them.
 EXACT, _WHOLE = 2**53, re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
@@ -329,7 +343,7 @@ class Codes:
 
     def __init__(self, name: str, what: str, codes: Mapping[str, float]) -> None:
         self.name, self._texts = name, dict(codes)
-        self._truths = _apart((_WORDS.get(text.lower()), code) for text, code in codes.items())
+        self._truths = _apart((WORDS.get(text.lower()), code) for text, code in codes.items())
         self.numbers = _apart((_number(text), code) for text, code in codes.items())
         named = [*map(repr, list(codes)[:NAMED]), *(["..."] if len(codes) > NAMED else [])]
         self._known: dict[tuple[type, object], float] = {
@@ -360,7 +374,7 @@ class Codes:
             text = text_of(value, self.name)
             found = self._texts.get(text)
             if found is None and self._truths:
-                truth = _WORDS.get(text.lower())
+                truth = WORDS.get(text.lower())
                 found = None if truth is None else self._truths.get(truth)
             if found is None and self.numbers:
                 number = _number(value)

@@ -1,9 +1,4 @@
-"""The budget of a study's releases, and the share that one client may have.
-
-What the releases of one study may cost a unit, and what they promise it.
-
-How many releases one client may make: `trust.largest_share`, which a release tells by itself.
-"""
+"""The budget of a study's releases, and the share that one client may have."""
 
 from __future__ import annotations
 

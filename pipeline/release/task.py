@@ -1,11 +1,4 @@
-"""What clients and workers of a study share: bounds, budget and queries.
-
-Encoded records within their public bounds: clipped, clipped to a norm, weighed by class.
-
-The public bounds of a study's records, in the numbers that estimators work with.
-
-From a study to what clients and workers share: bounds, a budget, and the method's queries.
-"""
+"""What clients and workers of a study share: bounds, budget and queries."""
 
 from __future__ import annotations
 
@@ -28,8 +21,7 @@ from pipeline.privacy.sensitivity import Bounds
 from pipeline.records.blocks import finite, with_intercept
 from pipeline.records.encoder import Arrays
 from pipeline.release.budget import Budget
-from pipeline.release.form import Form, FormHeader
-from pipeline.release.layout import Layout
+from pipeline.release.layout import Form, FormHeader, Layout
 from pipeline.release.model import Model, start_model
 from pipeline.release.policy import RELEASES, ReleasePolicy, Rhythm, WhenFull
 from pipeline.release.query import OpenQuery, Query
@@ -293,7 +285,7 @@ class Task(RecordBounds, ABC):
         Raises PrivacyError if there are more records than slots.
         """
 
-    def sums(self, slots: Arrays, model: Model) -> Query:
+    def query_blocks(self, slots: Arrays, model: Model) -> Query:
         """Return the sums of several blocks of `slots` record slots, the last perhaps not full.
 
         slots: With those that are empty, one at least.

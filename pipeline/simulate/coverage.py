@@ -5,8 +5,6 @@ One simulated stream: windows at the newest model, folded, and the last estimate
 Clients differ a little in how fast their records come, and the worker gives a model when one is
 due. Where a method simulates streams by itself, every client releases one window in a round, all at
 the same model, as in a live stream whose clients move at once.
-
-What many simulated streams say together: coverage, length, readiness, bias, with errors.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from pipeline.methods import method_of, server_of, task_of
 from pipeline.privacy.events import Event, Renyi, group, parts
 from pipeline.privacy.randomness import SeededStream
 from pipeline.records.encoder import Arrays, stack
-from pipeline.release.form import Rows, short
+from pipeline.release.layout import Rows, short
 from pipeline.release.model import Model, round_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.query import LatticePart, Query

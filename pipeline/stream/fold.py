@@ -3,8 +3,6 @@
 Folding a batch of log records: decode, check, drop duplicates, add.
 
 A batch is a structured array from the payloads to the sums: no release is an object of its own.
-
-Which releases of a batch come for the first time: duplicates, gaps and foreign ledgers.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import msgspec
 import numpy as np
@@ -23,7 +21,7 @@ from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.release import MOST_LOST, Decoder, Incoming, Mask
 from pipeline.methods import require_live, server_of
-from pipeline.release.form import Rows, ends_of, slots_of
+from pipeline.release.layout import Rows, ends_of, slots_of
 from pipeline.release.task import Task
 from pipeline.stream.partition import JUMPS, Partition, Progress
 from pipeline.study.model import Rate
@@ -59,6 +57,11 @@ CHUNK = 2048
 #: Record times are held within [0, this], milliseconds: whoever sends a record may write any time
 #: into it, and messages cannot name a year after 9999.
 LATEST = 253_402_300_799_000
+
+
+def may_be_word(value: bytes | None) -> TypeGuard[bytes]:
+    """Whether a value may admit or revoke somebody: it is JSON, and no release is."""
+    return value is not None and value[:1] == b"{"
 
 
 class Offline:
@@ -126,8 +129,7 @@ class Reducer:
             return self._fold_releases(state, records)
         letters, waiting, words = list[DeadLetter](), list[LogRecord](), 0
         for record in records:
-            # a release begins with its magic; a word is JSON
-            if record.value is None or record.value[:1] != b"{":
+            if not may_be_word(record.value):
                 waiting.append(record)
                 continue
             try:

@@ -6,10 +6,6 @@ They find accidents of memory, disk and copies: a changed bit, a value under ano
 another study, a part that is lost or older than the rest. In a study with keys they are MACs (keyed
 BLAKE2b, RFC 7693), which whoever may write to the store cannot make. Where there are none, such a
 state is found out by folding the log again.
-
-The counters of a partition, and which releases of each client have been folded.
-
-The state of one partition: sums, clients' progress, and the log position they stand for.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Window:
         if not self._query:
             # behind an older model a chain ends, and there would be less room
             self.model = max(self.model, self._newest(), key=lambda model: model.version)
-        query = self._task.sums(blocks, self.model)
+        query = self._task.query_blocks(blocks, self.model)
         self._query = [self._query[0] + query if self._query else query]
 
 

@@ -2,15 +2,14 @@
 
 Where a replay begins and ends, and its rhythm: texts to offsets, and what the log has lost.
 
-A bound of time means, in each partition, the first record of that time or later: the replay begins
-with it, or ends before it.
+A bound of time means, in each partition, the first release of that time or later: the replay begins
+with it, or ends before it. Admissions have the time at which somebody was admitted, which may be
+years behind those of a history: they count with what comes before them, or else behind them.
 
 What a replay may set otherwise than the live study: keys of which clients know nothing.
 
 A release is made of the records, the model and the keys that clients use; it stays what it is. Keys
 that only the fold or the estimate reads may differ.
-
-Two estimates of the same log positions: the first field in which they differ, bit by bit.
 
 A replay: records of the log in, in an order that is always the same, and estimates out.
 
@@ -37,7 +36,7 @@ from pipeline.messages.release import header_of
 from pipeline.methods import method_of, server_of
 from pipeline.records.values import parse_rfc3339
 from pipeline.release.task import Task
-from pipeline.stream.fold import LogRecord, Reducer
+from pipeline.stream.fold import LogRecord, Reducer, may_be_word
 from pipeline.stream.merge import combine
 from pipeline.stream.partition import Partition
 from pipeline.study.model import Study
@@ -356,7 +355,8 @@ def in_order(streams: Mapping[int, Iterable[LogRecord]]) -> Iterator[Ordered]:
     """Merge partitions by time, then partition, then offset.
 
     A partition's own order stays: a record that says an earlier time than one before it counts as
-    of that one's time. Only one record of each partition is held.
+    of that one's time, and an admission has none of its own. Only one record of each partition is
+    held, and admissions before its first release.
 
     streams: The records of each partition, in the order of their offsets.
     """
@@ -365,10 +365,18 @@ def in_order(streams: Mapping[int, Iterable[LogRecord]]) -> Iterator[Ordered]:
 
 
 def _timed(number: int, records: Iterable[LogRecord]) -> Iterator[Ordered]:
-    clock = 0
+    clock, early = 0, list[LogRecord]()
     for record in records:
-        clock = max(clock, record.timestamp)
-        yield clock, number, record.offset, record
+        if not may_be_word(record.value):
+            clock = max(clock, record.timestamp)
+        elif not clock:
+            early.append(record)
+            continue
+        for one in (*early, record):
+            yield clock, number, one.offset, one
+        early = []
+    for record in early:
+        yield record.timestamp, number, record.offset, record
 
 
 log = logging.getLogger("veilstream.replay")

@@ -186,7 +186,10 @@ class Data(Strict, frozen=True, kw_only=True):
         ),
     ]
     features: Annotated[
-        dict[Annotated[str, Meta(min_length=1)], Feature],
+        dict[
+            Annotated[str, Meta(min_length=1)],
+            Annotated[Feature, key("a public range, or levels", "{ min = 20, max = 120 }")],
+        ],
         key(
             "one entry for each feature with its public range, or its levels",
             "sensor_1 = { min = 20, max = 120 }",

@@ -3,8 +3,6 @@
 A number x becomes (t(x) - t(typical)) / half, with its transform t and half the width of its range
 after t; with `scaling = "none"` it is t(x). A category becomes one column of 0 and 1 for each level
 but its base. An interaction is the product of the columns of both features. All of it is public.
-
-What a step of 1 of each column stands for, in words: what its coefficient is a change for.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Estimator(Strict, frozen=True, kw_only=True):
             '{ half_life = 50000, of = "records" }',
         ),
     ] = None
-    level: Annotated[float, key("confidence level, in (0, 1)", 0.95, gt=0, lt=1)] = 0.95
+    level: Annotated[float, key("confidence level, 0.01 to below 1", 0.95, ge=0.01, lt=1)] = 0.95
     path: Annotated[
         dict[str, Any] | None, key("a table with the steps of a path", "{ eta0 = 1.0 }")
     ] = None

@@ -141,7 +141,7 @@ def is_signed(text: bytes, signature: bytes, public: bytes) -> bool:
 MAC_SIZE = 16
 #: Bytes of the time of a release's record and of its client's admission, as its MAC is over them.
 MARK_SIZE = 16
-#: Where the header of a release has the generation of the study's key, as `release.form` says.
+#: Where the header of a release has the generation of the study's key, as `release.layout` says.
 GENERATION = slice(6, 8)
 
 

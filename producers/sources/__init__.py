@@ -1,7 +1,8 @@
 """Where raw records come from.
 
 - `base`: slots and the interface of a source; rows that are counted.
-- `text`: CSV and JSON lines, read by offsets. `stdin`: what a program pipes in, kept or not.
+- `text`: files of lines, read by offsets, of which are `csv_file` and `json_lines`.
+- `stdin`: what a program pipes in, kept or not.
 - `arrow`: Parquet and Arrow files; `tables`: any file in batches of columns, read once.
 - `sql`: rows of a table by a key. `kafka`: a topic of somebody's own Kafka.
 - `push`: what is sent to a client over HTTP, until it is released; `mqtt`: the same from a broker.
@@ -22,9 +23,11 @@ from pipeline.errors import DataError
 from pipeline.settings import Settings
 from producers.sources.arrow import is_arrow
 from producers.sources.base import Known, Opening, Slot, Source
+from producers.sources.csv_file import CsvFile
+from producers.sources.json_lines import JsonLinesFile
 from producers.sources.samples import STREAMED, FlightRows, ShuttleRows, heldout, shared
 from producers.sources.stdin import Pipe, Spool, open_input
-from producers.sources.text import RECORD_LIMIT, CsvFile, JsonLinesFile, Tape
+from producers.sources.text import RECORD_LIMIT, Tape
 
 __all__ = [
     "RECORD_LIMIT",

@@ -200,7 +200,7 @@ class ArrowFile:
         except _FAULTS as error:
             raise DataError(
                 f"{name}: it is not a Parquet or Arrow file, or a damaged one; the data owner must "
-                "write it anew, or name another"
+                "write it anew, name another, or give a file of text its ending, such as .csv"
             ) from error
         self.columns = named_once(name, self._parts.schema)
         self._read = [each for each in self.columns if columns is None or each in columns]

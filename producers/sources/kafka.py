@@ -34,7 +34,8 @@ from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.records.batch import Records
 from pipeline.settings import Settings
 from producers.sources.base import Elsewhere, Known, Opening, Slot, Slots, Source, read_position
-from producers.sources.text import RECORD_LIMIT, json_objects
+from producers.sources.json_lines import json_objects
+from producers.sources.text import RECORD_LIMIT
 
 KIND = "topic"
 FORM = (
@@ -107,9 +108,17 @@ def opened(spec: str, asked: Opening) -> Source:
             f"{spec!r}: a topic is read by `veilstream produce` alone; the data owner must give "
             "a file here"
         )
+    topic = topic_spec(spec)
+    lacking = [name for name in asked.columns or () if topic.paths and name not in topic.paths]
+    if lacking:
+        raise DataError(
+            f"the source names fields, but not {', '.join(map(repr, lacking))}: the data owner "
+            "must add field=NAME:PATH for each column that the study reads, and for that of "
+            "--event-time"
+        )
     # what reads files has no need of Kafka's library
 
-    return KafkaTopic(topic_spec(spec), asked.position, asked.settings, follow=asked.follow)
+    return KafkaTopic(topic, asked.position, asked.settings, follow=asked.follow)
 
 
 class CompiledRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
@@ -431,8 +440,8 @@ class KafkaTopic(Elsewhere):
     def _made_anew(self) -> DataError:
         return DataError(
             f"topic {self._spec.topic!r} is not the one that was released from: it was deleted and "
-            "made anew. The data owner must name another topic, or give this one a --source-name "
-            "of its own if its records are new"
+            "made anew, and a client reads one source for a study. If its records are new, the "
+            "data owner must have a client of another id read it, and say so once with --other-data"
         )
 
     @contextmanager

@@ -43,7 +43,8 @@ from producers.sources.base import (
     Source,
     decode_position,
 )
-from producers.sources.text import RECORD_LIMIT, json_object
+from producers.sources.json_lines import json_object
+from producers.sources.text import RECORD_LIMIT
 
 #: Bytes that may wait unread before nothing more is taken.
 ROOM = 64 << 20

@@ -21,7 +21,8 @@ from typing import BinaryIO, cast
 import msgspec
 
 from pipeline.errors import DataError, LocalStoreError, StateError, VeilstreamError
-from producers.sources.text import POLL, RECORD_LIMIT, Tape, read_header
+from producers.sources.csv_file import read_header
+from producers.sources.text import POLL, RECORD_LIMIT, Tape
 
 #: Bytes of one read.
 CHUNK = 1 << 18

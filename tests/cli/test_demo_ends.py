@@ -1,7 +1,8 @@
-"""Ctrl-C on the demonstration leaves nothing behind."""
+"""Ctrl-C on the demonstration leaves nothing behind, and each comes to its own end."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from pipeline.cli.demonstrations import DEMONSTRATIONS
 from tests.stage import PATIENCE, until_it_answers
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 def test_ctrl_c_on_the_demo_ends_every_process_and_removes_the_folder(tmp_path: Path) -> None:
@@ -57,3 +63,22 @@ def _of(folder: Path, parent: int) -> list[int]:
         if os.fsencode(folder) in words:
             found.append(int(entry.name))
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", DEMONSTRATIONS)
+def test_each_demonstration_comes_to_its_end_and_verifies_its_state(
+    tmp_path: Path, study: str
+) -> None:
+    """Those that README names."""
+    assert study == "shuttle" or f"make demo STUDY={study}" in README.read_text()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("VEILSTREAM_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.cli.main", "demo", "--study", study], cwd=tmp_path,
+        env=environment, capture_output=True, text=True, timeout=4 * PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["state_verified"]
+    assert result["recovery_seconds"] > 0
+    assert result["releases"] > 0

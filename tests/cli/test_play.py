@@ -9,6 +9,7 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from pipeline.settings import Settings, begin_trial
+from tests.program import run_here
 from tests.stage import PATIENCE, Stage, study_text, write_csv
 
 TRUST = f'\n[trust]\nreleases = "authenticated"\nkey = "{"ab" * 64}"\n'
@@ -64,3 +65,9 @@ def test_a_trial_takes_no_address_and_no_key_of_the_real_studies(
     assert found.trial
     # a trial within one is the same
     assert begin_trial().home == found.home == tmp_path / "trial"
+
+
+def test_a_trial_holds_no_other_command_that_begins_one(tmp_path: Path) -> None:
+    done = run_here(["play", "play", "status"], {"VEILSTREAM_FOLDER": str(tmp_path)})
+    assert done.returncode == 2
+    assert "leave the second `play` out" in done.stderr

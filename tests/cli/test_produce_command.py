@@ -48,6 +48,25 @@ def test_a_run_begins_and_ends_with_a_line(stage: Stage) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--epsilon-limit=nan",
+        "--epsilon-limit=inf",
+        "--delta-limit=nan",
+        "--rate=nan",
+        "--begin=inf",
+    ],
+)
+def test_what_is_no_number_is_no_limit(stage: Stage, given: str) -> None:
+    """NaN lies in every range, and a database that holds it has no limit."""
+    write_csv(stage.folder / "nan.csv", 20, 5)
+    done = produce(stage, "nan", given, *(["--rate=9"] if "begin" in given else []))
+    assert done.exit_code == 2
+    assert "is not a finite number" in done.stderr
+    assert not stage.database("nan").exists()
+
+
 def test_the_same_as_json_at_the_end_and_nothing_when_quiet(stage: Stage) -> None:
     write_csv(stage.folder / "b.csv", 60, 1)
     done = produce(stage, "b", "--json", "--quiet")

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.storm_checks import MARKS, PLANTED, marks, noised_twice, payloads, shared_records
 from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.release.form import CHAIN_FORM, FORM
+from pipeline.release.layout import CHAIN_FORM, FORM
 from pipeline.stream.partition import SCHEMA as STATE
 from pipeline.study.versions import RELEASE_SEMANTICS
 from producers.database import SCHEMA as DATABASE
@@ -46,8 +46,15 @@ def test_schemas_have_the_numbers_of_the_code(row: str, number: str) -> None:
         ("CITATION.cff", "version: {}\n"),
         ("docker-compose.yml", "image: veilstream:{}\n"),
         ("docs/deploying.md", "veilstream:{} "),
+        ("CHANGELOG.md", "\n## {} "),
     ],
 )
 def test_one_version_is_named_everywhere(name: str, says: str) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert says.format(version) in (ROOT / name).read_text("utf-8")
+
+
+def test_an_entry_of_the_changelog_is_for_users_to_read() -> None:
+    entries = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)
+    assert len(entries) > 1
+    assert max(len(entry.splitlines()) for entry in entries) <= 120

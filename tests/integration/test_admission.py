@@ -22,7 +22,7 @@ from pipeline.messages.admission import Admission, write_signed
 from pipeline.messages.model import write_model
 from pipeline.messages.topics import partition_of
 from pipeline.privacy.randomness import SecureStream
-from pipeline.release.form import CHAIN
+from pipeline.release.layout import CHAIN
 from pipeline.release.model import VERSION_LIMIT, Model
 from pipeline.stream.release import release_of
 from pipeline.trust.crypto import Pair, signed

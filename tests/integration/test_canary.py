@@ -29,7 +29,7 @@ import pytest
 from pipeline.messages.release import header_of
 from pipeline.methods.renewable.client import summarise_bounded
 from pipeline.records.encoder import Encoder, stack
-from pipeline.release.form import HEADER, identity
+from pipeline.release.layout import HEADER, identity
 from pipeline.release.model import start_model
 from pipeline.release.task import Task
 from producers.source_registry import NAME

@@ -315,6 +315,28 @@ def test_what_retention_took_is_named_and_only_left_out_when_that_is_accepted(
         made.remove()
 
 
+def test_an_admission_in_front_of_a_history_hides_none_of_its_times(
+    kafka: str, redis_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = Stage(tmp_path, kafka, redis_url, text_of(partitions=1))
+    try:
+        made.ensure_topics()
+        now = {"key": b"c0", "value": b"{}", "timestamp_ms": round(time.time() * 1000)}
+        send(kafka, made.topics.releases.name, [now])
+        fill(made, 60)
+        send(kafka, made.topics.releases.name, [now])
+        *_, last = lines(
+            made, capfd, "--from", "2026-03-01T12:00:20Z", "--to", "2026-03-01T12:00:50Z"
+        )
+        assert last["releases"] == 30
+        with pytest.raises(NumericError, match="no release in this range"):
+            replay(made, "--from", "2026-03-01T13:00:00Z")
+        by_time = lines(made, capfd, "--every", "20s")
+        assert [m["published_at"][14:19] for m in by_time] == ["00:20", "00:40", "00:59"]
+    finally:
+        made.remove()
+
+
 def test_releases_of_another_revision_end_it_unless_that_is_accepted(
     kafka: str, redis_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,9 @@ from kafka.errors import InvalidTimestampError
 from infra import topics
 from infra.topics import are_there, check_copies, check_partitions, ensure_topics, judged
 from pipeline.errors import ConfigError
+from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics, partition_of
+from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from tests.stage import Stage, lent, send, study_text, until, write_csv
 
@@ -260,5 +262,15 @@ def test_what_is_acknowledged_by_one_copy_is_a_warning(
 @pytest.mark.parametrize(("copies", "least"), [(1, None), (2, "1"), (3, "2"), (4, "3")])
 def test_topics_with_copies_are_made_to_survive_a_broker(copies: int, least: str | None) -> None:
     study = parse_study(study_text(stream=f"replication = {copies}"))
-    for topic in Topics.of(study).all():
+    for topic in [*Topics.of(study).all(), ledger_topic(study, Settings())]:
         assert topic.config.get("min.insync.replicas") == least
+
+
+def test_the_topic_of_all_ledgers_is_compacted_long_before_a_start_takes_long(
+    stage: Stage,
+) -> None:
+    """Each group of releases has a claim, of all clients and studies."""
+    topic = ledger_topic(stage.task.study, stage.settings)
+    assert int(topic.config["segment.bytes"]) < 2**25
+    own = replace(topic, name=f"{stage.topics.models.name}.ledger")
+    assert ensure_topics(stage.settings, [own]) == [own.name]

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.messages.admission import Entry
 from pipeline.methods import task_of
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.study_file.load import parse_study
 from producers import audit as counted
 from producers.audit import TOO_MUCH, Counted

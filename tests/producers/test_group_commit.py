@@ -381,6 +381,17 @@ def test_windows_of_a_paced_source_are_released_at_its_pace(bench: Make) -> None
     assert one.records() == [10] * 20
 
 
+def test_a_paced_source_holds_up_no_release_that_waits_for_its_claim(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, clock, slept = bench(100, records=10), Clock(), list[float]()
+    client = one.start(rate=100, clock=clock)
+    monkeypatch.setattr("producers.client.time.sleep", slept.append)
+    for one.ends.claiming in (True, False):
+        client.turn()
+    assert list(filter(None, slept)) == [0.005, 0.1]
+
+
 def test_a_rate_counts_from_the_time_that_all_clients_were_given(bench: Make) -> None:
     one, clock = bench(5000, records=10), Clock()
     client = one.start(rate=100, ahead=5.0, clock=clock)

@@ -20,6 +20,7 @@ from producers.rollback import check_order
 from producers.sources import kind_of, known_as, open_source
 from producers.sources.kafka import KafkaTopic, topic_spec
 from producers.sources.text import RECORD_LIMIT
+from producers.start import Job, run_client
 from tests.compliance.sources import CANARY, CHECKS, Case, drain
 from tests.stage import OPEN, PATIENCE, Stage, send, study_text, until
 
@@ -235,6 +236,28 @@ def test_a_topic_that_was_made_anew_is_not_the_one_that_was_read(
         drain(topics.open(name, position))
 
 
+def test_new_records_of_a_topic_made_anew_have_a_client_of_their_own(
+    topics: Topics, tmp_path: Path, redis_url: str
+) -> None:
+    text = study_text(records=10, privacy=OPEN, stream="max_in_flight_windows = 0")
+    name = topics.make()
+
+    def run(stage: Stage, client: str, **options: Any) -> None:
+        fields = ({"heat": n, "load": 0, "failed": "yes"} for n in range(20))
+        send(topics.kafka, name, ({"value": json.dumps(each).encode()} for each in fields))
+        job = Job(f"{client}-{name}", f"kafka://{name}", **options)
+        run_client(stage.task, stage.settings, job, report=lambda _: None)
+
+    with Stage(tmp_path, topics.kafka, redis_url, text) as stage:
+        run(stage, "one")
+        topics.remove(name)
+        topics.make(name=name)
+        with pytest.raises(DataError, match=r"client of another id read it, .* --other-data"):
+            run(stage, "one")
+        run(stage, "two", other_data=True)
+        assert len(stage.releases()) == 2 + 4
+
+
 def test_a_topic_that_is_not_there_is_not_made(topics: Topics) -> None:
     name = f"no-such-{uuid.uuid4().hex[:8]}"
     with pytest.raises(DataError, match="is not there"):
@@ -286,6 +309,8 @@ def test_a_topic_is_known_by_its_name_and_only_clients_read_it() -> None:
     assert kind_of(spec) == "topic"
     with pytest.raises(DataError, match="veilstream produce"):
         open_source(spec, None, folder=Path())
+    with pytest.raises(DataError, match="but not 'b', 'at': the data owner must add field=NAME:"):
+        open_source(spec, None, folder=Path(), settings=Settings(), columns=["a", "b", "at"])
     for wrong in ({"source_kafka": "nowhere"}, {"source_kafka_security": "TLS"}):
         with pytest.raises(ConfigError, match="VEILSTREAM_SOURCE_KAFKA"):
             Settings(**wrong).check()

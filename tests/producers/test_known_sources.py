@@ -11,9 +11,13 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import feather, parquet
 
 from pipeline.errors import ConfigError, DataError, LocalStoreError
 from pipeline.methods import task_of
@@ -150,6 +154,42 @@ def test_the_same_records_are_known_under_another_name(
     with pytest.raises(ConfigError, match=r"this client .* --source-name 'csv:data.csv'"):
         folder.run("north", other)
     folder.run("north", other, "csv:data.csv")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "null.jsonl", "parquet", "arrow", "db"])
+def test_missing_values_truth_values_and_times_are_the_same_in_every_form(
+    folder: Folder, tmp_path: Path, form: str
+) -> None:
+    moments = [datetime(2025, 1, 1, 0, 0, n, tzinfo=UTC) for n in range(40)]
+    rows: list[dict[str, Any]] = [
+        {"heat": None if n % 3 else n / 8, "on": None if n % 5 == 0 else n % 2 == 0, "at": moment}
+        for n, moment in enumerate(moments)
+    ]
+    text = [
+        {**row, "heat": "" if row["heat"] is None else row["heat"], "at": row["at"].isoformat()}
+        for row in rows
+    ]
+    with (tmp_path / "data.csv").open("w") as file:
+        writer = csv.DictWriter(file, [*rows[0]])
+        writer.writeheader()
+        writer.writerows(text)
+    folder.run("north", tmp_path / "data.csv")
+    path = tmp_path / f"data.{form}"
+    if "jsonl" in form:
+        kept = [{k: v for k, v in {**a, "at": b["at"]}.items() if v is not None or "null" in form}
+                for a, b in zip(rows, text, strict=True)]  # fmt: skip
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    elif form == "db":
+        values = [(row["heat"], row["on"], row["at"].isoformat()) for row in rows]
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute('CREATE TABLE t (id INTEGER PRIMARY KEY, heat, "on", at)')
+            database.executemany('INSERT INTO t (heat, "on", at) VALUES (?, ?, ?)', values)
+    else:
+        write = parquet.write_table if form == "parquet" else feather.write_feather
+        write(pyarrow.Table.from_pylist(rows), path)
+    spec = f"sqlite://{path}?table=t&key=id" if form == "db" else path
+    with pytest.raises(ConfigError, match="the same first 32 records"):
+        folder.run("south", spec)
 
 
 def test_a_file_that_grew_is_known_to_copies_of_what_it_was(folder: Folder, first: Path) -> None:

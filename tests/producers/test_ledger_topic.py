@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -136,10 +137,12 @@ def stage(build: Build) -> Stage:
     return made
 
 
-def topic_of(stage: Stage, store: ClientStore, said: list[str]) -> LedgerTopic:
+@contextmanager
+def topic_of(stage: Stage, store: ClientStore, said: list[str]) -> Iterator[LedgerTopic]:
     topic = LedgerTopic(stage.settings, store.client, store.heritage, said.append)
     topic.read(b"claims")
-    return topic
+    yield topic
+    topic.close()
 
 
 def claim(client: str, source: str, **fields: object) -> SpendsMessage:
@@ -156,8 +159,10 @@ def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str)
     good = write_spends(claim(client, "csv:a.csv"))
     lower = write_spends(claim(client, "csv:a.csv", event=Gaussian(1e-6)))
     said: list[str] = []
-    with ClientStore(stage.database(client), client) as store:
-        topic = topic_of(stage, store, said)
+    with (
+        ClientStore(stage.database(client), client) as store,
+        topic_of(stage, store, said) as topic,
+    ):
         payloads = [b"", b"\xff", b"{}", good.replace(b"zero-out", b"zero-ou"), good, lower,
                     write_spends(claim("other", "csv:a.csv")), None]  # fmt: skip
         tell(stage, client, *payloads)
@@ -191,18 +196,18 @@ def test_an_account_is_told_once_and_again_when_the_topic_lacks_it(
         store.open_stream(task_of("one"), "csv:data.csv")
         release(store, task_of("one"))
         for _ in range(2):
-            topic = topic_of(stage, store, [])
-            topic.take_over("csv:data.csv", begun=True, other_data=False)
-            topic.publish()
-            release(store, task_of("one"), store.peek("one").next_seq)
-            topic.publish()
+            with topic_of(stage, store, []) as topic:
+                topic.take_over("csv:data.csv", begun=True, other_data=False)
+                topic.publish()
+                release(store, task_of("one"), store.peek("one").next_seq)
+                topic.publish()
         assert len(accounts(stage, client)) == 1
         # somebody else's word in its place
         forged = write_spends(claim(client, "csv:other.csv"))
         tell(stage, client, forged)
-        topic = topic_of(stage, store, [])
-        topic.take_over("csv:data.csv", begun=True, other_data=False)
-        topic.publish()
+        with topic_of(stage, store, []) as topic:
+            topic.take_over("csv:data.csv", begun=True, other_data=False)
+            topic.publish()
         newest = accounts(stage, client)[-1]
     assert [entry.source for entry in newest.sources] == sorted(
         hashed(client, name) for name in ("csv:data.csv", "csv:other.csv")

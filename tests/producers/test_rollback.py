@@ -18,8 +18,10 @@ from pipeline.messages.claim import Claim, prefix, read_claim, write_claim
 from pipeline.messages.release import header_of, read
 from pipeline.page.content import Watched
 from pipeline.page.reading import Reading
+from producers import start
 from producers.client import Progress
-from producers.database import Runs
+from producers.database import RUNS, Runs
+from producers.rollback import Claims
 from producers.sender import Sender
 from producers.start import Job, run_client
 from producers.store import ClientStore
@@ -276,8 +278,24 @@ def test_where_the_ledger_topic_is_another_one_the_bytes_on_the_releases_topic_t
     place.new.remove()
 
 
+class Late:
+    """What reads the ledger topic, where Kafka shows nothing for a while."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader, self._asked = reader, 0
+
+    def poll(self, **options: Any) -> Any:
+        self._asked += 1
+        return self._reader.poll(**options) if self._asked > 20 else {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("anew", [False, True])
 def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
-    place: Place,
+    place: Place, monkeypatch: pytest.MonkeyPatch, late: bool, anew: bool
 ) -> None:
     place.grow(3 * SLOTS, 1)
     place.goes(place.old)
@@ -300,12 +318,23 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
             other.goes(other.old)
         assert reports < 15, "it runs on"
 
+    def claims(settings: Any, store: Any, found: Any, reader: Any, say: Any) -> Claims:
+        # of this run alone, not of the other's
+        monkeypatch.undo()
+        if anew:
+            # the topic was longer before it was made anew
+            (place,) = reader.assignment()
+            reader.seek(place, reader.position(place) + 1000)
+        return Claims(settings, store, found, Late(reader) if late else reader, say)
+
+    monkeypatch.setattr("producers.start.Claims", claims)
     job = Job(place.client, str(place.source), follow=True)
     with pytest.raises(LedgerBehind, match="another copy of this client's database runs"):
         run_client(place.old.task, place.old.settings, job, report=report)
     assert place.numbers(place.old) == [*range(4)]
+    monkeypatch.undo()
     # the log forgets the other's claim once it is compacted
-    noted = "SELECT study FROM runs WHERE study IS NOT NULL AND NOT claimed"
+    noted = "SELECT study FROM runs WHERE NOT own AND NOT settled"
     assert place.old.query(place.client, noted) == [(place.old.task.study.name,)]
     # its own claim is the newest by now, and it has claimed as many as the other one
     assert "another copy" in place.refused(place.old)
@@ -340,7 +369,7 @@ def test_no_restart_is_refused_that_any_kill_may_leave(
     assert place.once()
     assert place.numbers(place.old) == [*range(14)]
     [(runs,)] = place.old.query(place.client, "SELECT count(*) FROM runs")
-    assert runs <= 10
+    assert runs == RUNS
 
 
 def test_claims_that_this_ledger_has_not_made_are_passed_over(place: Place) -> None:
@@ -384,7 +413,7 @@ def killed_at(calls: int) -> Callable[..., Any]:
     """Return a method that works so many times and kills then."""
     left, pump = calls, Sender.pump
 
-    def one(self: Sender) -> None:
+    def one(self: Sender, *_: object, **__: object) -> None:
         nonlocal left
         left -= 1
         if left < 0:
@@ -392,6 +421,70 @@ def killed_at(calls: int) -> Callable[..., Any]:
         pump(self)
 
     return one
+
+
+def test_a_study_that_rests_knows_its_own_claims_however_often_another_starts(
+    place: Place,
+) -> None:
+    """The newest claim of each study is on the log for ever, and so is that of one that is over."""
+    place.grow(2 * SLOTS, 1)
+    place.goes(place.old)
+    for day in range(RUNS + 3):
+        place.grow(SLOTS, 2 + day)
+        place.goes(place.new)
+    [(runs,)] = place.old.query(place.client, "SELECT count(*) FROM runs")
+    assert runs == 1 + RUNS
+    assert place.once()
+
+
+def test_a_copy_that_goes_on_with_a_study_that_is_over_is_passed_over_once(place: Place) -> None:
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("other")
+    place.grow(2 * SLOTS, 2)
+    place.goes(place.new)
+    place.save("first")
+    place.put_back("other")
+    place.grow(3 * SLOTS, 3)
+    place.goes(place.old, skip_lost=True)
+    assert place.numbers(place.old) == [*range(6)]
+    place.put_back("first")
+    place.refused(place.new)
+    place.grow(2 * SLOTS, 4)
+    place.goes(place.new, skip_lost=True)
+    place.grow(SLOTS, 5)
+    # the old one is over here: nobody could settle it apart
+    place.goes(place.new)
+    assert place.numbers(place.new) == [*range(5)]
+    assert place.once()
+
+
+def test_what_a_study_owes_that_has_released_nothing_is_owed_after_a_kill(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("early")
+    place.grow(2 * SLOTS, 2)
+    place.goes(place.new)
+    place.put_back("early")
+    name = place.old.task.study.name
+    text = following(place.old.study.read_text(), f"{name}-3", name)
+    kafka, redis_url = place.old.settings.kafka, place.old.settings.redis
+    other = Stage(place.home.parent, kafka, redis_url, text)
+    other.ensure_topics()
+    place.refused(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "pass_over", killed_at(0))
+        with pytest.raises(Killed):
+            place.run(other, skip_lost=True)
+    place.goes(other, skip_lost=True)
+    assert place.numbers(other) == []
+    place.grow(SLOTS, 3)
+    place.goes(other, skip_lost=True)
+    assert place.numbers(other) == [0]
+    assert len(place.sums()) == 5
+    other.remove()
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 import producers.sources.text as text_sources
 from pipeline.errors import DataError, StateError, VeilstreamError
 from producers.sources import RECORD_LIMIT, STREAMED, heldout, open_source
-from producers.sources.base import Slots
+from producers.sources.base import CELLS, Slots
+from producers.sources.json_lines import json_object
 from producers.sources.stdin import FORGET, READ_AHEAD
-from producers.sources.text import json_object
 from tests.producers.test_intake import calls_of
 from tests.stage import until
 
@@ -355,7 +355,7 @@ def test_short_lines_below_many_columns_are_read_in_small_pieces(tmp_path: Path)
         sizes.append(len(src.read(5000, 1.0)))
     src.close()
     assert sum(sizes) == 3000
-    assert max(sizes) == text_sources.CELLS // 10_000
+    assert max(sizes) == CELLS // 10_000
 
 
 # --- standard input

@@ -28,7 +28,7 @@ from pipeline.methods.age_aware.state import KEPT, RoundState, Uploads
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import Pure, compose
 from pipeline.records.encoder import Arrays
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.release.policy import Directive, OpenWindow, Send, Wait
 from pipeline.release.task import form_of
 from pipeline.simulate.coverage import simulated

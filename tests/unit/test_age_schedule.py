@@ -6,7 +6,7 @@ import pytest
 from benchmarks.papers.age_schemes import Round, best_slots, compare, loss
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.markov import cyclic, deltas
-from pipeline.methods.age_aware.objective import Reporter, costs
+from pipeline.methods.age_aware.schedule import Reporter, costs
 
 STATES = np.array([0.0, 60.0, 120.0, 180.0])
 

@@ -36,7 +36,7 @@ class Trees(UserDict[str, ast.Module]):
 TREES = Trees()
 RELEASING, PRIVATISE = "pipeline/stream/release.py", "pipeline/release/privatise.py"
 RELEASE, MAKING = "pipeline/messages/release.py", "producers/client.py"
-FORM = "pipeline/release/form.py"
+FORM = "pipeline/release/layout.py"
 #: What sums a window up, by method, with its door: where `Task.query` ends.
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/client.py"
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/client.py"
@@ -65,8 +65,14 @@ USERS = {
     "privatise": {CHECKS},
     "privatise_behind": {RELEASING},
     "disclose": {RELEASING, CHECKS},
-    # nothing asks a task but a release; sums of records are for their own module alone
-    "query": {RELEASING, CHECKS},
+    # nothing asks a task but a release, and a task itself for its blocks; sums of records are for
+    # their own module alone
+    "query": {RELEASING, CHECKS, "pipeline/release/task.py"},
+    "query_blocks": {
+        "pipeline/stream/release.py",
+        "pipeline/methods/noisy_mle/client.py",
+        "pipeline/methods/renewable/client.py",
+    },
     "open_query": {RELEASING, CHECKS},
     "query_of": set(),
     "open_query_of": set(),

@@ -72,7 +72,7 @@ def test_a_value_stands_for_the_same_class_wherever_it_comes_in(
     if isinstance(value, bool | int | float) and np.array(value).dtype != object:
         columns.append(Column(np.array([value])))
     for given in columns:
-        reasons = Reasons(1)
+        reasons = Reasons(1, response.faults)
         together, _ = response.read(given, positive, reasons)
         signs.append(math.nan if reasons.codes[0] else float(together[0]))
     np.testing.assert_array_equal(signs, [wanted] * len(signs))

@@ -13,9 +13,8 @@ import pipeline
 from pipeline.backtest.beside import tasks_beside
 from pipeline.backtest.options import Options
 from pipeline.errors import ConfigError
-from pipeline.methods import OFFLINE, load, require_live, revision_of
+from pipeline.methods import OFFLINE, load, offline_method, require_live, revision_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.offline import offline_method
 from pipeline.records.encoder import stack
 from pipeline.release.task import form_of
 from pipeline.study_file.load import parse_study

@@ -17,7 +17,7 @@ from pipeline.privacy import memory
 from pipeline.privacy.mechanism import slack
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.samplers import DiscreteGaussian
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.release.privatise import Answer, OpenAnswer, Parts, Place, disclose, privatise
 from tests.builders import SeededStream, simulate, some_model, task_of
 from tests.neighbours import cost_of, first_deviation

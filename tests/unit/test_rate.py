@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.methods import task_of
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.release.task import Task
 from pipeline.stream.fold import OFFLINE, Reducer
 from pipeline.stream.partition import Partition, differences

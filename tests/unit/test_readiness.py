@@ -90,6 +90,27 @@ def test_collinear_coefficients_have_no_short_interval_and_the_others_do() -> No
     assert np.all(np.isnan(lengths[1:]) | (lengths[1:] > 2))
 
 
+@pytest.mark.parametrize(("seed", "bound"), [(1, 0.2), (2, 2.0), (3, 4.0)])
+def test_of_a_number_too_a_copy_and_a_sliver_of_a_range_have_no_interval(
+    seed: int, bound: float
+) -> None:
+    """What the noise hides is held for no smaller because residuals count in full further out."""
+    rng = np.random.default_rng(seed)
+    text = study_text(
+        p=2, loss="linear", mechanism="insecure-simulation", seed=seed, epsilon=4.0, delta=1e-6,
+        ridge=0.0, records=100, residual_bound=bound,
+    )  # fmt: skip
+    features = rng.uniform(-1, 1, (20_000, 2))
+    noise = rng.normal(0, 0.05, len(features))
+    # a copy: nobody can tell the two apart; a sliver: its slope of 4 is hidden
+    for width, slope in ((None, 0.0), (0.02, 4.0)):
+        features[:, 1] = features[:, 0] if width is None else rng.uniform(-width, width, 20_000)
+        found = streamed(text, features, 0.16 * features[:, 0] + slope * features[:, 1] + noise)
+        ends = found.intervals(0.95)
+        if ends is not None:
+            assert np.isnan(ends[0][2]), ends
+
+
 def test_features_at_an_end_of_their_range_are_named_when_they_hide_the_intercept() -> None:
     rng = np.random.default_rng(6)
     features, responses = classes(rng, 25_000, 0.3)

@@ -11,8 +11,7 @@ import pytest
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_marks
 from pipeline.messages.release import MAX_RELEASE_BYTES, MOST_LOST, SEQ_LIMIT, Decoder, read
-from pipeline.release.form import identity
-from pipeline.release.layout import Field, Layout
+from pipeline.release.layout import Field, Layout, identity
 from pipeline.release.model import COEFFICIENT_LIMIT
 from pipeline.release.task import Task
 from pipeline.stream.fold import LATEST, Reducer

@@ -17,10 +17,10 @@ from pipeline.study_file.load import parse_study
 from tests import sites
 
 
-def streamed(loss: str, lies: str = "", method: str = "") -> tuple[Study, EstimateMessage]:
+def streamed(loss: str, lies: str = "", kind: str = "noisy-mle") -> tuple[Study, EstimateMessage]:
     """Return a study, and the last estimate of nine sites of which the first lies, or none."""
     text = sites.study_text(
-        method, p=3, loss=loss, records=600, releases=9, ridge=1e-3, seed=4,
+        kind=kind, p=3, loss=loss, records=600, releases=9, ridge=1e-3, seed=4,
         mechanism="insecure-simulation", norm_bound="typical",
     )  # fmt: skip
     study = parse_study(text)
@@ -69,9 +69,9 @@ def test_where_nobody_is_left_out_nothing_is_said() -> None:
     assert method_of(study).report.lines(study, message.details) == ()
 
 
-@pytest.mark.parametrize(("loss", "method"), [("linear", ""), ("logistic", 'release = "copies"')])
-def test_sites_say_that_nothing_tells_of_records_that_go_together(loss: str, method: str) -> None:
-    study, message = streamed(loss, method=method)
+@pytest.mark.parametrize(("loss", "kind"), [("linear", "noisy-mle"), ("logistic", "noisy-copies")])
+def test_sites_say_that_nothing_tells_of_records_that_go_together(loss: str, kind: str) -> None:
+    study, message = streamed(loss, kind=kind)
     assert message.details["design_effect"] is None
     assert message.status == "ready", message.reason
     assert "records do not depend on each other in time" in drawn(study, message)

@@ -261,7 +261,7 @@ def test_sums_of_blocks_together_are_those_of_one_after_the_other(records: int) 
     responses[::4] = np.nan
     slots = Arrays(features, responses)
     for model in (task.first_model, some_model(task, 1)):
-        together, alone = task.sums(slots, model), Task.sums(task, slots, model)
+        together, alone = task.query_blocks(slots, model), Task.query_blocks(task, slots, model)
         assert together.blocks == alone.blocks == -(-records // 5)
         for one, other in zip(together.parts.values(), alone.parts.values(), strict=True):
             assert one.slots == other.slots == 5 * together.blocks

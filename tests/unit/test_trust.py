@@ -27,7 +27,7 @@ from pipeline.messages.admission import (
 )
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
-from pipeline.release.form import HEADER
+from pipeline.release.layout import HEADER
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.settings import Settings
 from pipeline.stream.fold import Reducer

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from pipeline.methods import task_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.samplers import DiscreteLaplace
+from pipeline.records.batch import Reasons
 from pipeline.release.quality import BLOCK, FEWEST, Clips, Jumps, Trial, worded
 from pipeline.study_file.load import parse_study
 from producers.report import cut
@@ -80,44 +82,50 @@ def test_the_answer_depends_on_the_noised_count_alone_and_costs_what_that_costs(
 
 def test_a_jump_is_told_once_and_the_next_one_again() -> None:
     jumps = Jumps(1000, 10)
-    said = [jumps.take([""]) for _ in range(2 * BLOCK)]
+    said = [take(jumps, "") for _ in range(2 * BLOCK)]
     assert not any(said)
     # a third of the slots, for long
-    said = [jumps.take(["column 'x': missing" if k % 3 == 0 else ""]) for k in range(4 * BLOCK)]
+    said = [take(jumps, "column 'x': missing" if k % 3 == 0 else "") for k in range(4 * BLOCK)]
     [line] = [line for line in said if line]
     assert "34% of the last 250 record slots cannot be used, 1% before" in line
     assert "84 x column 'x': missing" in line
-    assert not any(jumps.take([""]) for _ in range(4 * BLOCK))
-    [line] = [line for line in (jumps.take(["bad"]) for _ in range(3 * BLOCK)) if line]
+    assert not any(take(jumps, "") for _ in range(4 * BLOCK))
+    [line] = [line for line in (take(jumps, "bad") for _ in range(3 * BLOCK)) if line]
     assert "100% of the last 250" in line
 
 
 def test_slots_that_come_together_are_told_of_as_one_by_one() -> None:
-    faults = ["bad" if k % 7 < 3 else "" for k in range(BLOCK)]
+    faults = ["bad" if k % 7 < 3 else "" for k in range(BLOCK)] * 2 + [""] * BLOCK
     one, many = Jumps(), Jumps()
-    assert many.room == BLOCK
-    assert many.take(faults[:90]) == ""
-    assert many.room == BLOCK - 90
-    said = [one.take([fault]) for fault in faults]
-    assert many.take(faults[90:]) == said[-1] != ""
-    assert many.room == BLOCK
+    alone = [line for fault in faults if (line := take(one, fault))]
+    together = [take(many, *faults[start:end]) for start, end in pairwise((0, 90, 600, 3 * BLOCK))]
+    assert [line for line in together if line] == alone
+    assert len(alone) == 1
+    assert "43% of the first 250 record slots" in alone[0]
+
+
+def take(jumps: Jumps, *faults: str) -> str:
+    """Show slots with these faults, and return what is said."""
+    reasons = Reasons(len(faults))
+    for at, fault in enumerate(faults):
+        if fault:
+            reasons.put(at, 0, fault)
+    return "\n".join(jumps.take(reasons))
 
 
 def test_a_bad_start_a_short_run_and_chance() -> None:
     jumps = Jumps()
     assert f"100% of the first {BLOCK} record slots" in "".join(
-        jumps.take(["bad"]) for _ in range(BLOCK)
+        take(jumps, "bad") for _ in range(BLOCK)
     )
     short = Jumps(5000, 50)
-    assert not any(short.take(["bad"]) for _ in range(30))
+    assert not any(take(short, "bad") for _ in range(30))
     assert "100% of the last 30" in short.close()
     few = Jumps(5000, 50)
-    assert not any(few.take(["bad"]) for _ in range(19))
+    assert not any(take(few, "bad") for _ in range(19))
     assert few.close() == ""
     even = Jumps(100_000, 50_000)
-    assert not any(
-        even.take(["bad" if k % 9 in (0, 2, 4, 6, 8) else ""]) for k in range(20 * BLOCK)
-    )
+    assert not any(take(even, "bad" if k % 9 in (0, 2, 4, 6, 8) else "") for k in range(20 * BLOCK))
 
 
 def test_kinds_are_named_the_most_frequent_first() -> None:

@@ -6,7 +6,7 @@ against what, is in docs/methods/age-aware.md.
 
 - `markov`: how records change, how much of a value is left after some slots, estimated cards, too.
 - `card`: how a card is estimated under privacy.
-- `schedule`, `objective`: who reports when, with how much noise, and the loss that is expected.
+- `schedule`: who reports when, with how much noise, and the loss that is expected.
 - `client`: a round's release, and what several of them cost a value at any time.
 - `state`, `estimate`, `server`: rounds at the worker. `plan`, `report`: what people are told.
 """

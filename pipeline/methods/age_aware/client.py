@@ -1,11 +1,5 @@
 """A client's rounds: what is released, with what noise, and what it costs.
 
-The public numbers of a study of rounds: its plan, its budget, and the lattice of uploads.
-
-A round of a client: the sum of its records' values in the planned slot, within public bounds.
-
-What rounds of releases cost a client's records: classical at collection, nested at any time.
-
 What equal rounds of one client say together about a record's value at any time.
 
 Epsilons about the present must not be added up: their sum can be too small. The nested rule
@@ -54,7 +48,6 @@ class WhenOver:
     discards: ClassVar[bool] = False
 
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
-        """As `ReleasePolicy.decide`."""
         del directive, now
         return Send() if window.full else Wait("the end of the round" if window.taken else "")
 
@@ -80,7 +73,6 @@ class AgedTask(Task):
         super().__init__(study, revision, level)
 
     def make_budget(self, level: str | None) -> AgedBudget:
-        """As `Task.make_budget`."""
         del level
         return AgedBudget(self.study, self.plan, self._number)
 
@@ -99,7 +91,6 @@ class AgedTask(Task):
 
     @property
     def policy(self) -> ReleasePolicy:
-        """As `Task.policy`."""
         return WhenOver()
 
     @cached_property
@@ -175,7 +166,6 @@ class AgedTask(Task):
         return tuple(clients_of(spec_of(self.study)))
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Task.query`."""
         return query(self, window, model)
 
 

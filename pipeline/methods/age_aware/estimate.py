@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.age_aware.client import AgedTask
 from pipeline.methods.age_aware.state import KEPT, RoundState, Uploads
-from pipeline.release.form import identity
+from pipeline.release.layout import identity
 from pipeline.types import Integers, Vector
 
 INTERVAL = "normal, from the expected loss of the plan"

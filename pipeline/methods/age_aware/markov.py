@@ -1,7 +1,5 @@
 """Model cards as Markov chains, and how much of a value they leave after some slots.
 
-How a client's records change: Markov chains with public values and public probabilities.
-
 How much of a value is left: Delta(t), the most that two values differ in law t slots later.
 
 Delta bounds, over all pairs of a record's values now, the total variation distance between the

@@ -9,7 +9,7 @@ from pipeline.methods.age_aware.client import AgedTask
 from pipeline.methods.age_aware.estimate import Members, estimate
 from pipeline.methods.age_aware.state import RoundState
 from pipeline.methods.base import Server
-from pipeline.release.form import Rows
+from pipeline.release.layout import Rows
 
 
 class RoundServer(Server[RoundState]):
@@ -19,11 +19,9 @@ class RoundServer(Server[RoundState]):
         self._task, self._members = task, Members(task.plan.names)
 
     def empty(self) -> RoundState:
-        """As `Server.empty`."""
         return RoundState()
 
     def read(self, fields: dict[str, bytes]) -> RoundState:
-        """As `Server.read`."""
         return RoundState.decode(fields)
 
     def fold(self, state: RoundState, rows: Rows) -> None:

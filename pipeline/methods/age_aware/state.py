@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.errors import StateError
 from pipeline.estimators.forgetting import State
-from pipeline.release.form import Rows
+from pipeline.release.layout import Rows
 
 #: Rounds that are kept of a client. A round that waits for others longer than that is lost, and
 #: which rounds are over, no partition knows alone.

@@ -1,7 +1,5 @@
 """Gradients of single records at the client: public numbers, bounds, noise.
 
-The noised parts of a release, and how the parts of single records share one budget.
-
 The gradients of single records at an expansion point, and sums of matrices beside them.
 
 A record gives w(x) s(y, x' theta) x with the weight w(x) = min(1, clipping_norm^2 / |x|^2),
@@ -10,10 +8,6 @@ record is. Weights bound the influence of a record without bending the estimate,
 gradients would. A study may also release the window's sums of the curvatures w h x x' and of the
 gradients' outer products.
 Source: ldp-sgd, losses; Mallows weights.
-
-The public numbers of locally private gradients: their bound, their noise, their shares.
-
-A window of single records' gradients at its client, and the noise that each slot needs.
 """
 
 from __future__ import annotations
@@ -323,7 +317,6 @@ class GradientTask(Task):
 
     @property
     def kept_norm(self) -> float:
-        """As `Task.kept_norm`."""
         return self.clipping_norm
 
     @cached_property
@@ -403,15 +396,12 @@ class GradientTask(Task):
         return 1.0 if self.clipping_norm >= self.longest else mallows(design, self.clipping_norm)
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Task.query`."""
         return query(self, window, model)
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
-        """As `Task.open_query`."""
         return open_query(self, window, model)
 
     def check_fit(self) -> None:
-        """As `Task.check_fit`."""
         matrices = (self.channels.curvature, self.channels.products)
         sums = [(part, self.slots) for part in matrices if part is not None]
         sums += [(part, 1) for part in self.record_channels]

@@ -173,11 +173,9 @@ class LdpSgd(Method[GradientTask]):
     )
 
     def intervals(self, study: Study) -> tuple[str, ...]:
-        """As `Method.intervals`."""
         return keys.spec_of(study).intervals
 
     def resolve(self, study: Study, given: Container[str]) -> Study:
-        """As `Method.resolve`."""
         del given
         check(study)
         return study

@@ -12,7 +12,7 @@ from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd, newest_point
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
 from pipeline.methods.ldp_sgd.step_rule import rule_of
-from pipeline.release.form import NO_PARTITION, Rows
+from pipeline.release.layout import NO_PARTITION, Rows
 from pipeline.release.model import Part, on_lattice
 from pipeline.types import Vector
 
@@ -39,11 +39,9 @@ class GradientServer(Server[SgdState]):
         return len(rows) * self._task.slots
 
     def empty(self) -> SgdState:
-        """As `Server.empty`."""
         return SgdState(self._rule)
 
     def read(self, fields: dict[str, bytes]) -> SgdState:
-        """As `Server.read`."""
         return SgdState.decode(self._rule, fields)
 
     def fold(self, state: SgdState, rows: Rows) -> None:

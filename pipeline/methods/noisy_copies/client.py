@@ -9,8 +9,6 @@ drawn so, in floating point, and leave rounded to public lattices: docs/privacy/
 A site's own fit with a public ridge: exact minimisers, whose information is never singular.
 
 A ridge makes fits of separated classes, of fewer records than coefficients and of none at all.
-
-The public numbers of copies of a site's fit: their scale, their ridge, and what they cost.
 """
 
 from __future__ import annotations
@@ -220,7 +218,6 @@ class CopiesTask(WeighedTask):
 
     @cached_property
     def spec(self) -> Spec:
-        """As `WeighedTask.spec`."""
         return spec_of(self.study)
 
     @property
@@ -311,7 +308,6 @@ class CopiesTask(WeighedTask):
         return self.slots * curved + ridge
 
     def make_budget(self, level: str | None) -> Budget:
-        """As `Task.make_budget`."""
         return CopiesBudget(self, level)
 
     def check_fit(self) -> None:
@@ -352,7 +348,6 @@ class CopiesTask(WeighedTask):
 
     @cached_property
     def layout(self) -> Layout:
-        """As `Task.layout`."""
         variance, most_informed = self.scale / self.copies, self.most_informed(self.ridge)
         exponent = _floor_log(math.sqrt(variance / most_informed)) - MEAN_BITS
         # a logistic fit is no farther from its centre than its slopes over its ridge
@@ -422,7 +417,6 @@ class CopiesBudget(Budget):
 
     @cached_property
     def event(self) -> Event:
-        """As `Budget.event`."""
         task = self._task
         if not task.study.private:
             return super().event
@@ -439,7 +433,6 @@ class CopiesBudget(Budget):
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """As `Budget.guarantee`."""
         if not self._task.study.private:
             return super().guarantee
         privacy, task = self._task.study.privacy, self._task

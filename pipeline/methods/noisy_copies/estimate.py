@@ -14,8 +14,6 @@ the bound those estimates come first that chance drew inwards. So the number tha
 interval of a normal number that is shown only below a limit (Lee, Sun, Sun and Taylor 2016, Exact
 post-selection inference, theorem 5.2), whatever the share of streams that it shows.
 
-What an estimate of copies leaves out: by sites' ridges, and as fits of few records err.
-
 What decides whether an estimate of copies is shown: what records add to the sites' ridges.
 
 A fit with a ridge goes the share k = l / (l + ridge) of the way from where the ridge draws it, l

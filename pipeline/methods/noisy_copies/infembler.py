@@ -3,8 +3,6 @@
 Source: noisy-mle, Algorithm 1 and equation (3), of mean and scatter in place of copies. Beyond the
 paper: the ridge of the sites' fits is taken out again, sites have weights, and rounds are stretched
 by what an EM with few copies of many records falls short. docs/methods/noisy-copies.md.
-
-What the sites sent, as the sums of their copies say it: the windows of one site together.
 """
 
 from __future__ import annotations

@@ -52,7 +52,6 @@ class NoisyCopies(Method[CopiesTask]):
     report = SiteReport("scatter")
 
     def resolve(self, study: Study, given: Container[str]) -> Study:
-        """As `Method.resolve`."""
         del given
         keys.check(study)
         return study
@@ -72,7 +71,6 @@ class NoisyCopies(Method[CopiesTask]):
     task = CopiesTask
 
     def server(self, task: CopiesTask) -> SiteServer:
-        """As `Method.server`."""
         return SiteServer(task, estimate)
 
     plan = staticmethod(facts.plan)

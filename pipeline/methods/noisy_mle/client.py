@@ -1,7 +1,5 @@
 """A site's window: weighed records, public numbers, score and curvature.
 
-The public numbers of a site's releases: what is summed, and with what noise.
-
 A window of a site: its score and curvature at the model, exact and within public bounds.
 
 A record (1, x) beyond the norm bound R weighs R^2 / |(1, x)|^2 in both sums. The weight depends on
@@ -71,7 +69,6 @@ class SiteTask(WeighedTask):
 
     @cached_property
     def spec(self) -> Spec:
-        """As `WeighedTask.spec`."""
         return spec_of(self.study)
 
     @cached_property
@@ -81,7 +78,6 @@ class SiteTask(WeighedTask):
 
     @property
     def at_models(self) -> bool:
-        """As `WeighedTask.at_models`."""
         return self.release == "score"
 
     def at_start(self, version: int) -> bool:
@@ -110,16 +106,13 @@ class SiteTask(WeighedTask):
 
     @property
     def squares(self) -> int:
-        """As `WeighedTask.squares`."""
         return int(self.loss.name == "linear" and self.study.estimator.noise_scale is None)
 
     @property
     def grows(self) -> bool:
-        """As `Task.grows`."""
         return True
 
     def make_budget(self, level: str | None) -> Budget:
-        """As `Task.make_budget`."""
         touched = self.size + self.size * (self.size + 1) // 2 + self.squares
         counted = "sums of squared slopes" if self.squares else ""
         return Budget(self.study, level, touched=touched, counted=counted)
@@ -181,7 +174,6 @@ class SiteTask(WeighedTask):
 
     @cached_property
     def layout(self) -> Layout:
-        """As `Task.layout`."""
         start, later = (self._fields(c) for c in (self.initial_channels, self.update_channels))
         return Layout.noised(self.size, start=start, later=later)
 
@@ -198,13 +190,12 @@ class SiteTask(WeighedTask):
         ]
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Task.query`."""
         if len(window.responses) > self.slots:
             raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
-        return self.sums(window, model)
+        return self.query_blocks(window, model)
 
-    def sums(self, slots: Arrays, model: Model) -> Query:
-        """As `Task.sums`: of all blocks at once, since whole numbers are added."""
+    def query_blocks(self, slots: Arrays, model: Model) -> Query:
+        """As `Task.query_blocks`: of all blocks at once, since whole numbers are added."""
         return query_of(self, slots.sound, model, self.blocks_of(slots))
 
 

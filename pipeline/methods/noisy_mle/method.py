@@ -54,13 +54,11 @@ class NoisyMle(Method[SiteTask]):
     report = SiteReport("curvature")
 
     def resolve(self, study: Study, given: Container[str]) -> Study:
-        """As `Method.resolve`."""
         del given
         keys.check(study)
         return study
 
     def grows(self, study: Study) -> bool:
-        """As `Method.grows`."""
         del study
         return True
 
@@ -75,7 +73,6 @@ class NoisyMle(Method[SiteTask]):
     task = SiteTask
 
     def server(self, task: SiteTask) -> SiteServer:
-        """As `Method.server`."""
         return SiteServer(task, estimate)
 
     plan = staticmethod(facts.plan)

@@ -35,7 +35,7 @@ from pipeline.estimators.reference_fit import LEAST_SHARE, Objective, Rows
 from pipeline.estimators.reference_fit import Sums as Point
 from pipeline.linalg import solve_positive
 from pipeline.losses import Loss
-from pipeline.methods.offline import Clients
+from pipeline.methods.base import Clients
 from pipeline.methods.published.spec import Printed, Shape, Spec
 from pipeline.records.encoder import Arrays
 from pipeline.release.task import Task

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
-from pipeline.methods.offline import Clients, OfflineFit
+from pipeline.methods.base import Clients, OfflineFit
 from pipeline.methods.published.fits import Problem, problem_of
 from pipeline.methods.published.noise import least_stabiliser
 from pipeline.methods.published.online import Run, Stream, fold
@@ -124,7 +124,6 @@ class Published:
         _check_curvature(keys, kind, estimator.loss, ridged=ridged and estimator.ridge > 0)
 
     def task(self, study: Study, revision: str = "", level: str | None = None) -> OfflineTask:
-        """As `methods.base.Method.task`."""
         return OfflineTask(study, revision, level)
 
     def guarantee(self, task: Task, clients: int | None = None) -> Guarantee:

@@ -38,7 +38,7 @@ from pipeline.errors import DataError, NumericError
 from pipeline.estimators.estimate import class_weights
 from pipeline.linalg import floor_eigenvalues, sandwich, solve_positive
 from pipeline.losses import Loss
-from pipeline.methods.offline import OfflineFit
+from pipeline.methods.base import OfflineFit
 from pipeline.methods.published.fits import (
     Fit,
     Problem,

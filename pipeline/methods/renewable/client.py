@@ -1,9 +1,5 @@
 """A window at the client: public numbers of the study, and exact sums at the model.
 
-The public numbers of a renewable study's releases: what is summed, and with what noise.
-
-A window of a renewable study at its client: its sums, and the noise that they need.
-
 A window of records to its sums at an expansion point: gradient, curvature, middle, counts.
 
 Two forms. `summarise` is plain float64, for studies without privacy. `summarise_bounded` is what
@@ -100,7 +96,6 @@ class RenewableTask(Task):
         return remembers(self.study) and self.study.privacy.noise_memory != 0
 
     def make_budget(self, level: str | None) -> Budget:
-        """As `Task.make_budget`."""
         counted = "sums of squared slopes" if self.counted(1) else ""
         matrices = 0
         if self.study.noised:
@@ -187,13 +182,12 @@ class RenewableTask(Task):
         ]
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Task.query`."""
         if len(window.responses) > self.slots:
             raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
-        return self.sums(window, model)
+        return self.query_blocks(window, model)
 
-    def sums(self, slots: Arrays, model: Model) -> Query:
-        """As `Task.sums`: of all blocks at once, since whole numbers are added."""
+    def query_blocks(self, slots: Arrays, model: Model) -> Query:
+        """As `Task.query_blocks`: of all blocks at once, since whole numbers are added."""
         sound = slots.sound
         sums = summarise_bounded(self, sound.features, sound.responses, model)
         return query_of(self, sums, self.blocks_of(slots))

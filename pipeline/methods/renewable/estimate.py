@@ -183,6 +183,11 @@ def _start_status(task: RenewableTask, releases: int) -> tuple[Status, str]:
     if releases == 0:
         return "empty", "no release has come yet"
     needed = task.study.stream.publish.releases
+    if releases >= needed:
+        return "starting", (
+            f"{releases} releases have come, all from before the first model; intervals need some "
+            "that are taken at a model"
+        )
     return "starting", (
         f"the first model goes out after {needed} releases (stream.publish.releases); {releases} "
         "have come. It goes out sooner if one client has used up its stream.max_in_flight_windows"

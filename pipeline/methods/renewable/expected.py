@@ -1,7 +1,5 @@
 """What a study can expect: a public reference population, and its intervals.
 
-The public population of a study at what its estimate aims at: what plans know of its records.
-
 What a stream of a study is expected to give, before there are data: from public numbers alone.
 
 The stream is followed from model to model, each by its mean and its variance about what it aims at,

@@ -68,7 +68,6 @@ class Renewable(Method[RenewableTask]):
         return msgspec.structs.replace(study, estimator=estimator)
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
-        """As `Method.enter`."""
         if study.noised and study.estimator.loss in START_SEMANTICS:
             meaning["start"] = START_SEMANTICS[study.estimator.loss]
         if study.noised:
@@ -87,7 +86,6 @@ class Renewable(Method[RenewableTask]):
         return PrivateServer(task) if task.study.noised else OpenServer(task)
 
     def plan(self, task: RenewableTask, records: int, clients: int) -> Plan:
-        """As `Method.plan`."""
         estimator = task.study.estimator
         kept = not task.study.noised and estimator.forgetting is None
         jumps = estimator.loss in keys.JUMPS and estimator.smoothing is None

@@ -38,7 +38,7 @@ from pipeline.linalg import (
 from pipeline.methods.base import Server
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.spec import JUMPS
-from pipeline.release.form import Rows
+from pipeline.release.layout import Rows
 from pipeline.types import Matrix, Vector
 
 SUMS, START = "sums", "start"
@@ -142,7 +142,6 @@ class OpenState(State):
         raise KeyError(name)
 
     def encode_field(self, name: str) -> bytes:
-        """As `State.encode_field`."""
         held: Vector = getattr(self, name)
         return held.astype("<f8").tobytes()
 
@@ -193,15 +192,12 @@ class OpenServer(Server[OpenState]):
         self._task, self._columns = task, task.layout.columns(1)
 
     def empty(self) -> OpenState:
-        """As `Server.empty`."""
         return OpenState(self._task.size)
 
     def read(self, fields: dict[str, bytes]) -> OpenState:
-        """As `Server.read`."""
         return OpenState.decode(self._task.size, fields)
 
     def fold(self, state: OpenState, rows: Rows) -> None:
-        """As `Server.fold`."""
         for row in rows:
             start, records = row["version"] == 0, int(row["records"])
             parts = {name: row["sums"][columns] for name, columns in self._columns.items()}
@@ -214,7 +210,6 @@ class OpenServer(Server[OpenState]):
         *,
         missing: int = 0,
     ) -> Estimate:
-        """As `Server.estimate`."""
         del partitions, missing
         return estimate_open(self._task, list(parts))
 

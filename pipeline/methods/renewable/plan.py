@@ -4,10 +4,6 @@ When intervals of a renewable study come, how long they are, and what to set bef
 
 From public numbers alone: a stream of the public population is followed by formulas (`expected`).
 Derived in docs/methods/planning.md.
-
-How far one release can move an estimate, whatever numbers within its bounds a client sends.
-
-What renewable estimation needs and promises, for `study check` and the doctor.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pipeline.methods.renewable.estimate import estimate_private
 from pipeline.methods.renewable.state import GROUPS, PrivateBatch, PrivateState, Shape
 from pipeline.privacy import memory
 from pipeline.release.budget import most_releases
-from pipeline.release.form import Rows
+from pipeline.release.layout import Rows
 from pipeline.types import Integers
 
 
@@ -25,11 +25,9 @@ class PrivateServer(Server[PrivateState]):
         self._start, self._later = (task.layout.columns(version) for version in (0, 1))
 
     def empty(self) -> PrivateState:
-        """As `Server.empty`."""
         return PrivateState(self._shape)
 
     def read(self, fields: dict[str, bytes]) -> PrivateState:
-        """As `Server.read`."""
         return PrivateState.decode(self._shape, fields)
 
     def fold(self, state: PrivateState, rows: Rows) -> None:
@@ -74,7 +72,6 @@ class PrivateServer(Server[PrivateState]):
         *,
         missing: int = 0,
     ) -> Estimate:
-        """As `Server.estimate`."""
         del partitions
         return estimate_private(self._task, parts, missing)
 

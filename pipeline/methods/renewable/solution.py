@@ -39,9 +39,9 @@ FLOOR = 0.5
 #: share of the rest of its variance.
 HIDE = 0.5
 #: Coefficients along a direction of which nothing is known may be so large at least, by loss: units
-#: of log odds, of the log of a mean. Real features that fill a sliver of their range have larger
-#: ones than the directions that are known.
-USUAL = {"logistic": 1.0, "poisson": 0.3}
+#: of log odds, of the largest residual that counts in full, of the log of a mean. Real features
+#: that fill a sliver of their range have larger ones than the directions that are known.
+USUAL = {"logistic": 1.0, "linear": 0.25, "poisson": 0.3}
 #: A score that unknown directions leave is no chance from so many standard deviations on.
 LEFT_OVER = 2.0
 #: Below this share of the ridge in M, what it takes off a direction is known from what it leaves.
@@ -260,7 +260,7 @@ def hides(values: Vector, size: float, own: Vector, usual: float) -> Vector:
     values, size: As `raise_to_noise` takes them.
     own: Coefficients along the directions, shape (d,).
     usual: How large they may be at least where nothing is known; see `USUAL`. 0: as large as the
-        others, since scores that are no likelihood's are linear, or held by a ridge.
+        others, as a ridge holds them.
     """
     unknown, drawn, _ = raise_to_noise(values, size)
     if usual:
@@ -459,7 +459,8 @@ def _bent(
 
 def usual_of(task: RenewableTask) -> float:
     """Return how large coefficients of unknown directions may be at least."""
-    return USUAL.get(task.loss.name, 0.0)
+    size = USUAL.get(task.loss.name, 0.0)
+    return size * task.loss.slope_bound if task.loss.name == "linear" else size
 
 
 def rate_of_bend(task: RenewableTask, curvature: Matrix, coefficients: Vector) -> float:

@@ -217,7 +217,6 @@ class PrivateState(State):
             self._add_groups(epoch, other.groups[epoch])
 
     def encode_field(self, name: str) -> bytes:
-        """As `State.encode_field`."""
         kind, epoch = name[: name.find(".") + 1], name[name.find(".") + 1 :]
         if kind == GROUPED:
             groups = self.groups[int(epoch)]

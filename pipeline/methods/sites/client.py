@@ -41,7 +41,6 @@ class WeighedTask(Task):
         return True
 
     def record_weights(self, design: Matrix) -> Vector | float:
-        """As `Task.record_weights`."""
         return 1.0 if self.norm_bound >= self.longest else weights(design, self.norm_bound)
 
 

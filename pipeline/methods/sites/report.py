@@ -81,7 +81,6 @@ class SiteReport(Report):
         )
 
     def clients(self, details: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """As `Report.clients`."""
         said = _said_of(details)
         return (
             {}

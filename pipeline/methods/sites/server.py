@@ -12,7 +12,7 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.methods.base import Server
 from pipeline.methods.sites.client import WeighedTask
 from pipeline.methods.sites.state import Room, Shape, SiteState, epochs_of
-from pipeline.release.form import Rows
+from pipeline.release.layout import Rows
 from pipeline.types import Integers
 
 T = TypeVar("T", bound=WeighedTask)
@@ -31,11 +31,9 @@ class SiteServer(Server[SiteState]):
         self._shape = Shape(task.size, task.squares, moving=task.moving)
 
     def empty(self) -> SiteState:
-        """As `Server.empty`."""
         return SiteState(self._shape, self._task.slots)
 
     def read(self, fields: dict[str, bytes]) -> SiteState:
-        """As `Server.read`."""
         return SiteState.decode(self._shape, self._task.slots, fields)
 
     def fold(self, state: SiteState, rows: Rows) -> None:
@@ -67,7 +65,6 @@ class SiteServer(Server[SiteState]):
         *,
         missing: int = 0,
     ) -> Estimate:
-        """As `Server.estimate`."""
         del partitions, missing
         return self._estimate(parts)
 
