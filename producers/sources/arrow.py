@@ -160,7 +160,8 @@ def _reading(name: str) -> Iterator[None]:
         ) from error
 
 
-#: Records that are read of a part at a time, and of those with very many columns.
+#: Records that are read of a part at a time; and of those with very many columns, whose texts are
+#: made so many together, too.
 STEP, LEAST = 16_384, 1000
 #: Bytes of the start and of the end of a file that tell whether it is what it was.
 MARKED = 16 << 10
@@ -269,11 +270,21 @@ def _column(column: Any) -> Column:
         # as many steps whether values are missing or not
         filled = column.fill_null(False if pa.types.is_boolean(kind) else 0)
         return Column(filled.to_numpy(**whole), column.is_null().to_numpy(**whole))
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        # a text that is no UTF-8 costs the others their speed, and nothing else
+    found = list[object]()
+    # one that cannot be read costs those few beside it their speed, and no others
+    for at in range(0, len(column), LEAST):
+        found += _objects(column.slice(at, LEAST))
+    return Column(found)
+
+
+def _objects(column: Any) -> list[object]:
+    import pyarrow as pa  # noqa: PLC0415  an extra
+
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         with suppress(pa.ArrowException):
-            return Column(column.to_numpy(**whole).tolist())
-    return Column(values_of(column))
+            found: list[object] = column.to_numpy(zero_copy_only=False).tolist()
+            return found
+    return values_of(column)
 
 
 def values_of(column: Any) -> list[object]:

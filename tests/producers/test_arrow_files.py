@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from producers.source_registry import looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
+from producers.sources.arrow import columns_of
 from producers.sources.base import CELLS
 from tests.compliance.sources import CHECKS, Case, drain, some
+from tests.producers.test_intake import calls_of
 
 ROWS = [{"x": number, "y": f"n{number}"} for number in range(11)]
 
@@ -279,3 +282,17 @@ def test_files_of_many_columns_are_read_in_small_pieces(
         sizes.append(len(src.read(10**6, 1.0)))
     src.close()
     assert (sum(sizes), max(sizes)) == (9000, CELLS // 400)
+
+
+def test_a_text_that_is_no_utf8_costs_few_texts_their_speed() -> None:
+    def more(size: int) -> int:
+        counts = []
+        for last in (b"c", b"\xff"):
+            texts = pa.array([b"a"] * (size - 1) + [last]).view(pa.string())
+            batch = pa.record_batch({"x": texts})
+            found = columns_of(batch)
+            assert [found.record(0), found.record(size - 2)] == [{"x": "a"}] * 2
+            counts.append(calls_of(partial(columns_of, batch)))
+        return counts[1] - counts[0]
+
+    assert 0 < more(2000) == more(8000)
