@@ -194,7 +194,7 @@ class ArrowFile:
     def __init__(
         self, name: str, size: int, stream: BinaryIO, columns: Collection[str] | None = None
     ) -> None:
-        self._name, self._stream = name, stream
+        self.name, self._stream = name, stream
         try:
             self._ends = _ends_of(stream, size)
             self._parts = _opened(stream)
@@ -231,10 +231,10 @@ class ArrowFile:
                         yield columns_of(left)
             except _FAULTS as error:
                 raise DataError(
-                    f"{self._name}: a part of it is damaged; the data owner must write it anew"
+                    f"{self.name}: a part of it is damaged; the data owner must write it anew"
                 ) from error
             if seen != size:
-                raise miscounted(self._name, size, seen)
+                raise miscounted(self.name, size, seen)
 
     def close(self) -> None:
         """Close the file."""
@@ -368,6 +368,8 @@ def _opened(stream: BinaryIO) -> _Parts:
 
 #: Seconds between two looks at a folder that may grow.
 LOOK = 1.0
+#: Files that are known again under another name, and characters of their marks that tell them.
+REMEMBERED, SHORT = 1000, 16
 KIND = "file"
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -381,6 +383,7 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="arrow", 
     row, rows: Records that were read of it, and those that it has.
     mark: Of the file.
     records: Those that were handed out in all.
+    read: Of the last files that were read to their end, by the beginnings of their marks.
     """
 
     name: str
@@ -390,6 +393,7 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="arrow", 
     rows: _Natural = 0
     mark: str = ""
     records: _Natural = 0
+    read: tuple[str, ...] = ()
 
 
 def known_as(spec: str) -> Known:
@@ -505,14 +509,27 @@ class ArrowFiles(Elsewhere):
         return Slots(found, place)
 
     def _open_next(self) -> None:
-        """Go on to the next file that has records, if there is one."""
+        """Go on to the next file that has records, if there is one.
+
+        DataError if it is one that was read.
+        """
         self.close()
+        read = self._at.read
+        if self._at.rows:
+            read = (*read, self._at.mark[:SHORT])[-REMEMBERED:]
         while self._next < len(self._listed):
             file = self._open(self._listed[self._next])
+            if file.total and file.mark[:SHORT] in read:
+                file.close()
+                raise DataError(
+                    f"{file.name}: it is a file that was read, under another name, and would be "
+                    "released twice; the data owner must take it away. If its records are new and "
+                    "only look the same, write it anew with a column that tells them apart"
+                )
             self._next += 1
             self._at = _At(
                 self.identity, self._listed[self._next - 1].name, self._next - 1, 0, file.total,
-                file.mark, self._at.records,
+                file.mark, self._at.records, read,
             )  # fmt: skip
             if file.total:
                 self._current, self._batches = file, file.batches(0)

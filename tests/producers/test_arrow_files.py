@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -116,6 +117,23 @@ def test_a_file_that_comes_before_what_was_read_is_told(tmp_path: Path) -> None:
     parquet(made / "b" / "0.parquet", table(0, 2))
     with pytest.raises(DataError, match=r"1 files have come before .* the data owner"):
         source(f"{made}/", position)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_file_that_was_read_is_known_again_under_a_later_name(
+    copied: bool, tmp_path: Path
+) -> None:
+    made = folder(tmp_path)
+    following = source(f"{made}/", follow=True)
+    found = some(following, 11)
+    first = made / "a.parquet"
+    (shutil.copy if copied else shutil.move)(first, made / "e.parquet")
+    for wait in (lambda: following.read(5, 3.0), lambda: source(f"{made}/", found[-1].position)):
+        with pytest.raises(DataError, match=r"e\.parquet: it is a file that was read"):
+            wait()
+    (made / "e.parquet").unlink()
+    parquet(made / "f.parquet", table(0, 2).take([1, 0]))
+    assert len(drain(source(f"{made}/", found[-1].position))) == 2
 
 
 @pytest.mark.parametrize("write", [parquet, arrow])
