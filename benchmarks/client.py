@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from benchmarks.timing import TABLES
 from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
 from pipeline.release.model import Model, round_model
@@ -44,21 +45,8 @@ from producers.store import ClientStore
 
 #: Records of a window of the script, and of a batch that it reads at a time.
 WINDOW, AT_A_TIME = 2500, 50_000
-TABLES = """
-[study]
-name = "client"
-[data]
-response = { name = "y", positive = "1", negative = "0" }
-[estimator]
-loss = "logistic"
-[privacy]
-mechanism = "discrete-gaussian"
-epsilon = 1.0
-delta = 1e-6
-[window]
-records = 250
-[data.features]
-"""
+#: The name of the study in `TABLES`.
+STUDY = "timing"
 
 
 @dataclass
@@ -72,9 +60,9 @@ class Ends:
 
     def pump(self) -> None:
         """Take what waits."""
-        numbers = [item.seq for item in self.store.unsent("client", -1, 1000)]
+        numbers = [item.seq for item in self.store.unsent(STUDY, -1, 1000)]
         if numbers:
-            self.store.sent("client", numbers, (0, numbers[-1]))
+            self.store.sent(STUDY, numbers, (0, numbers[-1]))
             self.read_to = numbers[-1] + 1
 
     def unseen(self, offset: int) -> tuple[int, int]:
