@@ -62,7 +62,7 @@ REASONABLE = {
         ({"epsilon": 21}, "privacy.epsilon", "at most 20"),
         ({"records": 0}, "window.records", "at least 1"),
         ({"estimator": "residual_bound = 0"}, "estimator.residual_bound", "more than 0"),
-        ({"estimator": "residual_bound = 1\nlevel = 0"}, "estimator.level", "more than 0"),
+        ({"estimator": "residual_bound = 1\nlevel = 0"}, "estimator.level", "at least 0.01"),
         ({"estimator": "residual_bound = 1\nlevel = 1"}, "estimator.level", "less than 1"),
         (
             {"loss": "expectile", "estimator": "residual_bound = 1\ntau = 0"},
