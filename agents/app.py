@@ -139,6 +139,21 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
             self._read_offset[tp] = offset - 1 if offset else None
             self._committed_offset[tp] = offset or None
 
+    async def _add_gap(self, tp: Any, offset_from: int, offset_to: int) -> None:
+        """Do nothing: offsets before that of a message are of its batch, or of no record."""
+
+    def _new_offset(self, tp: Any) -> int | None:
+        """Return the offset behind the last batch that is folded; they are folded in their order.
+
+        Faust waits for each offset before it. Where reading begins at 1 it waits for ever, commits
+        nothing, and keeps every offset that comes.
+        """
+        folded = self._acked[tp]
+        behind = max(folded) + 1 if folded else None
+        folded.clear()
+        self._acked_index[tp].clear()
+        return behind
+
     @Service.task  # type: ignore[untyped-decorator]
     async def _watch_rights(self) -> None:
         """End the worker if it may not be in its group: it would wait for an assignment for ever.

@@ -234,7 +234,7 @@ class Client:
         self._window = Window(task.slots, self._first.opened)
         self._faults: Counter[str] = Counter()
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
-        self._clips = Clips(lambda: self._encoder.clipped)
+        self._clips = Clips(self._encoder.value_names)
         self._directive = Directive(0, 0)
         self._policy, self._discarded = task.policy, 0
         self._forgets = self._chained and task.study.estimator.forgetting is not None
@@ -416,7 +416,7 @@ class Client:
         block = encoded(self._encoder, self._times, slots)
         # good records count as well, under a name that is dropped: so they take as long
         self._faults += block.reasons.count()
-        for line in filter(None, (*self._jumps.take(block.reasons), self._clips.take(len(slots)))):
+        for line in (*self._jumps.take(block.reasons), *self._clips.take(block.beyond)):
             self._say(line)
         self._window.add(block, behind(slots), self._clock())
 

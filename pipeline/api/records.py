@@ -147,10 +147,10 @@ class Records:
         table = self._data if self._y is None else self._joined()
         if self._client_column is not None:
             others = [self._client_column]
-        columns = [*encoder.columns, *others]
-        for batch in table_batches(table, list(dict.fromkeys(columns))):
-            names = list(batch.columns)
-            for values in zip(*(batch.columns[name].tolist() for name in names), strict=True):
+        names = list(dict.fromkeys([*encoder.columns, *others]))
+        for slots, *_ in table_batches(table, names):
+            lists = [column.objects() for column in slots.columns(names).values()]
+            for values in zip(*lists, strict=True):
                 yield dict(zip(names, values, strict=True))
 
     def _joined(self) -> dict[str, Any]:

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.special import logit, ndtri
 
 from pipeline.api.planning import CLIENTS
-from pipeline.errors import DataError, RecordError
+from pipeline.errors import DataError
 from pipeline.methods import method_of, offline_method, task_of
+from pipeline.records.batch import Column, Columns
 from pipeline.records.encoder import Encoder
 from pipeline.records.features import Features, response_of
 from pipeline.release.quality import worded
@@ -104,18 +104,18 @@ def of_sample(
 
 def _of_response(task: Task, path: str, form: str) -> dict[str, object]:
     """Return how the responses of a file fit their range, for a study that has no features."""
-    response, (low, high) = response_of(task.study), task.study.data.response.ends
-    parts, read, start = [np.zeros(0)], 0, _Start(task)
+    encoder, parts, read, start = Encoder(task.study), [np.zeros(0)], 0, _Start(task)
+    response, (low, high) = encoder.response, task.study.data.response.ends
     for batch in read_batches(path, [response.name], form=form, first=start):
-        written = response.of_column(batch.columns[response.name])[1]
-        parts.append(written[np.isfinite(written) & ~batch.lost])
-        read += len(batch)
+        block = encoder.block(batch.slots)
+        parts.append(block.written[block.reasons.codes == 0])
+        read += len(batch.slots)
         if read >= RECORDS:
             break
     values = np.concatenate(parts)
     if not len(values):
         raise DataError(f"{path}: none of its {read} records has a value of {response.name!r}")
-    outside = int(np.count_nonzero((values < low) | (values > high)))
+    outside = encoder.clipped[response.name]
     least, most = np.quantile(values, WITHIN).tolist()
     found = {
         "records": read,
@@ -209,6 +209,8 @@ def _spread(feature: Feature, values: Vector) -> float:
     return float((most - least) / (high - low))
 
 
+#: What is said of a record that is none.
+UNREAD = "the line cannot be read"
 #: So many records of a sample are read.
 RECORDS = 200_000
 
@@ -220,7 +222,7 @@ class Sample:
     values, responses: Of the usable records, shapes (n, k) and (n,); responses are encoded, and NaN
         in a file without them.
     read: How many records there are.
-    faults: How many values have which fault. The words name a column, never a value.
+    faults: How many records have which fault first. The words name a column, never a value.
     outside: How many values lie outside their range, by column.
     refused: Why `veilstream produce` will refuse such a source; empty if it will not.
     """
@@ -238,38 +240,24 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
 
     Raises DataError if the file cannot be read, lacks a feature, or has no record that can be used.
     """
-    features, response = Features.of(task.study), response_of(task.study)
-    ends, start = task.study.data.response.ends, _Start(task)
-    parts, responses = [], [np.zeros(0)]
-    faults, read, beyond = Counter[str](), 0, 0
-    more = [response.name, *Encoder(task.study).level_columns]
+    encoder, start = Encoder(task.study), _Start(task)
+    features, name = encoder.features, encoder.response.name
+    parts, responses, faults, read = [], [np.zeros(0)], Counter[str](), 0
+    more = [name, *encoder.level_columns]
     for batch in read_batches(path, features.columns, form=form, optional=more, first=start):
-        given = features.filled_columns(batch.columns)
-        columns = [features.column(name, given[name]) for name in features.names]
-        checks: list[tuple[str, Vector, Callable[[Any], object]]] = [
-            (name, column, partial(features.value, name))
-            for name, column in zip(features.names, columns, strict=True)
-        ]
-        encoded = written = np.full(len(batch), np.nan)
-        if response.name in batch.columns:
-            encoded, written = response.of_column(batch.columns[response.name])
-            checks.append((response.name, encoded, response.of_label))
-        bad = batch.lost.copy()
-        for name, column, ask in checks:
-            for at in np.flatnonzero(~np.isfinite(column) & ~batch.lost).tolist():
-                faults[_fault(ask, given[name][at])] += 1
-                bad[at] = True
-        lost = int(np.count_nonzero(batch.lost))
-        faults.update({"the line cannot be read": lost} if lost else {})
-        parts.append(np.column_stack(columns)[~bad])
-        responses.append(encoded[~bad])
-        if task.study.data.response.kind != "class":
-            with np.errstate(invalid="ignore"):
-                out = (written < ends[0]) | (written > ends[1])
-            beyond += int(np.count_nonzero(out & ~bad))
-        read += len(batch)
+        columns, size = batch.slots.columns(encoder.columns), len(batch.slots)
+        if name in batch.absent:
+            columns[name] = Column([encoder.dummy[name]] * size)
+        block = encoder.block(Columns(columns, size, dict.fromkeys(batch.slots.lost, UNREAD)))
+        good = block.reasons.codes == 0
+        faults += block.reasons.count()
+        parts.append(block.values[good])
+        found = block.arrays.responses[good]
+        responses.append(np.full(len(found), np.nan) if name in batch.absent else found)
+        read += size
         if read >= RECORDS:
             break
+    del faults[""]
     values = np.concatenate(parts) if parts else np.zeros((0, len(features.names)))
     if not len(values):
         raise DataError(
@@ -277,9 +265,7 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
             "The operator must declare in [data] what its values are, or the data owner must "
             "correct them"
         )
-    outside = features.outside(values)
-    outside.update({response.name: beyond} if beyond else {})
-    return Sample(values, np.concatenate(responses), read, faults, outside, start.refused)
+    return Sample(values, np.concatenate(responses), read, faults, encoder.clipped, start.refused)
 
 
 class _Start:
@@ -303,14 +289,6 @@ class _Start:
             except DataError as error:
                 self.refused = str(error)
         return held.slots
-
-
-def _fault(ask: Callable[[Any], object], value: object) -> str:
-    try:
-        ask(value)
-    except RecordError as fault:
-        return str(fault)
-    return "a value that cannot be used"
 
 
 #: A file is cut into so many consecutive parts, if each has so many records.

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from pipeline.backtest.options import EventTime, Options
 from pipeline.errors import ConfigError, DataError
-from pipeline.records.encoder import Arrays, BatchEncoder, Encoded, Stretch
-from pipeline.records.features import there
+from pipeline.records.batch import Batch, Column, Columns
+from pipeline.records.encoder import Arrays, Block, Encoder, Stretch
+from pipeline.records.features import LAST, there
 from pipeline.study.growth import Growth
 from pipeline.study.model import Study
 from pipeline.types import Integers, Matrix, Vector
@@ -31,7 +32,7 @@ class Part:
     first: Number of the first record in the whole history, from 0.
     clock: When each record arrives, shape (n,), never falling: seconds since 1970, or its number.
     clients: Number of the client of each record, shape (n,).
-    features, responses, written, usable: As in `Encoded`.
+    features, responses, written, usable: As in `Block`.
     """
 
     first: int
@@ -225,7 +226,7 @@ class Reading:
 
     names: The clients by number.
     records, unusable: Record slots within the range of time, and those without a sound record.
-    faults: How many records have a value that cannot be read, by column; under `LINE`, how many
+    faults: How many records cannot be read, by the first column that cannot; under `LINE`, how many
         slots hold no record at all.
     clipped: How many values of each feature of sound records were clipped, shape (p,).
     classes: Sound records with a negative and with a positive response.
@@ -235,7 +236,8 @@ class Reading:
 
     def __init__(self, study: Study, options: Options, history: History, form: str) -> None:
         self._history, self._form, self._shuffle = history, form, options.shuffle
-        self._encoder = BatchEncoder(study)
+        self._encoder = Encoder(study)
+        self._columns = (*self._encoder.features.columns, self._encoder.response.name)
         self._clients = options.clients_of(study)
         forgetting = study.estimator.forgetting
         self._fades = forgetting is not None and forgetting.of == "seconds"
@@ -271,14 +273,15 @@ class Reading:
         used, or none in the range of time; or as `EventTime.read`.
         """
         for batch in self._batches():
-            self._read += len(batch)
+            slots = batch.slots
+            self._read += len(slots)
             self.share = batch.share
-            encoded = self._encoder.encode(batch)
-            usable, inside = encoded.usable, np.ones(len(batch), dtype=bool)
+            block = self._encoder.block(slots)
+            usable, inside = block.reasons.codes == 0, np.ones(len(slots), dtype=bool)
             if self._time is None:
-                clock = self.records + np.arange(len(batch), dtype=np.float64)
+                clock = self.records + np.arange(len(slots), dtype=np.float64)
             else:
-                clock, found = self._time.read(batch.columns[self._time.column], batch.lost)
+                clock, found = self._time.read(slots)
                 if self._fades and clock[0] < 0:
                     raise DataError(
                         "estimator.forgetting in seconds counts from 1970, and the history begins "
@@ -286,7 +289,7 @@ class Reading:
                     )
                 usable = usable & ~np.isnan(found)
                 inside = self._within(clock)
-            part = self._part(batch, encoded, clock, usable, inside)
+            part = self._part(slots, block, clock, usable, inside)
             self.records += len(part.clock)
             if len(part.clock):
                 first, last = float(part.clock[0]), float(part.clock[-1])
@@ -295,12 +298,10 @@ class Reading:
             for index, sign in enumerate((-1.0, 1.0)):
                 held = part.usable & (part.responses == sign)
                 self.classes[index] += int(np.count_nonzero(held))
-            self.clipped += encoded.clipped(usable & inside)
-            unread = np.count_nonzero(encoded.unread[inside], axis=0).tolist()
-            faults = [(LINE, int(np.count_nonzero(batch.lost & inside)))]
-            names = (*self._encoder.features.names, self._encoder.response.name)
-            faults += zip(names, unread, strict=True)
-            self.faults.update({name: count for name, count in faults if count})
+            self.clipped += block.beyond[usable & inside, :-1].sum(axis=0)
+            wrong = block.reasons.columns[inside & (block.reasons.codes != 0)]
+            for place, count in zip(*np.unique(wrong, return_counts=True), strict=True):
+                self.faults[self._column(int(place))] += int(count)
             yield part
         self._check()
 
@@ -311,23 +312,29 @@ class Reading:
 
     def _part(
         self,
-        batch: Stretch,
-        encoded: Encoded,
+        slots: Batch,
+        block: Block,
         clock: NDArray[np.float64],
         usable: NDArray[np.bool_],
         inside: NDArray[np.bool_],
     ) -> Part:
-        clients = self._clients.of(batch, encoded)
+        clients = self._clients.of(slots, block)
         chosen: Any = slice(None) if inside.all() else inside
         return Part(
             first=self.records,
             clock=clock[chosen],
             clients=clients[chosen],
-            features=encoded.features[chosen],
-            responses=encoded.responses[chosen],
-            written=encoded.written[chosen],
+            features=block.arrays.features[chosen],
+            responses=block.arrays.responses[chosen],
+            written=block.written[chosen],
             usable=usable[chosen],
         )
+
+    def _column(self, place: int) -> str:
+        """Return the name of a column by its place in `Reasons.columns`."""
+        if place < 0:
+            return LINE
+        return self._encoder.response.name if place == LAST else self._encoder.features.names[place]
 
     def _within(self, clock: NDArray[np.float64]) -> NDArray[np.bool_]:
         inside = np.ones(len(clock), dtype=bool)
@@ -338,12 +345,12 @@ class Reading:
         return inside
 
     def _batches(self) -> Iterator[Stretch]:
-        columns = [*self._encoder.columns, *self._clients.columns]
+        columns = [*self._columns, *self._clients.columns]
         if self._time is not None:
             columns.append(self._time.column)
         columns = list(dict.fromkeys(columns))
         found = _batches(self._history, columns, self._form)
-        return found if self._shuffle is None else shuffled(found, self._shuffle)
+        return found if self._shuffle is None else shuffled(found, columns, self._shuffle)
 
     def _check(self) -> None:
         if not self._read:
@@ -377,20 +384,26 @@ def worded_faults(faults: Mapping[str, int]) -> str:
     return ", ".join(f"{named[name]} cannot be read in {faults[name]}" for name in worst)
 
 
-def shuffled(batches: Iterator[Stretch], seed: int) -> Iterator[Stretch]:
+def shuffled(batches: Iterator[Stretch], names: Sequence[str], seed: int) -> Iterator[Stretch]:
     """Yield the records of a history in a random order: the same one for a seed and a number."""
     every = list(batches)
     if not every:
         return
-    lost = np.concatenate([batch.lost for batch in every])
-    columns = {
-        name: np.concatenate([batch.columns[name] for batch in every]) for name in every[0].columns
+    starts = np.cumsum([0, *(len(batch.slots) for batch in every)])
+    order = np.random.default_rng([seed, int(starts[-1])]).permutation(starts[-1])
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    parts = [batch.slots.columns(names) for batch in every]
+    columns = {name: Column.shuffled([part[name] for part in parts], order) for name in names}
+    lost = {
+        int(places[start + at]): why
+        for start, batch in zip(starts, every, strict=False)
+        for at, why in batch.slots.lost.items()
     }
-    order = np.random.default_rng([seed, len(lost)]).permutation(len(lost))
+    whole = Columns(columns, len(order), lost)
     for first in range(0, len(order), RECORDS):
-        some = order[first : first + RECORDS]
-        found = {name: column[some] for name, column in columns.items()}
-        yield Stretch(found, lost[some], (first + len(some)) / len(order))
+        some = whole.part(slice(first, first + RECORDS))
+        yield Stretch(some, (first + len(some)) / len(order))
 
 
 def table_batches(table: History, columns: Sequence[str]) -> Iterator[Stretch]:
@@ -420,9 +433,9 @@ def table_batches(table: History, columns: Sequence[str]) -> Iterator[Stretch]:
         )
     [(total,)] = shapes
     for start in range(0, total, RECORDS):
-        part = {name: values[start : start + RECORDS] for name, values in found.items()}
+        part = {name: Column.of(v[start : start + RECORDS]) for name, v in found.items()}
         count = min(RECORDS, total - start)
-        yield Stretch(part, np.zeros(count, dtype=bool), (start + count) / total)
+        yield Stretch(Columns(part, count), (start + count) / total)
 
 
 def _column(name: str, values: Any) -> NDArray[Any]:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.methods import require_live, require_noise, task_of
-from pipeline.records.encoder import Encoded, Stretch
+from pipeline.records.batch import Batch, Column
+from pipeline.records.encoder import Block
 from pipeline.records.values import LARGEST_NUMBER, MILLISECONDS_FROM, milliseconds_of
 from pipeline.study.model import Study, require_no_level_column
 from pipeline.study.versions import simulated, without_privacy
@@ -58,16 +59,15 @@ class EventTime:
         self.newest: float | None = None
         self.late = self.untimed = self._rows = 0
 
-    def read(self, values: NDArray[Any], lost: NDArray[np.bool_]) -> tuple[Vector, Vector]:
+    def read(self, slots: Batch) -> tuple[Vector, Vector]:
         """Return the times of the next records, and the same with NaN where there is none.
-
-        values, lost: The column, and which slots hold no record; shape (n,).
 
         Returns: Arrival times, shape (n,), finite and never falling, and which of them were read.
 
         Raises DataError if records are late and not kept, or nothing says when the history begins.
         """
-        found = self._parse(values)
+        found = self._parse(slots.columns([self.column])[self.column])
+        found[list(slots.lost)] = np.nan
         known = ~np.isnan(found)
         wild = np.flatnonzero(known & ~((found >= EARLIEST) & (found <= LATEST)))
         if len(wild):
@@ -76,7 +76,7 @@ class EventTime:
                 "years 1 to 9500; numbers are seconds or milliseconds since 1970, and the data "
                 "owner must convert other units"
             )
-        self.untimed += int(np.count_nonzero(~known & ~lost))
+        self.untimed += int(np.count_nonzero(~known)) - len(slots.lost)
         if self.newest is None:
             if not known.any():
                 raise DataError(
@@ -97,17 +97,18 @@ class EventTime:
         self.newest = float(arrived[-1])
         return arrived[1:], np.where(known, found, np.nan)
 
-    def _parse(self, values: NDArray[Any]) -> Vector:
+    def _parse(self, column: Column) -> Vector:
+        values = column.values
+        if isinstance(values, list) or values.dtype.kind == "b":
+            return np.array([_second(value) for value in column.objects()])
         if values.dtype.kind == "M":
-            # a typed time has no zone of its own: it is UTC
+            # without a zone of its own it is UTC
             stamps = values.astype("datetime64[ms]")
             return np.where(np.isnat(stamps), np.nan, stamps.astype(np.int64) / 1000)
-        if values.dtype.kind in "fiu":
-            numbers = values.astype(np.float64)
-            known = np.isfinite(numbers) & (np.abs(numbers) <= LARGEST_NUMBER)
-            scaled = np.where(np.abs(numbers) >= MILLISECONDS_FROM, numbers, numbers * 1000)
-            return np.where(known, np.floor(scaled) / 1000, np.nan)
-        return np.array([_second(value) for value in values.tolist()])
+        numbers = column.numbers
+        known = np.isfinite(numbers) & (np.abs(numbers) <= LARGEST_NUMBER) & ~column.missing
+        scaled = np.where(np.abs(numbers) >= MILLISECONDS_FROM, numbers, numbers * 1000)
+        return np.where(known, np.floor(scaled) / 1000, np.nan)
 
 
 def _second(value: object) -> float:
@@ -188,7 +189,7 @@ class Clients(ABC):
         self.names: list[str] = []
 
     @abstractmethod
-    def of(self, batch: Stretch, encoded: Encoded) -> Integers:
+    def of(self, slots: Batch, block: Block) -> Integers:
         """Return the numbers of the clients of the next records, shape (n,)."""
 
 
@@ -201,20 +202,18 @@ class ByColumn(Clients):
         self._numbers: dict[str, int] = {}
         self._last: int | None = None
 
-    def of(self, batch: Stretch, encoded: Encoded) -> Integers:
+    def of(self, slots: Batch, block: Block) -> Integers:
         """As `Clients.of`; DataError if a name is too long."""
-        values = batch.columns[self._column].tolist()
-        if batch.lost.any():
-            values = [
-                _LOST if lost else value for value, lost in zip(values, batch.lost, strict=True)
-            ]
+        values = list(slots.columns([self._column])[self._column].objects())
+        for at in slots.lost:
+            values[at] = _LOST
         try:
             numbers = {value: self._number(value) for value in dict.fromkeys(values)}
             found = [numbers[value] for value in values]
         except TypeError:  # a list or an object of JSON is no key
             found = [self._number(value) for value in values]
         codes = np.array(found, dtype=np.int64)
-        if batch.lost.any():
+        if slots.lost:
             codes = self._filled(codes)
         self._last = int(codes[-1]) if len(codes) else self._last
         return codes
@@ -287,21 +286,21 @@ class Dealt(Clients):
                 "features and ALPHA > 0"
             )
 
-    def of(self, batch: Stretch, encoded: Encoded) -> Integers:
+    def of(self, slots: Batch, block: Block) -> Integers:
         """As `Clients.of`; a record that cannot be used counts as one at the middle."""
-        count = self._count
+        count, usable = self._count, block.reasons.codes == 0
         if self._kind == "range":
             low, high = (float(end[self._column]) for end in self._ends)
-            return _slices(encoded.features[:, self._column], encoded.usable, (low, high), count)
+            return _slices(block.arrays.features[:, self._column], usable, (low, high), count)
         if self._kind == "dirichlet":
             response = self._study.data.response
             ends = response.ends if response.kind == "count" else (-1.0, 1.0)
-            groups = _slices(encoded.responses, encoded.usable, ends, SLICES)
-            draws = self._rng.random(len(batch))
+            groups = _slices(block.arrays.responses, usable, ends, SLICES)
+            draws = self._rng.random(len(slots))
             found: Integers = (draws[:, None] > self._shares[groups]).sum(axis=1)
             return np.minimum(found, count - 1)
-        numbers = self._dealt + np.arange(len(batch), dtype=np.int64)
-        self._dealt += len(batch)
+        numbers = self._dealt + np.arange(len(slots), dtype=np.int64)
+        self._dealt += len(slots)
         return numbers // self._length % count
 
 

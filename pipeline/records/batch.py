@@ -9,13 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records.values import Record, picked
-from pipeline.types import Vector
+from pipeline.records.values import Foreign, Record, picked
+from pipeline.types import Integers, Vector
 
 #: Which of many slots, shape (n,).
 Mask: TypeAlias = NDArray[np.bool_]
@@ -28,8 +29,9 @@ MARK = "\x01"
 class Column(NamedTuple):
     """One value for each slot.
 
-    values: An array of numbers or truth values, (n,), or a list with None for missing.
+    values: An array of numbers, truth values or times, (n,), or a list with None for missing.
     gone: Where an array holds no value; False: nowhere.
+    zoned: Whether times of an array are moments, in UTC; else nobody has said of which zone.
     marked: Whether a list is one of texts alone, which have `MARK` in place of each "_": Python
         reads 1_000 as a number, and no other program does.
     """
@@ -37,11 +39,17 @@ class Column(NamedTuple):
     values: NDArray[Any] | list[Any]
     gone: Mask | bool = False
     marked: bool = False
+    zoned: bool = False
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Column:
+        """Return the column that an array of any type is; in one of objects None is missing."""
+        return cls(values if values.dtype.kind in "fiubM" else values.tolist())
 
     @property
     def typed(self) -> bool:
         """Whether it is an array of numbers or truth values."""
-        return not isinstance(self.values, list)
+        return not isinstance(self.values, list) and self.values.dtype.kind != "M"
 
     @property
     def numbers(self) -> Vector:
@@ -59,6 +67,11 @@ class Column(NamedTuple):
             if self.marked:
                 return [value.replace(MARK, "_") for value in self.values]
             return self.values
+        if self.values.dtype.kind == "M":
+            unit, _ = np.datetime_data(self.values.dtype)
+            # what is finer than microseconds would become a number
+            held = self.values if unit == "D" else self.values.astype("datetime64[us]")
+            return [_time(value, unit, zoned=self.zoned) for value in held.tolist()]
         found: list[object] = self.values.tolist()
         for at in np.flatnonzero(self.gone):
             found[at] = None
@@ -70,6 +83,22 @@ class Column(NamedTuple):
         return self._replace(
             values=self.values[places], gone=gone if isinstance(gone, bool) else gone[places]
         )
+
+    @classmethod
+    def shuffled(cls, parts: Sequence[Column], order: Integers) -> Column:
+        """Return the values of several columns, one after another, in another order."""
+        if all(part.typed for part in parts):
+            values = np.concatenate([np.asarray(part.values) for part in parts])
+            return cls(values[order], np.concatenate([part.missing for part in parts])[order])
+        every = [value for part in parts for value in part.objects()]
+        return cls([every[at] for at in order])
+
+
+def _time(value: object, unit: str, *, zoned: bool) -> object:
+    """Return a time as Python has it, or what stands for one that it has not."""
+    if isinstance(value, int):
+        return Foreign("date" if unit == "D" else f"timestamp[{unit}]")
+    return value.replace(tzinfo=UTC) if zoned and isinstance(value, datetime) else value
 
 
 class Batch(ABC):
@@ -213,13 +242,14 @@ class Reasons:
     known: Words that may come: their codes are 1 and so on.
 
     codes: For each of n slots the code of what is wrong with it; 0: nothing; (n,).
+    columns: The place of the column that it is wrong with; (n,).
     """
 
     def __init__(self, size: int, known: Sequence[str] = ()) -> None:
         self.codes = np.zeros(size, dtype=np.int32)
         self._words = {words: code for code, words in enumerate(("", *known))}
         self._last = len(known)
-        self._columns = np.full(size, NO_COLUMN, dtype=np.int32)
+        self.columns = np.full(size, NO_COLUMN, dtype=np.int32)
         self._alone: list[tuple[int, int]] = []
 
     @property
@@ -238,9 +268,9 @@ class Reasons:
             return
         first = where.argmax(axis=1)
         places = first + column
-        new = where[np.arange(len(where)), first] & (self._columns > places)
+        new = where[np.arange(len(where)), first] & (self.columns > places)
         np.copyto(self.codes, codes[first], where=new)
-        np.copyto(self._columns, places, where=new, casting="same_kind")
+        np.copyto(self.columns, places, where=new, casting="same_kind")
 
     def mark(self, where: Mask, column: int, words: str) -> None:
         """Take the fault of one column that slots may have, shape (n,), as `add` does."""
@@ -249,11 +279,11 @@ class Reasons:
 
     def put(self, at: int, column: int, words: str) -> None:
         """Take a fault of one slot; column: its place in the order of columns, -1 before all."""
-        if self._columns[at] > column:
+        if self.columns[at] > column:
             if words not in self._words:
                 # the fewest steps: a bad record must hardly take longer than a good one
                 self._words[words] = self._last = self._last + 1
-            self.codes[at], self._columns[at] = self._words[words], column
+            self.codes[at], self.columns[at] = self._words[words], column
             self._alone += [(at, column)]
 
     def before(self, column: int) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
+from pipeline.records.batch import Column
 from pipeline.records.features import Features
 from pipeline.types import Matrix, Vector
 
@@ -91,7 +92,11 @@ def _of_frame(frame: Any, features: Features, *, keep: bool) -> Matrix:
 
 
 def _of_columns(columns: dict[str, NDArray[Any]], features: Features, *, keep: bool) -> Matrix:
-    filled = features.filled_columns(columns)
+    for name, column in columns.items():
+        if column.dtype.kind not in "OSUTfiub":
+            raise DataError(f"column {name!r}: its type {column.dtype} is not one of numbers")
+    given = {name: Column.of(column) for name, column in columns.items()}
+    filled = features.without_gaps(given)
     read = [_values(filled[name], name, features, keep=keep) for name in features.names]
     return np.column_stack(read) if read else np.zeros((0, 0))
 
@@ -103,13 +108,11 @@ def _of_records(records: Sequence[Any], features: Features, *, keep: bool) -> Ma
     return np.array(values).reshape(len(records), len(features.names))
 
 
-def _values(column: NDArray[Any], name: str, features: Features, *, keep: bool) -> Vector:
+def _values(column: Column, name: str, features: Features, *, keep: bool) -> Vector:
     """Return one column as finite values; text and objects go one by one, as in a source."""
-    if column.dtype.kind not in "fiub" or name in features.texts:
-        if column.dtype.kind not in "OSUTfiub":
-            raise DataError(f"column {name!r}: its type {column.dtype} is not one of numbers")
-        return np.array(by_row(partial(features.value, name, keep=keep), list(column)))
-    numbers = column.astype(np.float64)
+    if not column.typed or name in features.texts:
+        return np.array(by_row(partial(features.value, name, keep=keep), column.objects()))
+    numbers = column.numbers
     bad = np.flatnonzero(np.isinf(numbers) if keep else ~np.isfinite(numbers))
     if len(bad):
         raise DataError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,13 +103,27 @@ class Block:
 
     arrays: One row for each; those without a sound record are empty.
     reasons: Why they are.
-    usable, clipped: How many hold a sound record, and how many values of those were clipped.
+    values, written: Of features in their own units, (n, k), and of the response, (n,), before any
+        clipping; those of empty slots mean nothing.
+    beyond: Which values of sound records lay outside their range, of features and then of the
+        response, (n, k + 1).
     """
 
     arrays: Arrays
     reasons: Reasons
-    usable: int
-    clipped: int
+    values: Matrix
+    written: Vector
+    beyond: NDArray[np.bool_]
+
+    @property
+    def usable(self) -> int:
+        """How many slots hold a sound record."""
+        return int(np.count_nonzero(self.reasons.codes == 0))
+
+    @property
+    def clipped(self) -> int:
+        """How many values of those were clipped."""
+        return int(np.count_nonzero(self.beyond))
 
 
 #: The slots of a window, one by one, None for an empty one, or as arrays.
@@ -127,8 +141,7 @@ class Encoder:
         self.features = Features.of(study)
         self.response: Response = response_of(study)
         self._levels = Levels(study.privacy.personal)
-        self._beyond = np.zeros(len(self.features.names), dtype=np.int64)
-        self._responses_beyond = 0
+        self._beyond = np.zeros(len(self.features.names) + 1, dtype=np.int64)
         self.dummy = dummy_of(study)
         self._faults = (*self.features.faults, *self.response.faults)
 
@@ -136,6 +149,11 @@ class Encoder:
     def columns(self) -> tuple[str, ...]:
         """The columns that it reads."""
         return (*self.features.columns, self.response.name, *self.level_columns)
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """Names of the values of features, and of the response: those of `Block.beyond`."""
+        return (*self.features.names, self.response.name)
 
     @property
     def level_columns(self) -> tuple[str, ...]:
@@ -150,11 +168,8 @@ class Encoder:
     @property
     def clipped(self) -> Counter[str]:
         """How many values have been cut to their range, by column: counted from raw data."""
-        counts = dict(zip(self.features.names, self._beyond.tolist(), strict=True))
-        found = Counter({name: count for name, count in counts.items() if count})
-        if self._responses_beyond:
-            found[self.response.name] += self._responses_beyond
-        return found
+        counts = zip(self.value_names, self._beyond.tolist(), strict=True)
+        return Counter({name: count for name, count in counts if count})
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a source that lacks a column of the study.
@@ -173,8 +188,7 @@ class Encoder:
         response, beyond = self.response.of_label(record.get(self.response.name))
         inside = self.features.clip(values)
         changed = inside != values
-        self._beyond += changed
-        self._responses_beyond += beyond
+        self._beyond += np.append(changed, beyond)
         clipped = int(np.count_nonzero(changed)) + beyond
         return Row(self.features.encode(inside), response, clipped, self._levels.of(record))
 
@@ -193,20 +207,19 @@ class Encoder:
             reasons.put(at, -1, why)
         values = self.features.read(columns, self.dummy, reasons)
         name = self.response.name
-        responses, beyond = self.response.read(columns[name], self.dummy[name], reasons)
+        responses, written, cut = self.response.read(columns[name], self.dummy[name], reasons)
         usable = reasons.codes == 0
         empty = ~usable
         inside = self.features.clip(values)
         features = self.features.encode(inside)
         levels = self._levels.of_all(columns, len(batch))
         features[empty], responses[empty], levels[empty] = 0.0, np.nan, 0
-        changed = (inside != values) & usable[:, None]
-        cut, responses_cut = changed.sum(axis=0), int(np.count_nonzero(beyond & usable))
-        self._beyond += cut
-        self._responses_beyond += responses_cut
-        clipped = int(cut.sum()) + responses_cut
-        count = int(np.count_nonzero(usable))
-        return Block(Arrays(features, responses, levels), reasons, count, clipped)
+        beyond = np.empty((len(batch), len(self._beyond)), dtype=np.bool_)
+        np.not_equal(inside, values, out=beyond[:, :-1])
+        beyond[:, -1] = cut
+        beyond &= usable[:, None]
+        self._beyond += beyond.sum(axis=0)
+        return Block(Arrays(features, responses, levels), reasons, values, written, beyond)
 
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
         """Encode records whose values have been read.
@@ -267,68 +280,13 @@ def joined(parts: Sequence[Arrays]) -> Arrays:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Records of a history, in its order, by column.
+class Stretch(NamedTuple):
+    """Records of a history, in its order.
 
-    columns: Name to values, each of shape (n,): numbers, text, or objects with None for missing.
-    lost: Which slots hold no record at all, such as a line that cannot be read; shape (n,).
     share: How much of the history lies behind its end, 0 to 1; None where that is not known.
+    absent: Columns that were asked for, need not be there, and are not.
     """
 
-    columns: Mapping[str, NDArray[Any]]
-    lost: NDArray[np.bool_]
+    slots: Batch
     share: float | None = None
-
-    def __len__(self) -> int:
-        return len(self.lost)
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A batch, encoded.
-
-    features: Clipped and encoded, shape (n, p); rows that are not usable hold anything.
-    responses, written: The response encoded, and as it was written in its own unit; shape (n,).
-    usable: Which slots hold a sound record, shape (n,).
-    unread: Which values cannot be read, of features and then of the response, shape (n, k + 1).
-    beyond: Which values lay outside the public range of their feature, shape (n, k).
-    """
-
-    features: Matrix
-    responses: Vector
-    written: Vector
-    usable: NDArray[np.bool_]
-    unread: NDArray[np.bool_]
-    beyond: NDArray[np.bool_]
-
-    def clipped(self, rows: NDArray[np.bool_]) -> Integers:
-        """Return how many values of each feature of some rows were clipped, shape (k,)."""
-        found: Integers = np.count_nonzero(self.beyond & rows[:, None], axis=0)
-        return found
-
-
-class BatchEncoder:
-    """Encodes the batches of one study with its public ranges only."""
-
-    def __init__(self, study: Study) -> None:
-        self.features = Features.of(study)
-        self.response: Response = response_of(study)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that it reads."""
-        return (*self.features.columns, self.response.name)
-
-    def encode(self, batch: Stretch) -> Encoded:
-        """Encode a batch; a record with any fault is not usable, and its slot stays empty."""
-        values = np.empty((len(batch), len(self.features.names)))
-        columns = self.features.filled_columns(batch.columns)
-        for place, name in enumerate(self.features.names):
-            values[:, place] = self.features.column(name, columns[name])
-        responses, written = self.response.of_column(batch.columns[self.response.name])
-        unread = ~np.isfinite(np.column_stack([values, responses])) & ~batch.lost[:, None]
-        usable = ~batch.lost & ~unread.any(axis=1)
-        inside = self.features.clip(values)
-        encoded = self.features.encode(inside)
-        return Encoded(encoded, responses, written, usable, unread, inside != values)
+    absent: Sequence[str] = ()

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,10 @@ from pipeline.records.values import (
     Codes,
     Record,
     is_missing,
-    missing_in,
     misspelt,
     not_finite,
     number_of,
     numbers_in,
-    numbers_of,
     plain,
     without,
 )
@@ -132,11 +130,6 @@ class Features:
                 return math.nan
             raise
 
-    def column(self, name: str, given: NDArray[Any]) -> Vector:
-        """Return a column as `value` reads each of its values, NaN where it refuses; (n,)."""
-        codes = self._codes.get(name)
-        return numbers_of(given, name) if codes is None else codes.of_column(given)
-
     def filled(self, record: Record) -> Record:
         """Return a record with public values in place of missing ones, and with indicators."""
         if not self._instead:
@@ -149,21 +142,11 @@ class Features:
                 found[indicator] = "" if gone else "present"
         return found
 
-    def filled_columns(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return columns as `filled` does their records, each of shape (n,)."""
-        found = dict(columns)
-        for name, (public, indicator) in self._instead.items():
-            gone = missing_in(found[name])
-            if gone.any():
-                exact = found[name].dtype.kind == "f" and not isinstance(public, str)
-                kept = found[name] if exact else found[name].astype(object)
-                found[name] = np.where(gone, public if exact else str(public), kept)
-            if indicator:
-                found[indicator] = np.where(gone, "", "present")
-        return found
-
-    def _without_gaps(self, columns: dict[str, Column]) -> dict[str, Column]:
+    def without_gaps(self, given: Mapping[str, Column]) -> Mapping[str, Column]:
         """Return columns as `filled` does their records."""
+        if not self._instead:
+            return given
+        columns = dict(given)
         for name, (public, indicator) in self._instead.items():
             column = columns[name]
             if column.typed and not isinstance(public, str):
@@ -191,7 +174,7 @@ class Features:
         dummy: Behind the fault of a bad record its columns are read: the time that a record takes
             shows in when releases come, and must not tell of bad ones.
         """
-        columns = self._without_gaps(dict(given)) if self._instead else given
+        columns = self.without_gaps(given)
         size = len(reasons.codes)
         values, gone = (
             np.zeros((size, len(self.names))),
@@ -255,8 +238,8 @@ def _codes_of(codes: Codes, column: Column, place: int, dummy: object, reasons: 
 
     dummy: Is read where a column before this one has a fault.
     """
-    if not isinstance(column.values, list):
-        return codes.typed(column.values)
+    if column.typed:
+        return codes.typed(np.asarray(column.values))
     given = _given(column.objects(), place, dummy, reasons)
     found, wrong = codes.codes_in(given, texts=column.marked)
     for at, fault in wrong.items():
@@ -314,6 +297,23 @@ Label: TypeAlias = str | int | float | bool
 LAST = 2**30
 
 
+class Responses(NamedTuple):
+    """The responses of many records; of bad ones they mean nothing.
+
+    encoded, written: As the encoder gives them, and in their own unit before any clipping; (n,).
+    beyond: Which were clipped, (n,).
+    """
+
+    encoded: Vector
+    written: Vector
+    beyond: Mask
+
+    @classmethod
+    def of_classes(cls, signs: Vector) -> Responses:
+        """Return classes: they are written as they are encoded, and never clipped."""
+        return cls(signs, signs.copy(), np.zeros(len(signs), dtype=np.bool_))
+
+
 class Response(Protocol):
     """The response column: one value to its encoded form, and whether it had to be clipped."""
 
@@ -335,14 +335,11 @@ class Response(Protocol):
         Raises RecordError if there is none, or it is one that the study does not know.
         """
 
-    def read(self, column: Column, dummy: object, reasons: Reasons) -> tuple[Vector, Mask]:
-        """Return the same of many, each of shape (n,), and add what is wrong with them.
+    def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
+        """Return those of many records, and add what is wrong with them.
 
         dummy: Is read in place of what stands behind another fault.
         """
-
-    def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
-        """Return a column encoded, and as it was written; NaN where `of_label` would refuse."""
 
 
 def response_of(study: Study) -> Response:
@@ -381,10 +378,11 @@ class NumberResponse:
         bounded = scaled if self._whole else min(max(scaled, -1.0), 1.0)
         return bounded, inside != value
 
-    def read(self, column: Column, dummy: object, reasons: Reasons) -> tuple[Vector, Mask]:
+    def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
         """As `Response.read`."""
-        if isinstance(column.values, list):
-            given = _given(column.values, LAST, dummy, reasons)
+        if not column.typed:
+            values = column.values if column.marked else column.objects()
+            given = _given(values, LAST, dummy, reasons)
             found, wrong = numbers_in(given, [self.name], marked=column.marked)
             values = np.array(found, dtype=np.float64)
             for at, fault in wrong.items():
@@ -397,13 +395,7 @@ class NumberResponse:
         values = np.where(bad, 0.0, values)
         reasons.mark(~self._allowed(values), LAST, self.faults[2])
         inside, bounded = self._encoded(values)
-        return bounded, inside != values
-
-    def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
-        """As `Response.of_column`."""
-        values = numbers_of(column, self.name)
-        values = np.where(self._allowed(values), values, np.nan)
-        return self._encoded(values)[1], values
+        return Responses(bounded, values, inside != values)
 
     def _allowed(self, values: Vector) -> NDArray[np.bool_]:
         allowed: NDArray[np.bool_] = np.isfinite(values)
@@ -447,20 +439,15 @@ class ClassResponse:
         """
         return self._classes.code(label), False
 
-    def read(self, column: Column, dummy: object, reasons: Reasons) -> tuple[Vector, Mask]:
+    def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
         """As `Response.read`."""
         signs = _codes_of(self._classes, column, LAST, dummy, reasons)
         if not column.typed:
-            return signs, np.zeros(len(signs), dtype=np.bool_)
+            return Responses.of_classes(signs)
         reasons.mark(column.missing, LAST, self.faults[0])
         bad = np.isnan(signs)
         reasons.mark(bad, LAST, self.faults[1])
-        return np.where(bad, 0.0, signs), np.zeros(len(signs), dtype=np.bool_)
-
-    def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
-        """As `Response.of_column`; a class is written as it is encoded."""
-        signs = self._classes.of_column(column)
-        return signs, signs
+        return Responses.of_classes(np.where(bad, 0.0, signs))
 
     def labels(self, like: object = "") -> tuple[Label, Label]:
         """Return the labels of the negative and the positive class, in the type of `like`.

@@ -16,7 +16,6 @@ Where two of the texts are the same truth value or the same number, that rule do
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -85,16 +84,6 @@ def is_missing(value: object) -> bool:
     if isinstance(value, float | np.floating):
         return bool(np.isnan(value))
     return value is None or type(value).__name__ in {"NAType", "NaTType"}
-
-
-def missing_in(column: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where a column holds no value, as `is_missing` says of each; shape (n,)."""
-    if column.dtype.kind in "iub":
-        return np.zeros(len(column), dtype=np.bool_)
-    if column.dtype.kind == "f":
-        gone: NDArray[np.bool_] = np.isnan(column)
-        return gone
-    return np.fromiter(map(is_missing, column.tolist()), dtype=np.bool_, count=len(column))
 
 
 def text_of(value: object, name: str) -> str:
@@ -230,27 +219,6 @@ def picked(records: Sequence[Record], names: Sequence[str]) -> list[tuple[object
             rows.append(tuple(map(records[len(rows)].get, names)))
         else:
             return rows
-
-
-def numbers_of(column: NDArray[Any], name: str) -> Vector:
-    """Return a column as `number_of` reads each of its values, NaN where it refuses; shape (n,)."""
-    if column.dtype.kind in "fiub":
-        numbers = column.astype(np.float64)
-        return np.where(np.isfinite(numbers), numbers, np.nan)
-    values = column.tolist()
-    if all(type(value) is str for value in values) and not any("_" in text for text in values):
-        # all at once, unless one of them is no number
-        with contextlib.suppress(ValueError):
-            numbers = np.array(values, dtype=str).astype(np.float64)
-            return np.where(np.isfinite(numbers), numbers, np.nan)
-    return np.array([_number_or_nan(value, name) for value in values], dtype=np.float64)
-
-
-def _number_or_nan(value: object, name: str) -> float:
-    try:
-        return number_of(value, name)
-    except RecordError:
-        return math.nan
 
 
 #: A number from here on counts milliseconds: as seconds it would lie after the year 5000.
@@ -439,19 +407,6 @@ class Codes:
             given = [-math.inf, *numbers, math.inf, math.nan]
         found = np.array([self._code_or_nan(value) for value in given], dtype=np.float64)
         return np.array(given, dtype=np.float64), found
-
-    def of_column(self, column: NDArray[Any]) -> Vector:
-        """Return the codes of a column, NaN where `code` refuses; shape (n,)."""
-        if column.dtype.kind in "biuf":
-            return self.typed(column)
-        values = column.tolist()
-        try:
-            # 1 and true are the same key, and need not stand for the same text
-            keys = [(type(value), value) for value in values]
-            known = {key: self._code_or_nan(key[1]) for key in set(keys)}
-            return np.array([known[key] for key in keys], dtype=np.float64)
-        except TypeError:  # a list or an object of JSON is no key
-            return np.array([self._code_or_nan(value) for value in values], dtype=np.float64)
 
     def _code_or_nan(self, value: object) -> float:
         try:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.records.batch import Reasons
 from pipeline.release.task import Task
@@ -131,6 +132,18 @@ def worded(faults: Counter[str], most: int = 4) -> str:
     return "; ".join([*named, *([f"{others} x others"] if others else [])])
 
 
+def blocks_of(slots: int, before: int) -> Iterator[tuple[slice, bool]]:
+    """Yield the parts of some slots, each of one block, and whether the block ends with it.
+
+    before: Slots that the first block has already.
+    """
+    done = 0
+    while done < slots:
+        part = slice(done, min(slots, done + BLOCK - before))
+        done, before = part.stop, (before + part.stop - part.start) % BLOCK
+        yield part, not before
+
+
 class Jumps:
     """Watches the share of unusable slots, and tells of each jump once.
 
@@ -144,13 +157,12 @@ class Jumps:
 
     def take(self, reasons: Reasons) -> list[str]:
         """Take the next slots, and return what to say."""
-        done, size, said = 0, len(reasons.codes), list[str]()
-        while done < size:
-            part = slice(done, min(size, done + BLOCK - self._slots))
+        said = list[str]()
+        for part, ends in blocks_of(len(reasons.codes), self._slots):
+            self._slots += part.stop - part.start
             self._bad += int(np.count_nonzero(reasons.codes[part]))
-            self._slots, done = self._slots + part.stop - done, part.stop
             self._parts.append((reasons, part))
-            if self._slots >= BLOCK and (line := self.close()):
+            if ends and (line := self.close()):
                 said.append(line)
         return said
 
@@ -185,25 +197,30 @@ class Jumps:
 class Clips:
     """Watches the share of values that are cut to their range, and tells of each column once.
 
-    columns: What says how many values have been cut by now, by column.
+    names: Of the columns, k of them.
     """
 
-    def __init__(self, columns: Callable[[], Mapping[str, int]]) -> None:
-        self._columns, self._before = columns, Counter[str]()
-        self._slots, self._told = 0, set[str]()
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._told = names, set[str]()
+        self._slots, self._cut = 0, np.zeros(len(names), dtype=np.int64)
 
-    def take(self, slots: int) -> str:
-        """Count the next slots, up to the end of a block; return what to say, mostly nothing."""
-        self._slots += slots
-        return self.close() if self._slots >= BLOCK else ""
+    def take(self, beyond: NDArray[np.bool_]) -> list[str]:
+        """Take which values of the next slots are cut, shape (n, k), and return what to say."""
+        said = list[str]()
+        for part, ends in blocks_of(len(beyond), self._slots):
+            self._slots += part.stop - part.start
+            self._cut += beyond[part].sum(axis=0)
+            if ends and (line := self.close()):
+                said.append(line)
+        return said
 
     def close(self) -> str:
         """End the block of slots, at the end of a source; return what to say."""
-        slots, now = self._slots, Counter(self._columns())
+        slots, cut = self._slots, self._cut
         if slots < FEWEST:
             return ""
-        shares = {name: (now[name] - self._before[name]) / slots for name in now}
-        self._slots, self._before = 0, now
+        self._slots, self._cut = 0, np.zeros(len(self._names), dtype=np.int64)
+        shares = dict(zip(self._names, (cut / slots).tolist(), strict=True))
         new = {n: s for n, s in shares.items() if s >= JUMP and n not in self._told}
         if not new:
             return ""

@@ -157,16 +157,19 @@ def open_source(
         raise
 
 
-def open_once(spec: str, *, form: str = "csv", stream: BinaryIO | None = None) -> Source:
+def open_once(
+    spec: str, *, form: str = "csv", stream: BinaryIO | None = None,
+    columns: Collection[str] | None = None,
+) -> Source:  # fmt: skip
     """Open a source for one pass from its start; nothing of standard input is written to disk.
 
-    spec, form, stream: As in `open_source`.
+    spec, form, stream, columns: As in `open_source`.
 
     Raises DataError if the source cannot be opened; ConfigError if a package that it needs is not
     installed.
     """
     if spec != "-":
-        return open_source(spec, None, folder=Path())
+        return open_source(spec, None, folder=Path(), columns=columns)
     _check_form(form)
     pipe = Pipe(stream or open_input())
     return CsvFile(pipe, None) if form == "csv" else JsonLinesFile(pipe, None)

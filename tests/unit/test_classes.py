@@ -9,12 +9,9 @@ import pytest
 
 from pipeline.errors import DataError, RecordError
 from pipeline.records.batch import Column, Reasons
-from pipeline.records.encoder import BatchEncoder, Encoder, Stretch
 from pipeline.records.features import ClassResponse, Features
 from pipeline.records.values import number_of
 from pipeline.study.data import Feature
-from pipeline.study_file.load import parse_study
-from tests.builders import study_text
 
 BLANK = ["", "  ", None]
 YES, NO, NEITHER = 1.0, -1.0, math.nan
@@ -62,45 +59,22 @@ def test_a_value_stands_for_the_same_class_wherever_it_comes_in(
     positive: str, negative: str, value: object, wanted: float
 ) -> None:
     response = ClassResponse("y", positive, negative)
-    column = np.empty(1, dtype=object)
-    column[0] = value
-    signs = [
-        found(lambda: response.of_label(value)),
-        float(response.of_column(column)[0][0]),
-    ]
+    signs = [found(lambda: response.of_label(value))]
     columns = [Column([value])] * 2  # the second time it is one that is known
     if isinstance(value, bool | int | float) and np.array(value).dtype != object:
         columns.append(Column(np.array([value])))
     for given in columns:
         reasons = Reasons(1, response.faults)
-        together, _ = response.read(given, positive, reasons)
+        together = response.read(given, positive, reasons).encoded
         signs.append(math.nan if reasons.codes[0] else float(together[0]))
     np.testing.assert_array_equal(signs, [wanted] * len(signs))
 
 
 def test_values_that_are_equal_to_python_need_not_be_of_one_class() -> None:
-    values = np.array([True, 1, 1.0, "true", False, 0], dtype=object)
-    signs, _ = ClassResponse("y", "true", "false").of_column(values)
+    reasons = Reasons(6, (response := ClassResponse("y", "true", "false")).faults)
+    found = response.read(Column([True, 1, 1.0, "true", False, 0]), "true", reasons)
+    signs = np.where(reasons.codes, math.nan, found.encoded)
     np.testing.assert_array_equal(signs, [1, math.nan, math.nan, 1, -1, math.nan])
-
-
-def test_the_streaming_and_the_batch_path_use_the_same_records() -> None:
-    study = parse_study(study_text(p=1))
-    values = [1, 1.0, True, "1", "1.0", 0, 0.0, False, "0", "true", None, 2]
-    one, many = Encoder(study), BatchEncoder(study)
-    column = np.array(values, dtype=object)
-    batch = Stretch(
-        {"y": column, "x0": np.zeros(len(values))}, np.zeros(len(values), dtype=np.bool_)
-    )
-    encoded = many.encode(batch)
-    for place, value in enumerate(values):
-        try:
-            response = one.encode({"y": value, "x0": 0.0}).response
-        except RecordError:
-            assert not encoded.usable[place], value
-        else:
-            assert encoded.usable[place]
-            assert encoded.responses[place] == response
 
 
 @pytest.mark.parametrize("value", BLANK)

@@ -19,8 +19,9 @@ from pipeline.learning import PrivateClassifier, StreamClassifier
 from pipeline.methods import revision_of
 from pipeline.methods import task_of as make_task
 from pipeline.prediction.estimators import LinearClassifier
+from pipeline.records.batch import Column, Columns
 from pipeline.records.columns import values_of
-from pipeline.records.encoder import BatchEncoder, Encoder, Row, Stretch, dummy_of
+from pipeline.records.encoder import Encoder, Row, dummy_of
 from pipeline.release.task import clipped_to_norm
 from pipeline.study.encoding import steps_of
 from pipeline.study.model import Study
@@ -142,17 +143,14 @@ def test_columns_are_encoded_bit_by_bit_as_their_records_are(
     study = study_of(interactions=PAIRS, scaling=scaling)
     encoder = Encoder(study)
     found = [tried(encoder, record) for record in records]
-    columns = {}
-    for name in GOOD:
-        columns[name] = np.empty(len(records), dtype=object)
-        columns[name][:] = [record[name] for record in records]
-    batch = BatchEncoder(study).encode(Stretch(columns, np.zeros(len(records), dtype=bool)))
+    columns = {name: Column([record[name] for record in records]) for name in GOOD}
+    block = Encoder(study).block(Columns(columns, len(records)))
     usable = [row is not None for row in found]
-    assert batch.usable.tolist() == usable
+    assert (block.reasons.codes == 0).tolist() == usable
     for place, row in enumerate(found):
         if row is not None:
-            assert batch.features[place].tobytes() == row.features.tobytes()
-            assert np.count_nonzero(batch.beyond[place]) == row.clipped
+            assert block.arrays.features[place].tobytes() == row.features.tobytes()
+            assert np.count_nonzero(block.beyond[place]) == row.clipped
     good = [record for record, known in zip(records, usable, strict=True) if known]
     if good:
         values = values_of(good, encoder.features)

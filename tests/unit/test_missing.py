@@ -22,8 +22,9 @@ from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.methods import revision_of
 from pipeline.methods import task_of as make_task
 from pipeline.prediction.estimators import LinearClassifier
+from pipeline.records.batch import Column, Columns
 from pipeline.records.columns import values_of
-from pipeline.records.encoder import BatchEncoder, Encoder, Stretch
+from pipeline.records.encoder import Encoder
 from pipeline.records.values import is_missing
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study
@@ -83,10 +84,10 @@ def test_whatever_stands_for_nothing_is_the_same(nothing: object) -> None:
     assert encoder.encode(given).features.tolist() == GONE
     assert encoder.encode({"load": 0.5, "y": 1}).features.tolist() == GONE
     assert encoder.block([given, FULL]).arrays.features.tolist() == [GONE, THERE]
-    column = {name: np.array([given[name], FULL[name]], dtype=object) for name in FULL}
-    batch = BatchEncoder(STUDY).encode(Stretch(column, np.zeros(2, dtype=np.bool_)))
-    assert batch.features.tolist() == [GONE, THERE]
-    assert batch.usable.all()
+    columns = {name: Column([given[name], FULL[name]]) for name in FULL}
+    block = encoder.block(Columns(columns, 2))
+    assert block.arrays.features.tolist() == [GONE, THERE]
+    assert block.usable == 2
 
 
 def test_files_of_all_forms_say_the_same(tmp_path: Path) -> None:
