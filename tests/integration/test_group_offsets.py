@@ -40,9 +40,9 @@ def test_a_worker_commits_what_it_has_folded_wherever_it_began(stage: Stage, fir
     for round_, windows in enumerate((first, 6, 3)):
         with source.open("a") as file:
             file.writelines(lines(windows * SLOTS, seed=round_))
-        done = stage.run("produce", stage.study, "--client", "north", "--source", source)
-        assert done.returncode == 0, done.stderr
         stage.worker()
+        stage.produce("north", source)
+        assert stage.code("north") == 0, stage.said("north")
         stage.caught_up()
         [behind] = stage.watermarks()
         stage.until(lambda end=behind: committed(stage) == end, "all of it is committed")
