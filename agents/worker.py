@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -110,11 +110,18 @@ def _run(
 
 
 class _Worker(faust.Worker):  # type: ignore[misc]
-    """Ends as soon as all is closed."""
+    """Ends at once when it is told to, as a crash would.
 
-    async def _sentinel_task(self) -> None:
-        # Mode would sleep a second, in which nothing is left to happen
-        await asyncio.sleep(0)
+    Faust would close one thing after the other, and wait without a limit for threads and tasks of
+    which one may wait for another that is closed. There is nothing to close: what was not
+    committed is read again.
+    """
+
+    def install_signal_handlers(self) -> None:
+        """Handle what a supervisor sends."""
+        super().install_signal_handlers()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.loop.add_signal_handler(number, _end, 0)
 
 
 @contextmanager
@@ -149,13 +156,16 @@ def begin(worker: mode.Worker, settings: Settings) -> None:
     Kafka may go away between the worker's own look at it and the start of Faust's consumer, whose
     fault comes to nobody who could tell what it means.
     """
+    fault: BaseException
     try:
-        worker.execute_from_commandline()
-    except SystemExit as end:
-        if isinstance(error := end.__context__, KafkaError):
-            otherwise = f"Kafka at {settings.kafka} cannot be reached ({type(error).__name__})"
-            stop(told(settings, error, otherwise, what="the cluster", operation="Describe"))
-        raise
+        worker.loop.run_until_complete(worker.start())
+        fault = worker.crash_reason or RuntimeError("Faust has ended without a reason")
+    except Exception as error:
+        fault = error
+    if isinstance(fault, KafkaError):
+        otherwise = f"Kafka at {settings.kafka} cannot be reached ({type(fault).__name__})"
+        fault = told(settings, fault, otherwise, what="the cluster", operation="Describe")
+    stop(fault)
 
 
 def _say(line: str) -> None:
@@ -165,14 +175,17 @@ def _say(line: str) -> None:
 def stop(error: BaseException) -> None:
     """End the process at once, with the exit code of the error.
 
-    Nothing is closed in good order, and nothing needs to be: whatever was not committed is read
-    again. An orderly stop would let Faust acknowledge what this worker did not fold.
+    An orderly stop would let Faust acknowledge what this worker did not fold.
     """
     code = error.exit_code if isinstance(error, VeilstreamError) else 1
     if isinstance(error, VeilstreamError):
         saying.say(f"veilstream worker: {error}", "error", exit_code=code)
     else:
         logging.getLogger("veilstream").critical("the worker failed", exc_info=error)
+    _end(code)
+
+
+def _end(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
