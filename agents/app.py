@@ -347,10 +347,6 @@ def create_app(
                 await pages.start(*health)
             await link.start()
             await publishing.run()
-        except asyncio.CancelledError:
-            await pages.stop()
-            await link.stop()
-            raise
         except BaseException as error:
             fatal(error)
 
@@ -363,8 +359,6 @@ def create_app(
                 tell_of_waits(folding, say, lambda: [*progress.faults(), *publishing.faults()]),
                 *([verifying.run()] if verifying else []),
             )
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
             fatal(error)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiokafka
@@ -93,10 +93,9 @@ class ReleasesLog:
     async def reread(self, partition: int, offset: int) -> None:
         """Go back to an offset; nothing happens if the partition has been taken away."""
         if (topic_partition := self._topic_partition(partition)) is not None:
-            consumer = self._consumer()
             # it may be taken away just now; whoever gets it begins at its watermark
-            with suppress(IllegalStateError), _ending(consumer):
-                await consumer.seek(topic_partition, offset)
+            with suppress(IllegalStateError):
+                await self._consumer().seek(topic_partition, offset)
 
     async def bounds(self, partition: int) -> tuple[int, int]:
         """Return the first and the next offset of a partition.
@@ -131,7 +130,7 @@ class ReleasesLog:
             return found
         consumer = self._consumer()
         # where it fails, it is asked again soon
-        with suppress(IllegalStateError, KafkaError, TimeoutError), _ending(consumer):
+        with suppress(IllegalStateError, KafkaError, TimeoutError):
             ends = await consumer.highwaters(*topic_partitions.values())
             for number, topic_partition in topic_partitions.items():
                 found[number] = max(0, ends[topic_partition] - folded[number])
@@ -152,19 +151,6 @@ class ReleasesLog:
         return None
 
 
-@contextmanager
-def _ending(consumer: Any) -> Iterator[None]:
-    """Pass over what a consumer raises because it is being stopped: the loop of its thread ends.
-
-    Whoever asks it then is about to be stopped, too, and must not call that a failure.
-    """
-    try:
-        yield
-    except RuntimeError:
-        if not consumer.should_stop:
-            raise
-
-
 async def _started(consumer: Any) -> None:
     """Start a consumer; a broker that starts again is waited for, until cancelled."""
     while True:
@@ -181,7 +167,8 @@ class Link:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._producer: aiokafka.AIOKafkaProducer | None = None
+        #: None until it is ready.
+        self._producer: Any = None
         self._ready = asyncio.Event()
 
     async def start(self) -> None:
@@ -219,8 +206,6 @@ class Link:
         BrokerError if Kafka does not take it in time.
         """
         await self._ready.wait()
-        if self._producer is None:
-            raise BrokerError("the producer has been stopped")
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self._producer.send_and_wait(
@@ -288,8 +273,6 @@ class Link:
         silent = 0.0
         while True:
             await asyncio.sleep(PATIENCE_SECONDS / 5)
-            if self._producer is None:
-                return
             try:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     answered = await self._producer.client.force_metadata_update()

@@ -438,8 +438,6 @@ class Publishing:
     async def _wait(self, seconds: float) -> None:
         """Wait for a commit of this worker, or a while: other workers commit unseen."""
         try:
-            # and not `wait_for`, which until Python 3.12 may lose a cancellation that comes with
-            # the event: this worker would not end
             async with asyncio.timeout(seconds):
                 await self._folding.moved.wait()
         except TimeoutError:
