@@ -1,10 +1,10 @@
 """A storm: crashes of everything and restores of old backups, and no record noised twice.
 
 `python -m benchmarks.storm [--kills 200] [--minutes M] [--seed S] [--only STUDY ...]`. Three
-studies at once, each with a Kafka and a Redis of its own, four clients and two workers as processes,
-windows in flight by default, half of the clients with times of 2013. At random, and at once
-restarted: SIGKILL of clients, workers, Redis and Kafka; copies of client folders, taken while they
-run, come back with or without their lock file, and whoever is refused with 44 goes on with
+studies at once, each with a Kafka and a Redis of its own, four clients and two workers as
+processes, windows in flight by default, half of the clients with times of 2013. At random, and at
+once restarted: SIGKILL of clients, workers, Redis and Kafka; copies of client folders, taken while
+they run, come back with or without their lock file, and whoever is refused with 44 goes on with
 --skip-lost. K is how many processes SIGKILL ends while the others run; a third of them in a study
 with noise, a third in one without privacy whose records can be told apart in its sums, and a third
 in an authenticated one, where keys change, clients are revoked and taken back, and workers come and
