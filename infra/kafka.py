@@ -17,8 +17,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.record import memory_records
 from kafka.record.default_records import DefaultRecordBatch
 
-from infra.addresses import ssl_context
-from infra.preflight import check_servers
+from infra.preflight import check_servers, ssl_context
 from pipeline.errors import BrokerError, ConfigError, NoTopic, VeilstreamError
 from pipeline.messages.envelope import rfc3339
 from pipeline.settings import Settings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import connected
+from infra.local import connected
 from pipeline.cli.admission import admit, enrol, revoke, roll
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.settings import Settings

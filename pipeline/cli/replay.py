@@ -22,7 +22,7 @@ from agents.replay import (
     is_regular,
     run_replay,
 )
-from infra.addresses import connected
+from infra.local import connected
 from infra.process import Stopping
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, FILE, STUDY, Number, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
