@@ -154,7 +154,7 @@ def run_client(
 def own_database(start: Start) -> None:
     """Open the file, which one process has, and whose rows are one state."""
     start.path = vault_path(start.settings.home, start.job.client)
-    check_id(start.job.client, start.path, start.say)
+    check_id(start.job.client)
     start.store = start.closing.enter_context(ClientStore(start.path, start.job.client))
     start.closing.push(partial(_leave, start.store))
 
