@@ -201,10 +201,12 @@ def spawn(command: list[str], log: Path) -> Identity:
 
 def is_alive(process: Identity) -> bool:
     """Say whether this very process still runs."""
+    if _started(process.pid) == process.started:
+        return True
     if process.pid in _children:
-        # one that is dead would stay in the process table as a zombie
+        # it would stay in the process table as a zombie
         _children[process.pid].poll()
-    return _started(process.pid) == process.started
+    return False
 
 
 def send(process: Identity, number: signal.Signals) -> None:
