@@ -158,6 +158,7 @@ class Lines:
         data = np.frombuffer(raw, dtype=np.uint8)
         ends = np.flatnonzero(data == NEWLINE) + 1
         self._raw, self._data, self._at, self._line = raw, data, at, line
+        self._returns = _RETURN in odd
         #: Offsets behind each line, behind that of the first.
         self._bounds = np.append(0, ends)
         self.odd = np.diff(self._bounds) > longest
@@ -182,7 +183,8 @@ class Lines:
         first = int(np.searchsorted(self._bounds, at - self._at))
         last = min(len(self.odd), first + most)
         text = self._raw[self._bounds[first] : self._bounds[last]]
-        lines = text.replace(b"\r\n", b"\n").split(b"\n")[:-1]
+        # where a CR makes a line odd, those at ends are no part of it; else it is white space
+        lines = (text.replace(b"\r\n", b"\n") if self._returns else text).split(b"\n")[:-1]
         bounds, numbers = self._bounds[first : last + 1] + self._at, np.arange(first, last)
         starts, ends, odd = bounds[:-1], bounds[1:], self.odd[first:last]
         if not blanks:
@@ -202,7 +204,7 @@ class Lines:
 class Some(NamedTuple):
     """Lines, one after the other.
 
-    lines: Without their ends.
+    lines: Without their ends, but with a CR where that makes no line odd.
     starts, ends, numbers: Offsets where they begin, and behind them; and their numbers.
     odd: The places of those that have to be cut by themselves.
     behind: Offset and number behind the last, and behind blank lines that are left out.
