@@ -282,8 +282,8 @@ def test_a_full_disk_ends_it_with_61(stage: Stage, tmp_path: Path) -> None:
         with Path("/dev/full").open("w") as output:
             done = subprocess.run(
                 [sys.executable, "-m", "pipeline.cli.main", "replay", str(stage.study), *options],
-                stdout=output, stderr=subprocess.PIPE, env=stage.environment, check=False,
-                text=True, timeout=PATIENCE,
+                stdout=output, stderr=subprocess.PIPE, check=False, text=True, timeout=PATIENCE,
+                env={**stage.environment, "PYTHONUNBUFFERED": ""},
             )  # fmt: skip
         assert done.returncode == 61, done.stderr
         assert "standard output cannot be written (No space left" in done.stderr

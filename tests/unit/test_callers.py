@@ -168,7 +168,6 @@ LOADED = {
     ("producers/sources/__init__.py", "f\"producers.sources.{name or 'arrow'}\""),
     ("producers/sources/arrow.py", "'pyarrow'"),
     ("producers/sources/arrow.py", "'pyarrow.parquet'"),
-    ("producers/sources/tables.py", "'pyarrow.parquet'"),
     ("producers/sources/arrow.py", "'fsspec.core'"),
     ("producers/sources/sql.py", "'adbc_driver_postgresql.dbapi'"),
     ("producers/sources/sql.py", "'duckdb'"),
