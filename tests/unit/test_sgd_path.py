@@ -92,23 +92,6 @@ def test_random_scaling_from_the_sums_is_its_definition() -> None:
     assert_allclose(scale, math.sqrt(direction @ v @ direction / len(kept)), rtol=1e-8)
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_any_split_into_batches_gives_the_same_bits(full: bool) -> None:
-    whole, rng = folded(rule(full=full)), np.random.default_rng(4)
-    for _ in range(3):
-        sizes = rng.integers(1, 40, 30).tolist()
-        parts = folded(rule(full=full), sizes)
-        assert parts.theta.tobytes() == whole.theta.tobytes()
-        for name in ("c", "s", "b", "a", "g", "u", "gu", "uu", "gg"):
-            one, two = getattr(parts.sums, name), getattr(whole.sums, name)
-            assert one.tobytes() == two.tobytes(), name
-        assert [m.records for m in parts.marks] == [m.records for m in whole.marks]
-        for one, two in zip(parts.marks, whole.marks, strict=True):
-            assert one.a.tobytes() == two.a.tobytes()
-    alone = folded(rule(full=full), [1] * RELEASES)
-    assert alone.sums.a.tobytes() == whole.sums.a.tobytes()
-
-
 def test_the_diagonal_alone_is_the_diagonal_of_the_whole() -> None:
     one, two = folded(rule(full=False)), folded(rule(full=True))
     assert_allclose(one.sums.a, np.diag(two.sums.a), rtol=1e-12)
