@@ -74,9 +74,12 @@ def test_the_sums_are_those_of_a_plain_loop() -> None:
         assert_allclose(getattr(path.sums, name), value, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-def test_random_scaling_from_the_sums_is_its_definition() -> None:
-    path = folded(rule())
-    iterates, _ = looped(rule(), drawn()[0])
+# from the end of the burn-in, and from a mark behind it
+@pytest.mark.parametrize("burn_in", [500, 100])
+def test_random_scaling_from_the_sums_is_its_definition(burn_in: int) -> None:
+    path = folded(rule(burn_in=burn_in))
+    assert (path.stretch().records < path.sums.records) is (burn_in == 100)
+    iterates, _ = looped(rule(burn_in=burn_in), drawn()[0])
     kept = iterates[-path.stretch().records :]
     means = np.cumsum(kept, axis=0) / np.arange(1, len(kept) + 1)[:, None]
     s = np.arange(1, len(kept) + 1)
@@ -92,8 +95,9 @@ def test_random_scaling_from_the_sums_is_its_definition() -> None:
     assert_allclose(scale, math.sqrt(direction @ v @ direction / len(kept)), rtol=1e-8)
 
 
-def test_the_diagonal_alone_is_the_diagonal_of_the_whole() -> None:
-    one, two = folded(rule(full=False)), folded(rule(full=True))
+@pytest.mark.parametrize("burn_in", [500, 100])
+def test_the_diagonal_alone_is_the_diagonal_of_the_whole(burn_in: int) -> None:
+    one, two = (folded(rule(full=full, burn_in=burn_in)) for full in (False, True))
     assert_allclose(one.sums.a, np.diag(two.sums.a), rtol=1e-12)
     assert_allclose(variance(one.stretch()), variance(two.stretch()), rtol=1e-9)
 
