@@ -21,7 +21,7 @@ from pipeline.release.quality import JUMP, Trial, refusal_of, worded
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from producers.intake import EventTimes, check_column, encoded, event_times_of
-from producers.source_registry import FolderTests, looks_of
+from producers.source_registry import Admission, looks_of
 from producers.sources import Slot, Source, kind_of, open_source
 from producers.sources.base import batch_of
 from producers.store import Trials
@@ -115,13 +115,13 @@ def passed(
     task: Task, source: Source, tests: Trials, *, name: str, stamp: str, accept: bool,
     times: EventTimes | None, stopped: Callable[[], bool], say: Callable[[str], None],
     report: Callable[[int], None],
-    elsewhere: Callable[[Sequence[Slot]], FolderTests] | None = None,
+    admission: Admission | None = None,
 ) -> Held | None:  # fmt: skip
     """Test a source at the first start of a study; return what was read of it.
 
     name, stamp: Of the source: for people, and as `stamp_of` gives it.
     accept: Whether the source is to be taken as it is.
-    elsewhere: Returns what other clients of the folder have tested of its records.
+    admission: Knows the tests of its records by other clients of the folder.
 
     Returns: None if it was to stop before.
 
@@ -139,15 +139,15 @@ def passed(
     tested = found.slots
     if trial.threshold(tested) > 0:
         number = tests.number(study, stamp) if trial.scale else 1
-        folder = elsewhere(held.slots) if elsewhere is not None and trial.scale else None
+        folder = admission if trial.scale else None
         if number and folder is not None:
-            number = max(number, folder.tries(study) + 1)
+            number = max(number, folder.tries(study, held.slots) + 1)
         standing = not 0 < number <= MOST_TESTS
         if standing or _refuses(trial, found):
             if trial.scale and not standing:
                 tests.refuse(study, number, stamp)
                 if folder is not None:
-                    folder.refuse(study)
+                    folder.refuse(study, held.slots)
             raise _refusal(name, found, number if trial.scale else None)
     elif 4 * found.usable < tested:
         say(

@@ -281,7 +281,7 @@ def check_source(start: Start) -> None:
         times=start.times,
         stopped=lambda: start.stopping.asked,
         say=start.say,
-        elsewhere=start.admission.tests,
+        admission=start.admission,
         report=_paced(lambda: start.report(start.progress), start.progress),
     )
     start.ended = start.held is None

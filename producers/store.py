@@ -70,121 +70,6 @@ def row_of(study: str, outgoing: Outgoing) -> tuple[object, ...]:
     return study, outgoing.seq, outgoing.payload, headers, crc
 
 
-class Streams:
-    """Rows of studies in a client's database; callers hold the transaction."""
-
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
-    def peek(self, study: str) -> Stream:
-        """Return where a study stands, without registering anything."""
-        row = self._db.row(
-            "SELECT position, next_seq, sent_partition, sent_offset, latest, owed FROM streams "
-            "LEFT JOIN event_times USING (study) WHERE study = ?",
-            study,
-        )
-        if row is None:
-            return Stream(None, 0)
-        sent = None if row[3] is None else (row[2], row[3])
-        return Stream(row[0], row[1], sent, row[4], row[5])
-
-    def pass_over(self, study: str, slots: int, position: bytes) -> None:
-        """Move the source on behind slots that are owed.
-
-        slots: How many, at most as many as are owed.
-        position: Where the source continues behind them.
-        """
-        owed = self.peek(study).owed
-        if not 0 < slots <= owed:
-            raise StateError(f"study {study!r}: {owed} slots are owed, not {slots}")
-        self._db.write(
-            "UPDATE streams SET position = ?, owed = ? WHERE study = ?",
-            position, owed - slots, study,
-        )  # fmt: skip
-
-    def check_times(self, study: str, column: str | None) -> None:
-        """Refuse times of another kind than those that a study was begun with."""
-        row = self._db.row("SELECT name FROM event_times WHERE study = ?", study)
-        begun = None if row is None else row[0]
-        if begun != column:
-            said = f"with --event-time {begun}" if begun else "without --event-time"
-            raise ConfigError(
-                f"this client began study {study!r} {said}: go on in the same way, or its times "
-                "would not be of one kind"
-            )
-
-    def advance(self, study: str, seqs: Sequence[int], position: bytes, tally: Tally) -> None:
-        """Take the next releases: their numbers, what they held, and where the source goes on."""
-        if owed := self.peek(study).owed:
-            raise StateError(
-                f"study {study!r}: {owed} slots of lost releases are to be passed over first; "
-                "start this client again"
-            )
-        self.number(study, seqs)
-        self._db.write(
-            "UPDATE streams SET position = ?, records = records + ?, "
-            "rejected = rejected + ?, clipped = clipped + ? WHERE study = ?",
-            position, tally.records, sum(tally.rejected.values()), tally.clipped, study,
-        )  # fmt: skip
-        self._db.write_many(
-            "INSERT INTO rejects VALUES (?, ?, ?) ON CONFLICT (study, reason) "
-            "DO UPDATE SET count = count + excluded.count",
-            [(study, reason, number) for reason, number in tally.rejected.items()],
-        )
-
-    def number(self, study: str, seqs: Sequence[int]) -> None:
-        """Take the next numbers of releases."""
-        row = self._db.row("SELECT next_seq FROM streams WHERE study = ?", study)
-        first = -1 if row is None else int(row[0])
-        if not seqs or list(seqs) != list(range(first, first + len(seqs))):
-            raise StateError(
-                f"study {study!r}: the releases to be sent are not the next ones of this "
-                "database; start this client again, so that it reads the database anew"
-            )
-        self._db.write("UPDATE streams SET next_seq = ? WHERE study = ?", first + len(seqs), study)
-
-    def wait(self, study: str, more: int) -> None:
-        """Count releases that are put into the outbox, or taken out of it if negative."""
-        self._db.write("UPDATE streams SET waiting = waiting + ? WHERE study = ?", more, study)
-
-    def standing(self, study: str) -> Standing:
-        """Return what the next release of a study is made with."""
-        row = self._db.row(
-            "SELECT next_seq, held, chain, number, slots, starts, remembered FROM streams "
-            "LEFT JOIN noise USING (study) WHERE study = ?",
-            study,
-        )
-        if row is None:
-            return Standing()
-        if row[2] is None:
-            return Standing(row[0], row[1]).anew()
-        starts = tuple(np.frombuffer(row[5], dtype="<i8").tolist())
-        rows = np.frombuffer(row[6], dtype="<i8").astype(np.int64).reshape(memory.WINDOWS, -1)
-        return Standing(row[0], row[1], memory.Chain(row[2], row[3], row[4], starts, rows))
-
-    def stand(self, study: str, standing: Standing | None, slots: int) -> None:
-        """Note where a study stands behind its newest releases.
-
-        standing: None: so many slots further, with noise that remembers nothing.
-        """
-        if standing is None:
-            self._db.write("UPDATE streams SET held = held + ? WHERE study = ?", slots, study)
-            return
-        chain = standing.chain
-        self._db.write("UPDATE streams SET held = ? WHERE study = ?", standing.held, study)
-        self._db.write(
-            "INSERT OR REPLACE INTO noise VALUES (?, ?, ?, ?, ?, ?)",
-            study, chain.chain, chain.number, chain.slots,
-            np.array(chain.starts, dtype="<i8").tobytes(), chain.rows.astype("<i8").tobytes(),
-        )  # fmt: skip
-
-    def place(self, study: str, sent: tuple[int, int]) -> None:
-        """Note where in the releases topic the newest acknowledged release is."""
-        self._db.write(
-            "UPDATE streams SET sent_partition = ?, sent_offset = ? WHERE study = ?", *sent, study
-        )
-
-
 class Counts:
     """The releases of every study of one client.
 
@@ -303,7 +188,6 @@ class ClientStore:
         self.heritage = Heritage(self._db)
         self.released_without_privacy = self._budgets.released_without_privacy
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
-        self._streams = Streams(self._db)
         self._counts, self.following = Counts(self._db), Following(self._db)
         self.runs, self.learn = Runs(self._db), self._counts.learn
 
@@ -338,7 +222,15 @@ class ClientStore:
 
     def peek(self, study: str) -> Stream:
         """Return where a study stands, without registering anything."""
-        return self._streams.peek(study)
+        row = self._db.row(
+            "SELECT position, next_seq, sent_partition, sent_offset, latest, owed FROM streams "
+            "LEFT JOIN event_times USING (study) WHERE study = ?",
+            study,
+        )
+        if row is None:
+            return Stream(None, 0)
+        sent = None if row[3] is None else (row[2], row[3])
+        return Stream(row[0], row[1], sent, row[4], row[5])
 
     def open_stream(
         self,
@@ -407,7 +299,7 @@ class ClientStore:
                 self._db.write("DELETE FROM event_times WHERE study = ?", name)
                 if event_time is not None:
                     self._db.write("INSERT INTO event_times VALUES (?, ?, NULL)", name, event_time)
-            self._streams.check_times(name, event_time)
+            self._check_times(name, event_time)
             self._budgets.open_source(task, source, location, limit)
         return self.peek(name)
 
@@ -437,7 +329,7 @@ class ClientStore:
             with self._db.transaction():
                 self._budgets.charge(task, source, dict(zip(seqs, costs, strict=True)))
                 guard()
-                self._streams.advance(study, seqs, position, tally)
+                self._advance(study, seqs, position, tally)
                 self._db.write("UPDATE event_times SET latest = ? WHERE study = ?", latest, study)
                 self._db.write_many(
                     "INSERT INTO ledger VALUES (?, ?, ?, 0)", [(study, seq, at) for seq in seqs]
@@ -446,8 +338,8 @@ class ClientStore:
                     "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)",
                     [row_of(study, outgoing) for outgoing in group],
                 )
-                self._streams.wait(study, len(group))
-                self._streams.stand(study, standing, len(group) * task.slots)
+                self._wait(study, len(group))
+                self._stand(study, standing, len(group) * task.slots)
         except BudgetExceeded as error:
             with self._db.transaction():
                 self._db.write("INSERT INTO refusals VALUES (?, ?, ?)", study, str(error), at)
@@ -466,15 +358,15 @@ class ClientStore:
         copied: Whether another copy has used the numbers of those that wait here: they are dropped.
         """
         study, at = task.study.name, rfc3339(now)
-        stands = self._streams.standing(study)
+        stands = self.standing(study)
         with self._db.transaction():
             # their noise is not known here: what comes behind them must not depend on it
             after = Standing(seqs.stop, stands.held + owed).anew()
-            self._streams.stand(study, after if task.chained else None, owed)
+            self._stand(study, after if task.chained else None, owed)
             most = dict.fromkeys(seqs, task.budget.largest_event)
             if seqs:
                 self._budgets.charge(task, source, most, refuse=False)
-                self._streams.number(study, seqs)
+                self._number(study, seqs)
             if copied:
                 self._drop_unsent(study)
                 self.runs.settle(study)
@@ -484,12 +376,23 @@ class ClientStore:
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
             )
             if sent is not None:
-                self._streams.place(study, sent)
+                self._place(study, sent)
         self._counts.add(study, len(seqs))
 
     def standing(self, study: str) -> Standing:
-        """Return where a study stands: what its next release is made with."""
-        return self._streams.standing(study)
+        """Return what the next release of a study is made with."""
+        row = self._db.row(
+            "SELECT next_seq, held, chain, number, slots, starts, remembered FROM streams "
+            "LEFT JOIN noise USING (study) WHERE study = ?",
+            study,
+        )
+        if row is None:
+            return Standing()
+        if row[2] is None:
+            return Standing(row[0], row[1]).anew()
+        starts = tuple(np.frombuffer(row[5], dtype="<i8").tolist())
+        rows = np.frombuffer(row[6], dtype="<i8").astype(np.int64).reshape(memory.WINDOWS, -1)
+        return Standing(row[0], row[1], memory.Chain(row[2], row[3], row[4], starts, rows))
 
     def slots(self, line: Collection[str]) -> int:
         """Return how many record slots the releases of some studies hold."""
@@ -505,12 +408,22 @@ class ClientStore:
             study,
         )
         self._db.write("DELETE FROM outbox WHERE study = ?", study)
-        self._streams.wait(study, -self.waiting(study))
+        self._wait(study, -self.waiting(study))
 
     def pass_over(self, study: str, slots: int, position: bytes) -> None:
-        """Move the source on behind slots that are owed; see `Streams.pass_over`."""
+        """Move the source on behind slots that are owed.
+
+        slots: How many, at most as many as are owed.
+        position: Where the source continues behind them.
+        """
         with self._db.transaction():
-            self._streams.pass_over(study, slots, position)
+            owed = self.peek(study).owed
+            if not 0 < slots <= owed:
+                raise StateError(f"study {study!r}: {owed} slots are owed, not {slots}")
+            self._db.write(
+                "UPDATE streams SET position = ?, owed = ? WHERE study = ?",
+                position, owed - slots, study,
+            )  # fmt: skip
             self.following.passed(study)
 
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
@@ -545,6 +458,73 @@ class ClientStore:
             dropped = self._db.write_many(
                 "DELETE FROM outbox WHERE study = ? AND seq = ?", [(study, n) for n in numbers]
             )
-            self._streams.wait(study, -dropped)
+            self._wait(study, -dropped)
             if place is not None:
-                self._streams.place(study, place)
+                self._place(study, place)
+
+    def _check_times(self, study: str, column: str | None) -> None:
+        """Refuse times of another kind than those that a study was begun with."""
+        row = self._db.row("SELECT name FROM event_times WHERE study = ?", study)
+        begun = None if row is None else row[0]
+        if begun != column:
+            said = f"with --event-time {begun}" if begun else "without --event-time"
+            raise ConfigError(
+                f"this client began study {study!r} {said}: go on in the same way, or its times "
+                "would not be of one kind"
+            )
+
+    def _advance(self, study: str, seqs: Sequence[int], position: bytes, tally: Tally) -> None:
+        """Take the next releases: their numbers, what they held, and where the source goes on."""
+        if owed := self.peek(study).owed:
+            raise StateError(
+                f"study {study!r}: {owed} slots of lost releases are to be passed over first; "
+                "start this client again"
+            )
+        self._number(study, seqs)
+        self._db.write(
+            "UPDATE streams SET position = ?, records = records + ?, "
+            "rejected = rejected + ?, clipped = clipped + ? WHERE study = ?",
+            position, tally.records, sum(tally.rejected.values()), tally.clipped, study,
+        )  # fmt: skip
+        self._db.write_many(
+            "INSERT INTO rejects VALUES (?, ?, ?) ON CONFLICT (study, reason) "
+            "DO UPDATE SET count = count + excluded.count",
+            [(study, reason, number) for reason, number in tally.rejected.items()],
+        )
+
+    def _number(self, study: str, seqs: Sequence[int]) -> None:
+        """Take the next numbers of releases."""
+        row = self._db.row("SELECT next_seq FROM streams WHERE study = ?", study)
+        first = -1 if row is None else int(row[0])
+        if not seqs or list(seqs) != list(range(first, first + len(seqs))):
+            raise StateError(
+                f"study {study!r}: the releases to be sent are not the next ones of this "
+                "database; start this client again, so that it reads the database anew"
+            )
+        self._db.write("UPDATE streams SET next_seq = ? WHERE study = ?", first + len(seqs), study)
+
+    def _wait(self, study: str, more: int) -> None:
+        """Count releases that are put into the outbox, or taken out of it if negative."""
+        self._db.write("UPDATE streams SET waiting = waiting + ? WHERE study = ?", more, study)
+
+    def _stand(self, study: str, standing: Standing | None, slots: int) -> None:
+        """Note where a study stands behind its newest releases.
+
+        standing: None: so many slots further, with noise that remembers nothing.
+        """
+        if standing is None:
+            self._db.write("UPDATE streams SET held = held + ? WHERE study = ?", slots, study)
+            return
+        chain = standing.chain
+        self._db.write("UPDATE streams SET held = ? WHERE study = ?", standing.held, study)
+        self._db.write(
+            "INSERT OR REPLACE INTO noise VALUES (?, ?, ?, ?, ?, ?)",
+            study, chain.chain, chain.number, chain.slots,
+            np.array(chain.starts, dtype="<i8").tobytes(), chain.rows.astype("<i8").tobytes(),
+        )  # fmt: skip
+
+    def _place(self, study: str, sent: tuple[int, int]) -> None:
+        """Note where in the releases topic the newest acknowledged release is."""
+        self._db.write(
+            "UPDATE streams SET sent_partition = ?, sent_offset = ? WHERE study = ?", *sent, study
+        )

@@ -11,9 +11,9 @@ import click
 import msgspec
 
 from agents.history import History, history_of
-from infra.addresses import connected
 from infra.admissions import Roll, admit_new, announce_keys, read_roll, tell
 from infra.keyring import client_path, enrolled, pin, pinned, read_study, set_aside
+from infra.local import connected
 from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys

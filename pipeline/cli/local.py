@@ -11,8 +11,7 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import program_paths
-from infra.local import LocalRuntime
+from infra.local import LocalRuntime, program_paths
 from infra.local.processes import follow as follow_log
 from infra.local.runtime import supervise
 from infra.process import say

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
@@ -34,12 +34,14 @@ class Column(NamedTuple):
     zoned: Whether times of an array are moments, in UTC; else nobody has said of which zone.
     marked: Whether a list is one of texts alone, which have `MARK` in place of each "_": Python
         reads 1_000 as a number, and no other program does.
+    wrong: What is said of values that are no numbers, by place: an array has any number there.
     """
 
     values: NDArray[Any] | list[Any]
     gone: Mask | bool = False
     marked: bool = False
     zoned: bool = False
+    wrong: Mapping[int, str] = {}
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Column:
@@ -81,8 +83,9 @@ class Column(NamedTuple):
         """Return the values of some slots."""
         gone = self.gone
         return self._replace(
-            values=self.values[places], gone=gone if isinstance(gone, bool) else gone[places]
-        )
+            values=self.values[places], gone=gone if isinstance(gone, bool) else gone[places],
+            wrong=moved(self.wrong, places, len(self.values)),
+        )  # fmt: skip
 
     @classmethod
     def shuffled(cls, parts: Sequence[Column], order: Integers) -> Column:
@@ -115,8 +118,11 @@ class Batch(ABC):
         """Return the number of slots."""
 
     @abstractmethod
-    def columns(self, names: Sequence[str]) -> dict[str, Column]:
-        """Return columns by name; one that is not there has no value anywhere."""
+    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
+        """Return columns by name; one that is not there has no value anywhere.
+
+        numbers: Names of those of which nothing but numbers is read; they may come as such.
+        """
 
     def record(self, at: int) -> Record | None:
         """Return one record; None if the slot holds none."""
@@ -131,8 +137,13 @@ class Batch(ABC):
         """Return what the columns have of one slot."""
 
     def _lost(self, places: slice) -> dict[int, str]:
-        first, last, _ = places.indices(len(self))
-        return {at - first: why for at, why in self.lost.items() if first <= at < last}
+        return moved(self.lost, places, len(self))
+
+
+def moved(said: Mapping[int, str], places: slice, size: int) -> dict[int, str]:
+    """Return what is said of some of so many places, by their place among those."""
+    first, last, _ = places.indices(size)
+    return {at - first: why for at, why in said.items() if first <= at < last}
 
 
 class Records(Batch):
@@ -148,8 +159,9 @@ class Records(Batch):
         """As `Batch`."""
         return len(self.records)
 
-    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
         """As `Batch.columns`."""
+        del numbers
         values = (
             zip(*picked(self.records, names), strict=True) if self.records else [()] * len(names)
         )
@@ -180,8 +192,9 @@ class Texts(Batch):
         """As `Batch`."""
         return len(self._fields) // len(self._names)
 
-    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
         """As `Batch.columns`."""
+        del numbers
         width, places = len(self._names), {name: at for at, name in enumerate(self._names)}
         return {
             name: Column(self._fields[places[name] :: width], marked=True)
@@ -217,8 +230,9 @@ class Columns(Batch):
         """As `Batch`."""
         return self._size
 
-    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
         """As `Batch.columns`."""
+        del numbers
         return {name: self._columns.get(name) or Column([None] * self._size) for name in names}
 
     def part(self, places: slice) -> Columns:

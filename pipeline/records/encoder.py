@@ -144,6 +144,9 @@ class Encoder:
         self._beyond = np.zeros(len(self.features.names) + 1, dtype=np.int64)
         self.dummy = dummy_of(study)
         self._faults = (*self.features.faults, *self.response.faults)
+        self._numbers = {*self.features.columns} - self.features.texts
+        if study.data.response.kind != "class":
+            self._numbers.add(self.response.name)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -202,7 +205,8 @@ class Encoder:
         The same steps are taken for records that are good, clipped or bad, in about one time.
         """
         batch = records if isinstance(records, Batch) else Records(records)
-        columns, reasons = batch.columns(self.columns), Reasons(len(batch), self._faults)
+        columns = batch.columns(self.columns, self._numbers)
+        reasons = Reasons(len(batch), self._faults)
         for at, why in {**batch.lost, **(refused or {})}.items():
             reasons.put(at, -1, why)
         values = self.features.read(columns, self.dummy, reasons)

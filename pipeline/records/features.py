@@ -174,6 +174,9 @@ class Features:
         dummy: Behind the fault of a bad record its columns are read: the time that a record takes
             shows in when releases come, and must not tell of bad ones.
         """
+        for place, name in enumerate(self.names):
+            if name in given:
+                _put(given[name].wrong, place, reasons)
         columns = self.without_gaps(given)
         size = len(reasons.codes)
         values, gone = (
@@ -191,8 +194,7 @@ class Features:
                 texts = _given(column.values, place, dummy[name], reasons)
                 found, wrong = numbers_in(texts, [name], marked=True)
                 values[:, place] = found
-                for at, fault in wrong.items():
-                    reasons.put(at, place, fault.args[0])
+                _put(wrong, place, reasons)
             else:
                 apart.append(place)
             if column.typed:
@@ -242,9 +244,13 @@ def _codes_of(codes: Codes, column: Column, place: int, dummy: object, reasons: 
         return codes.typed(np.asarray(column.values))
     given = _given(column.objects(), place, dummy, reasons)
     found, wrong = codes.codes_in(given, texts=column.marked)
-    for at, fault in wrong.items():
-        reasons.put(at, place, fault.args[0])
+    _put(wrong, place, reasons)
     return np.array(found, dtype=np.float64)
+
+
+def _put(wrong: Mapping[int, object], place: int, reasons: Reasons) -> None:
+    for at, fault in wrong.items():
+        reasons.put(at, place, str(fault))
 
 
 def _given(values: Any, place: int, dummy: object, reasons: Reasons) -> list[Any]:
@@ -385,10 +391,10 @@ class NumberResponse:
             given = _given(values, LAST, dummy, reasons)
             found, wrong = numbers_in(given, [self.name], marked=column.marked)
             values = np.array(found, dtype=np.float64)
-            for at, fault in wrong.items():
-                reasons.put(at, LAST, fault.args[0])
+            _put(wrong, LAST, reasons)
         else:
             values = column.numbers
+            _put(column.wrong, LAST, reasons)
             reasons.mark(column.missing, LAST, self.faults[0])
         bad = ~np.isfinite(values)
         reasons.mark(bad, LAST, self.faults[1])

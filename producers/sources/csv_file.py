@@ -48,7 +48,7 @@ class CsvFile(RecordFile):
     """
 
     form = "csv"
-    odd = b'"\r\0\1'
+    odd, longest = b'"\r\0\1', csv.field_size_limit()
 
     def __init__(
         self, tape: Tape, position: bytes | None, columns: list[str] | None = None,
