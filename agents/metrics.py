@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import prometheus_client as prometheus
 from aiohttp import web
@@ -158,27 +159,18 @@ class Health(Collector):
         )  # fmt: skip
 
 
-def _gauge(
-    name: str, said: str, label: str = "", samples: Samples = (), *, value: float | None = None
-) -> Metric:
-    family = GaugeMetricFamily(f"veilstream_{name}", said, labels=[label] if label else [])
-    return _filled(family, samples, value)
-
-
-def _counter(
-    name: str, said: str, label: str = "", samples: Samples = (), *, value: float | None = None
-) -> Metric:
-    family = CounterMetricFamily(f"veilstream_{name}", said, labels=[label] if label else [])
-    return _filled(family, samples, value)
-
-
-def _filled(family: Any, samples: Samples, value: float | None) -> Metric:
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, said: str,
+    label: str = "", samples: Samples = (), *, value: float | None = None,
+) -> Metric:  # fmt: skip
+    family = kind(f"veilstream_{name}", said, labels=[label] if label else [])
     for of, number in samples:
         family.add_metric([of], number)
     if value is not None:
         family.add_metric([], value)
-    return cast("Metric", family)
+    return family
 
 
+_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
 # the time at which each series began is a series of its own otherwise, and nobody asks for it
 prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]

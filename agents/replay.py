@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ class Follower:
             state = self.states[number]
             while state.head.next_offset < at:
                 held = self._held[number] or self._history.more(number)
-                cut = bisect_left(held, at, key=_offset)
+                cut = bisect_left(held, at, key=attrgetter("offset"))
                 self._reducer.fold(state, held[:cut], allow_gaps=True)
                 self._held[number] = held[cut:]
                 if not held or cut == 0:
@@ -236,10 +237,6 @@ def _differs(
     if found.first is None:
         found.first, found.message = different, live
     return True
-
-
-def _offset(record: LogRecord) -> int:
-    return record.offset
 
 
 #: Why an estimate is not compared that a worker of other settings published.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import struct
 import time
 from typing import Any
 
@@ -251,21 +250,12 @@ def _ask(link: socket.socket, request: Any) -> bytes:
     """Send a request of kafka-python and return its answer, with the header."""
     request.with_header(correlation_id=1, client_id="veilstream")
     link.sendall(request.encode(header=True, framed=True))
-    (size,) = struct.unpack(">i", _exactly(link, 4))
-    # the start of a TLS alert, or of some other protocol's answer, is a size beyond all sense
-    if not 4 <= size < 2**24:
-        raise Hung
-    return _exactly(link, size)
-
-
-def _exactly(link: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = link.recv(size - len(found))
-        if not part:
+    with link.makefile("rb") as stream:
+        size = int.from_bytes(stream.read(4), signed=True)
+        # the start of a TLS alert, or of some other protocol's answer, is a size beyond all sense
+        if not 4 <= size < 2**24 or len(answer := stream.read(size)) < size:
             raise Hung
-        found += part
-    return found
+    return answer
 
 
 def _wrong(server: str, does: str, allowed: str) -> ConfigError:

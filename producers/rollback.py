@@ -153,10 +153,8 @@ class Claims:
 
     def _read_to(self, offset: int) -> bool:
         """Whether the log is read up to an offset, and nobody else claims anything there."""
-        place, prefix = (
-            TopicPartition(self._settings.ledger_topic, 0),
-            key_prefix(self._store.client, self._store.ledger),
-        )
+        place = TopicPartition(self._settings.ledger_topic, 0)
+        prefix = key_prefix(self._store.client, self._store.ledger)
         with self._asking("Read", "read"):
             if offset < int(self._reader.position(place)):
                 # what was written later comes before what was read: the topic was made anew

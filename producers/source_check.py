@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from pipeline.records.encoder import Encoder
 from pipeline.release.quality import JUMP, Trial, refusal_of, worded
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from producers.intake import EventTimes, check_column, encoded, event_times_of
+from producers.intake import EventTimes, check_columns, columns_of, encoded, event_times_of
 from producers.source_registry import Admission, looks_of
 from producers.sources import Slot, Source, kind_of, open_source
 from producers.sources.base import batch_of
@@ -303,18 +304,12 @@ def look_at_source(
     """
     if kind_of(spec) == "input" or spec.startswith("mqtt"):
         return Seen("not looked at: what is read of it is taken from it")
-    encoder = Encoder(task.study)
     times = event_times_of(task.study, settings, event_time, None)
-
-    def check(columns: Sequence[str]) -> None:
-        encoder.check_columns(columns)
-        if event_time is not None:
-            check_column(event_time, columns)
-
     # what a client asks first, which reads more than its test does
-    looks_of(spec, follow=False, check=check)
-    columns = [*encoder.columns, *([event_time] if event_time else [])]
-    source = open_source(spec, None, folder=Path(), settings=settings, columns=columns)
+    looks_of(spec, follow=False, check=partial(check_columns, task.study, event_time))
+    source = open_source(
+        spec, None, folder=Path(), settings=settings, columns=columns_of(task.study, event_time)
+    )
     try:
         held, until = Held(), time.monotonic() + PATIENCE
         refused, first = refusal(task, source, held, lambda: time.monotonic() >= until, times)
@@ -322,7 +317,7 @@ def look_at_source(
     finally:
         source.close()
     if times is not None and held.slots:
-        times.read(batch_of(held.slots[: task.slots], encoder.dummy))
+        times.read(batch_of(held.slots[: task.slots], Encoder(task.study).dummy))
         times.at_close()
     return _judged(refused, first if refused else whole)
 

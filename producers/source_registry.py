@@ -193,22 +193,16 @@ class Entry:
     looks: Looks
 
 
-#: Returns what was released before there was this file, as client, source and looks.
-Earlier = Callable[[], list[tuple[str, str, Looks]]]
-
-
 class KnownSources:
     """The file of one clients' folder; every use of it is one short transaction.
 
-    folder: Where the clients' databases are.
-    earlier: Asked once, when the file is made.
+    folder: Where the clients' databases are, which are asked once, when the file is made.
 
     Raises LocalStoreError: by every method, if the file cannot be used.
     """
 
-    def __init__(self, folder: Path, earlier: Earlier) -> None:
-        self._path = folder / NAME
-        self._earlier = earlier
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._path = folder, folder / NAME
 
     def check(
         self, client: str, source: str, looks: Looks, *, releases: bool, other_data: bool
@@ -270,7 +264,7 @@ class KnownSources:
             for table in TABLES:
                 database.execute(table.replace("TABLE", "TABLE IF NOT EXISTS", 1))
             if not made:
-                for client, source, looks in self._earlier():
+                for client, source, looks in earlier(self._folder):
                     _insert(database, client, source, looks)
             yield database
             database.execute("COMMIT")
@@ -404,7 +398,7 @@ class Admission:
     ) -> None:
         self._folder, self._client, self._name = folder, client, name
         self._spec, self._follow, self._other_data = spec, follow, other_data
-        self._known = KnownSources(folder, lambda: earlier(folder))
+        self._known = KnownSources(folder)
         self._input: Head | None = None
         self._seen: object = None
 

@@ -70,36 +70,6 @@ def row_of(study: str, outgoing: Outgoing) -> tuple[object, ...]:
     return study, outgoing.seq, outgoing.payload, headers, crc
 
 
-class Counts:
-    """The releases of every study of one client.
-
-    database: Whose; its folder's memory is kept up to date.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._db = database
-        rows = database.rows("SELECT study, next_seq FROM streams WHERE next_seq > 0")
-        self._held = {str(study): int(number) for study, number in rows}
-        self.learn(self._held)
-
-    def learn(self, counts: Mapping[str, int]) -> None:
-        """Have the folder remember how many releases studies have: here, or as the log says."""
-        studies = dict(self._db.memory.says.studies)
-        for study, releases in counts.items():
-            studies[study] = max(releases, studies.get(study, 0))
-        self._db.remember(Remembered(self._db.ledger, studies))
-
-    @property
-    def missing(self) -> dict[str, int]:
-        """How many releases of a study this folder remembers and the database has not."""
-        return absent(self._db.memory.says, self._held)
-
-    def add(self, study: str, releases: int) -> None:
-        """Count releases that the database has now."""
-        self._held[study] = self._held.get(study, 0) + releases
-        self.learn(self._held)
-
-
 def absent(says: Remembered, held: Mapping[str, int]) -> dict[str, int]:
     """Return how many releases of a study a folder remembers beyond those that are held."""
     more = {study: count - held.get(study, 0) for study, count in says.studies.items()}
@@ -188,8 +158,11 @@ class ClientStore:
         self.heritage = Heritage(self._db)
         self.released_without_privacy = self._budgets.released_without_privacy
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
-        self._counts, self.following = Counts(self._db), Following(self._db)
-        self.runs, self.learn = Runs(self._db), self._counts.learn
+        self.following, self.runs = Following(self._db), Runs(self._db)
+        rows = self._db.rows("SELECT study, next_seq FROM streams WHERE next_seq > 0")
+        #: How many releases of each study the database has.
+        self._held = {str(study): int(number) for study, number in rows}
+        self.learn(self._held)
 
     def __enter__(self) -> ClientStore:
         return self
@@ -212,8 +185,15 @@ class ClientStore:
         Of those that are over, nothing is released any more: what another copy has released of one
         is behind the study that has taken its place, where claims say so.
         """
-        over = self.following.over()
-        return {name: n for name, n in self._counts.missing.items() if name not in over}
+        over, more = self.following.over(), absent(self._db.memory.says, self._held)
+        return {name: n for name, n in more.items() if name not in over}
+
+    def learn(self, counts: Mapping[str, int]) -> None:
+        """Have the folder remember how many releases studies have: here, or as the log says."""
+        studies = dict(self._db.memory.says.studies)
+        for study, releases in counts.items():
+            studies[study] = max(releases, studies.get(study, 0))
+        self._db.remember(Remembered(self.ledger, studies))
 
     @property
     def secret(self) -> bytes:
@@ -344,7 +324,7 @@ class ClientStore:
             with self._db.transaction():
                 self._db.write("INSERT INTO refusals VALUES (?, ?, ?)", study, str(error), at)
             raise
-        self._counts.add(study, len(group))
+        self._count(study, len(group))
 
     def charge_lost(
         self, task: Task, source: str, seqs: range, *, owed: int, now: float,
@@ -377,7 +357,11 @@ class ClientStore:
             )
             if sent is not None:
                 self._place(study, sent)
-        self._counts.add(study, len(seqs))
+        self._count(study, len(seqs))
+
+    def _count(self, study: str, more: int) -> None:
+        self._held[study] = self._held.get(study, 0) + more
+        self.learn(self._held)
 
     def standing(self, study: str) -> Standing:
         """Return what the next release of a study is made with."""

@@ -43,10 +43,6 @@ class RedisStore:
         self._commit = client.register_script((scripts / "commit.lua").read_text())
         self._model = client.register_script((scripts / "model.lua").read_text())
 
-    def ping(self) -> None:
-        """Refuse a Redis that does not answer; StoreError if it is out of reach or refuses."""
-        self._ask(self._client.ping)
-
     def watermark(self, partition: int) -> int:
         """Return the next offset of a partition; 0 before the first commit."""
         key = codec.snapshot_key(self._study, partition)
