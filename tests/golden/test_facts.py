@@ -26,17 +26,24 @@ from pipeline.simulate.verdict import judge
 from pipeline.study_file.load import parse_study, read_study
 from tests.unit.test_backtest import STUDIES as HISTORIES
 from tests.unit.test_backtest import TIMED, history, timed
-from tests.unit.test_method_checks import STUDIES, TOY
+from tests.unit.test_method_checks import STUDIES, TOY, small
 
 FILE = Path(__file__).parent / "facts.json"
 #: Relative: sums over some thousand numbers in float64, whose order is free.
 TOLERANCE = 1e-9
 #: Records and clients: few of both, and many.
 SIZES = ((3_000, 3), (200_000, 40))
-LIVE = {f"{kind}, {name}": text for kind, forms in STUDIES.items() if kind != TOY
-        for name, text in forms.items()}  # fmt: skip
+LIVE = {
+    **{f"{kind}, {form}": text for kind, forms in STUDIES.items() if kind != TOY
+       for form, text in forms.items()},
+    "renewable, forgets": lambda: small(forgetting='half_life = 5000, of = "records"'),
+    "renewable, apart": lambda: small(loss="logistic", growth=0, noise_memory=0, user_records=3),
+    "renewable, rare": lambda: small(loss="logistic", p=6, ridge=0.0).replace(
+        'negative = "0"', 'negative = "0", typical = 0.05'
+    ),
+}  # fmt: skip
 #: One of each kind, of which plans are made that compare kinds.
-PLANNED = ("renewable, linear-exchange", "ldp-sgd, logistic", "noisy-mle, score",
+PLANNED = ("renewable, linear-exchange", "renewable, rare", "ldp-sgd, logistic", "noisy-mle, score",
            "noisy-copies, linear")  # fmt: skip
 
 
