@@ -274,22 +274,24 @@ class Reasons:
     def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32], column: int = 0) -> None:
         """Take the faults of columns that slots may have; it takes as long for any of them.
 
-        where: Which slots have one in which column, shape (n, k).
+        where: In which column which slots have one, shape (k, n).
         codes: Of the words of each of these columns, shape (k,).
         column: The place of the first of them in the order of columns; the others follow.
         """
-        if not where.shape[1]:
+        if not len(where):
             return
-        first = where.argmax(axis=1)
-        places = first + column
-        new = where[np.arange(len(where)), first] & (self.columns > places)
-        np.copyto(self.codes, codes[first], where=new)
-        np.copyto(self.columns, places, where=new, casting="same_kind")
+        size = len(where)
+        # one that comes before others counts for more
+        places = size - (where * np.arange(size, 0, -1, dtype=np.int32)[:, None]).max(axis=0)
+        new = (places < size) & (self.columns > places + column)
+        np.copyto(self.codes, codes.take(places, mode="clip"), where=new)
+        np.copyto(self.columns, places + column, where=new, casting="same_kind")
 
     def mark(self, where: Mask, column: int, words: str) -> None:
         """Take the fault of one column that slots may have, shape (n,), as `add` does."""
-        codes = np.array([self._words[words]], dtype=np.int32)
-        self.add(where[:, None], codes, column)
+        new = where & (self.columns > column)
+        np.copyto(self.codes, self._words[words], where=new, casting="same_kind")
+        np.copyto(self.columns, column, where=new, casting="same_kind")
 
     def put(self, at: int, column: int, words: str) -> None:
         """Take a fault of one slot; column: its place in the order of columns, -1 before all."""

@@ -179,39 +179,38 @@ class Features:
                 _put(given[name].wrong, place, reasons)
         columns = self.without_gaps(given)
         size = len(reasons.codes)
-        values, gone = (
-            np.zeros((size, len(self.names))),
-            np.zeros((size, len(self.names)), np.bool_),
-        )
+        # one column behind the other: what follows works on whole columns
+        values = np.zeros((len(self.names), size))
+        gone = np.zeros(values.shape, dtype=np.bool_)
         apart, typed = list[int](), False
         for place, name in enumerate(self.names):
             column, codes = columns[name], self._codes.get(name)
             if codes is not None:
-                values[:, place] = _codes_of(codes, column, place, dummy[name], reasons)
+                values[place] = _codes_of(codes, column, place, dummy[name], reasons)
             elif column.typed:
-                values[:, place] = column.values
+                values[place] = column.values
             elif column.marked:
                 texts = _given(column.values, place, dummy[name], reasons)
                 found, wrong = numbers_in(texts, [name], marked=True)
-                values[:, place] = found
+                values[place] = found
                 _put(wrong, place, reasons)
             else:
                 apart.append(place)
             if column.typed:
-                gone[:, place], typed = column.missing, True
+                gone[place], typed = column.gone, True
         if apart:
-            values[:, apart] = self._read_rows(columns, apart, dummy, reasons)
+            values[apart] = self._read_rows(columns, apart, dummy, reasons)
         if typed:
             reasons.add(gone, self._gone)
         bad = ~np.isfinite(values)
         reasons.add(bad, self._wrong)
         np.copyto(values, 0.0, where=bad)
-        return values
+        return values.T
 
     def _read_rows(
         self, columns: Mapping[str, Column], places: Sequence[int], dummy: Record, reasons: Reasons
     ) -> Matrix:
-        """Read numbers of no type, row by row: behind the first fault of one come public words."""
+        """Read numbers of no type row by row, (k, n): behind a fault in a row come public words."""
         names = [self.names[place] for place in places]
         lists = [columns[name].objects() for name in names]
         rows = list(chain.from_iterable(zip(*lists, strict=True)))
@@ -219,7 +218,7 @@ class Features:
         for at, fault in wrong.items():
             row, place = divmod(at, len(names))
             reasons.put(row, places[place], fault.args[0])
-        return np.array(found).reshape(-1, len(names))
+        return np.array(found).reshape(-1, len(names)).T
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""
@@ -243,7 +242,7 @@ def _codes_of(codes: Codes, column: Column, place: int, dummy: object, reasons: 
     if column.typed:
         return codes.typed(np.asarray(column.values))
     given = _given(column.objects(), place, dummy, reasons)
-    found, wrong = codes.codes_in(given, texts=column.marked)
+    found, wrong = codes.codes_in(given)
     _put(wrong, place, reasons)
     return np.array(found, dtype=np.float64)
 

@@ -314,11 +314,13 @@ class Codes:
         self._truths = _apart((WORDS.get(text.lower()), code) for text, code in codes.items())
         self.numbers = _apart((_number(text), code) for text, code in codes.items())
         named = [*map(repr, list(codes)[:NAMED]), *(["..."] if len(codes) > NAMED else [])]
-        self._known: dict[tuple[type, object], float] = {
-            (str, text): code for text, code in codes.items() if text == text.strip()
+        #: Whether equal values stand for the same text: 1 and true need not, where a text is true.
+        self._by_value = not self._truths and (
+            bool(self.numbers) or all(_number(text) is None for text in codes)
+        )
+        self._known: dict[Any, float] = {
+            self._key(text): code for text, code in codes.items() if text == text.strip()
         }
-        #: The same of texts alone.
-        self._spelt = {str(text): code for (_, text), code in self._known.items()}
         #: Of whole numbers that double precision may not tell apart: those that are a text.
         self._large = {
             number: code
@@ -352,27 +354,18 @@ class Codes:
             raise RecordError(without(self.name) if blank else self.refusal)
         return found
 
-    def codes_in(
-        self, values: Sequence[object], *, texts: bool = False
-    ) -> tuple[list[float], Faults]:
-        """Return the numbers of the texts that many values stand for, 0 where `code` refuses.
+    def codes_in(self, values: Sequence[object]) -> tuple[list[float], Faults]:
+        """Return the numbers of the texts that many values stand for, 0 where `code` refuses."""
+        keys = values if self._by_value else list(map(self._key, values))
+        return read_all(keys, self._known.__getitem__, lambda at: self._learned(values[at]))
 
-        texts: Whether all of them are texts.
-        """
-        if texts:
-            return read_all(values, self._spelt.__getitem__, lambda at: self._learned(values[at]))
-        # 1 and true are the same key, and need not stand for the same text
-        return read_all(
-            list(zip(map(type, values), values, strict=True)),
-            self._known.__getitem__, lambda at: self._learned(values[at]),
-        )  # fmt: skip
+    def _key(self, value: object) -> object:
+        return value if self._by_value else (type(value), value)
 
     def _learned(self, value: object) -> float:
         found = self.code(value)
         if len(self._known) < len(self._texts) + SPELLINGS and isinstance(value, (str, int, float)):
-            self._known[type(value), value] = found
-            if isinstance(value, str):
-                self._spelt[value] = found
+            self._known[self._key(value)] = found
         return found
 
     def typed(self, column: NDArray[Any]) -> Vector:

@@ -45,15 +45,16 @@ class JsonLinesFile(RecordFile):
 class Objects(Batch):
     """Slots of JSON texts: of many only the columns that are asked for are decoded.
 
-    lost: Places that hold no record whatever their text is, each with the reason.
+    lost: Places that hold no record, whatever their text is, each with the reason.
     read: Reads one text that is not plain.
     """
 
     def __init__(
-        self, texts: Sequence[bytes], lost: Mapping[int, str] | None = None,
+        self, texts: Sequence[bytes | None], lost: Mapping[int, str] | None = None,
         read: Callable[[bytes], Read] | None = None,
     ) -> None:  # fmt: skip
-        self._texts, self._lost_before, self._read = texts, lost or {}, read or json_object
+        self._lost_before, self._read = lost or {}, read or json_object
+        self._texts = [b"{}" if at in self._lost_before else t or b"" for at, t in enumerate(texts)]
 
     def __len__(self) -> int:
         """As `Batch`."""
