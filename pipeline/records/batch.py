@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records.values import Foreign, Record, picked
+from pipeline.records.values import Foreign, Record
 from pipeline.types import Integers, Vector
 
 #: Which of many slots, shape (n,).
@@ -162,10 +162,7 @@ class Records(Batch):
     def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
         """As `Batch.columns`."""
         del numbers
-        values = (
-            zip(*picked(self.records, names), strict=True) if self.records else [()] * len(names)
-        )
-        return {name: Column(list(each)) for name, each in zip(names, values, strict=True)}
+        return {name: Column([record.get(name) for record in self.records]) for name in names}
 
     def part(self, places: slice) -> Records:
         """As `Batch.part`."""

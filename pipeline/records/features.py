@@ -151,7 +151,8 @@ class Features:
             column = columns[name]
             if column.typed and not isinstance(public, str):
                 gone = column.missing | np.isnan(column.numbers)
-                columns[name] = Column(np.where(gone, public, column.numbers))
+                held = np.where(gone, public, column.numbers)
+                columns[name] = column._replace(values=held, gone=False)
                 gaps = gone.tolist()
             else:
                 values = column.objects()
@@ -174,51 +175,26 @@ class Features:
         dummy: Behind the fault of a bad record its columns are read: the time that a record takes
             shows in when releases come, and must not tell of bad ones.
         """
-        for place, name in enumerate(self.names):
-            if name in given:
-                _put(given[name].wrong, place, reasons)
         columns = self.without_gaps(given)
         size = len(reasons.codes)
         # one column behind the other: what follows works on whole columns
         values = np.zeros((len(self.names), size))
         gone = np.zeros(values.shape, dtype=np.bool_)
-        apart, typed = list[int](), False
+        typed = False
         for place, name in enumerate(self.names):
             column, codes = columns[name], self._codes.get(name)
             if codes is not None:
                 values[place] = _codes_of(codes, column, place, dummy[name], reasons)
-            elif column.typed:
-                values[place] = column.values
-            elif column.marked:
-                texts = _given(column.values, place, dummy[name], reasons)
-                found, wrong = numbers_in(texts, [name], marked=True)
-                values[place] = found
-                _put(wrong, place, reasons)
             else:
-                apart.append(place)
+                values[place] = _numbers_of(column, place, name, dummy[name], reasons)
             if column.typed:
                 gone[place], typed = column.gone, True
-        if apart:
-            values[apart] = self._read_rows(columns, apart, dummy, reasons)
         if typed:
             reasons.add(gone, self._gone)
         bad = ~np.isfinite(values)
         reasons.add(bad, self._wrong)
         np.copyto(values, 0.0, where=bad)
         return values.T
-
-    def _read_rows(
-        self, columns: Mapping[str, Column], places: Sequence[int], dummy: Record, reasons: Reasons
-    ) -> Matrix:
-        """Read numbers of no type row by row, (k, n): behind a fault in a row come public words."""
-        names = [self.names[place] for place in places]
-        lists = [columns[name].objects() for name in names]
-        rows = list(chain.from_iterable(zip(*lists, strict=True)))
-        found, wrong = numbers_in(rows, names, [dummy[name] for name in names])
-        for at, fault in wrong.items():
-            row, place = divmod(at, len(names))
-            reasons.put(row, places[place], fault.args[0])
-        return np.array(found).reshape(-1, len(names)).T
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""
@@ -243,6 +219,20 @@ def _codes_of(codes: Codes, column: Column, place: int, dummy: object, reasons: 
         return codes.typed(np.asarray(column.values))
     given = _given(column.objects(), place, dummy, reasons)
     found, wrong = codes.codes_in(given)
+    _put(wrong, place, reasons)
+    return np.array(found, dtype=np.float64)
+
+
+def _numbers_of(column: Column, place: int, name: str, dummy: object, reasons: Reasons) -> Vector:
+    """Return a column as numbers, (n,), which may not be finite, and add what is wrong.
+
+    dummy: As `_codes_of` takes it.
+    """
+    if column.typed:
+        _put(column.wrong, place, reasons)
+        return column.numbers
+    values = column.values if column.marked else column.objects()
+    found, wrong = numbers_in(_given(values, place, dummy, reasons), name, marked=column.marked)
     _put(wrong, place, reasons)
     return np.array(found, dtype=np.float64)
 
@@ -385,15 +375,8 @@ class NumberResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
         """As `Response.read`."""
-        if not column.typed:
-            values = column.values if column.marked else column.objects()
-            given = _given(values, LAST, dummy, reasons)
-            found, wrong = numbers_in(given, [self.name], marked=column.marked)
-            values = np.array(found, dtype=np.float64)
-            _put(wrong, LAST, reasons)
-        else:
-            values = column.numbers
-            _put(column.wrong, LAST, reasons)
+        values = _numbers_of(column, LAST, self.name, dummy, reasons)
+        if column.typed:
             reasons.mark(column.missing, LAST, self.faults[0])
         bad = ~np.isfinite(values)
         reasons.mark(bad, LAST, self.faults[1])

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from operator import itemgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -174,13 +173,10 @@ def read_all(
 
 
 def numbers_in(
-    values: Sequence[Any], names: Sequence[str], instead: Sequence[object] = (), *,
-    marked: bool = False,
-) -> tuple[list[float], Faults]:  # fmt: skip
-    """Return the values of rows, one after another, as `number_of` reads each; 0 where it refuses.
+    values: Sequence[Any], name: str, *, marked: bool = False
+) -> tuple[list[float], Faults]:
+    """Return many values as `number_of` reads each; 0 where it refuses.
 
-    values: Of each row so many as there are names.
-    instead: Read in place of what follows in a row behind a value that is refused.
     marked: Whether all of them are texts, and none has a "_".
 
     What is not finite is still among them. Every value is looked at, whatever the others are: a
@@ -191,34 +187,7 @@ def numbers_in(
         value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
         for value in values
     ]  # fmt: skip
-
-    def exact(at: int) -> float:
-        row, place = divmod(at, len(names))
-        try:
-            return number_of(values[at], names[place])
-        except RecordError:
-            if instead:
-                quick[at + 1 : (row + 1) * len(names)] = instead[place + 1 :]
-            raise
-
-    return read_all(quick, float, exact)
-
-
-def picked(records: Sequence[Record], names: Sequence[str]) -> list[tuple[object, ...]]:
-    """Return the values of records by name; None where one is missing."""
-    # each record once, while it is in the processor's cache
-    pick: Callable[[Record], tuple[object, ...]] = (
-        itemgetter(*names) if len(names) > 1 else lambda record: tuple(record[n] for n in names)
-    )
-    rows: list[tuple[object, ...]] = []
-    rest = map(pick, records)
-    while True:
-        try:
-            rows.extend(rest)
-        except KeyError:
-            rows.append(tuple(map(records[len(rows)].get, names)))
-        else:
-            return rows
+    return read_all(quick, float, lambda at: number_of(values[at], name))
 
 
 #: A number from here on counts milliseconds: as seconds it would lie after the year 5000.
