@@ -79,6 +79,12 @@ class Column(NamedTuple):
             found[at] = None
         return found
 
+    def at(self, place: int) -> object:
+        """Return one of Python's values."""
+        if not isinstance(self.values, list):
+            return self.part(slice(place, place + 1)).objects()[0]
+        return self.values[place].replace(MARK, "_") if self.marked else self.values[place]
+
     def part(self, places: slice) -> Column:
         """Return the values of some slots."""
         gone = self.gone
@@ -172,46 +178,6 @@ class Records(Batch):
         return self.records[at]
 
 
-class Texts(Batch):
-    """Slots of a table of texts.
-
-    names: Of its columns.
-    fields: The texts of one slot after those of another, each with one for every name, and with
-        `MARK` for "_".
-    """
-
-    def __init__(
-        self, names: Sequence[str], fields: list[str], lost: Mapping[int, str] | None = None
-    ) -> None:
-        self._names, self._fields, self.lost = names, fields, lost or {}
-
-    def __len__(self) -> int:
-        """As `Batch`."""
-        return len(self._fields) // len(self._names)
-
-    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
-        """As `Batch.columns`."""
-        del numbers
-        width, places = len(self._names), {name: at for at, name in enumerate(self._names)}
-        return {
-            name: Column(self._fields[places[name] :: width], marked=True)
-            if name in places
-            else Column([None] * len(self))
-            for name in names
-        }
-
-    def part(self, places: slice) -> Texts:
-        """As `Batch.part`."""
-        width, (first, last, _) = len(self._names), places.indices(len(self))
-        fields = self._fields[first * width : last * width]
-        return Texts(self._names, fields, self._lost(places))
-
-    def _record(self, at: int) -> Record:
-        width = len(self._names)
-        fields = self._fields[at * width : (at + 1) * width]
-        return dict(zip(self._names, Column(fields, marked=True).objects(), strict=True))
-
-
 class Columns(Batch):
     """Slots whose records have come as columns.
 
@@ -222,6 +188,18 @@ class Columns(Batch):
         self, columns: Mapping[str, Column], size: int, lost: Mapping[int, str] | None = None
     ) -> None:
         self._columns, self._size, self.lost = columns, size, lost or {}
+
+    @classmethod
+    def of_texts(
+        cls, names: Sequence[str], fields: list[str], lost: Mapping[int, str] | None = None
+    ) -> Columns:
+        """Return slots of a table of texts, which have `MARK` for "_".
+
+        fields: Those of one slot after those of another, each with one for every name.
+        """
+        width = len(names)
+        columns = {name: Column(fields[at::width], marked=True) for at, name in enumerate(names)}
+        return cls(columns, len(fields) // width, lost)
 
     def __len__(self) -> int:
         """As `Batch`."""
@@ -239,8 +217,7 @@ class Columns(Batch):
         return Columns(found, max(0, last - first), self._lost(places))
 
     def _record(self, at: int) -> Record:
-        each = slice(at, at + 1)
-        return {name: column.part(each).objects()[0] for name, column in self._columns.items()}
+        return {name: column.at(at) for name, column in self._columns.items()}
 
 
 #: Behind all columns with a fault.

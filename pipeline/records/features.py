@@ -183,10 +183,7 @@ class Features:
         typed = False
         for place, name in enumerate(self.names):
             column, codes = columns[name], self._codes.get(name)
-            if codes is not None:
-                values[place] = _codes_of(codes, column, place, dummy[name], reasons)
-            else:
-                values[place] = _numbers_of(column, place, name, dummy[name], reasons)
+            values[place] = _read(column, name, codes, place, dummy[name], reasons)
             if column.typed:
                 gone[place], typed = column.gone, True
         if typed:
@@ -210,44 +207,32 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def _codes_of(codes: Codes, column: Column, place: int, dummy: object, reasons: Reasons) -> Vector:
-    """Return the codes of a column, (n,), and add what is wrong: NaN where a typed one has none.
+def _read(
+    column: Column, name: str, codes: Codes | None, place: int, dummy: object, reasons: Reasons
+) -> Vector:
+    """Return a column as numbers that may not be finite, (n,), and add what is wrong.
 
+    codes: Of texts, where they are read; NaN stands for what is none in a typed column.
     dummy: Is read where a column before this one has a fault.
     """
+    wrong: Mapping[int, object]
     if column.typed:
-        return codes.typed(np.asarray(column.values))
-    given = _given(column.objects(), place, dummy, reasons)
-    found, wrong = codes.codes_in(given)
-    _put(wrong, place, reasons)
-    return np.array(found, dtype=np.float64)
-
-
-def _numbers_of(column: Column, place: int, name: str, dummy: object, reasons: Reasons) -> Vector:
-    """Return a column as numbers, (n,), which may not be finite, and add what is wrong.
-
-    dummy: As `_codes_of` takes it.
-    """
-    if column.typed:
-        _put(column.wrong, place, reasons)
-        return column.numbers
-    values = column.values if column.marked else column.objects()
-    found, wrong = numbers_in(_given(values, place, dummy, reasons), name, marked=column.marked)
-    _put(wrong, place, reasons)
-    return np.array(found, dtype=np.float64)
-
-
-def _put(wrong: Mapping[int, object], place: int, reasons: Reasons) -> None:
+        found, wrong = column.numbers, column.wrong
+        if codes is not None:
+            found = codes.typed(np.asarray(column.values))
+    else:
+        marked = column.marked and codes is None
+        given: list[Any] = list(column.values if marked else column.objects())
+        for at in reasons.before(place):
+            given[at] = dummy
+        if codes is None:
+            read, wrong = numbers_in(given, name, marked=marked)
+        else:
+            read, wrong = codes.codes_in(given)
+        found = np.array(read, dtype=np.float64)
     for at, fault in wrong.items():
         reasons.put(at, place, str(fault))
-
-
-def _given(values: Any, place: int, dummy: object, reasons: Reasons) -> list[Any]:
-    """Return the values of a list to be read, and `dummy` in place of those behind a fault."""
-    given = list(values)
-    for at in reasons.before(place):
-        given[at] = dummy
-    return given
+    return found
 
 
 def there(columns: Sequence[str], needed: Sequence[str], *, of_file: bool = True) -> str:
@@ -375,7 +360,7 @@ class NumberResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
         """As `Response.read`."""
-        values = _numbers_of(column, LAST, self.name, dummy, reasons)
+        values = _read(column, self.name, None, LAST, dummy, reasons)
         if column.typed:
             reasons.mark(column.missing, LAST, self.faults[0])
         bad = ~np.isfinite(values)
@@ -429,7 +414,7 @@ class ClassResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
         """As `Response.read`."""
-        signs = _codes_of(self._classes, column, LAST, dummy, reasons)
+        signs = _read(column, self.name, self._classes, LAST, dummy, reasons)
         if not column.typed:
             return Responses.of_classes(signs)
         reasons.mark(column.missing, LAST, self.faults[0])
