@@ -245,21 +245,19 @@ class Reasons:
         """What the codes stand for."""
         return list(self._words)
 
-    def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32], column: int = 0) -> None:
-        """Take the faults of columns that slots may have; it takes as long for any of them.
+    def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32]) -> None:
+        """Take the faults of the first columns that slots may have; as long for any of them.
 
         where: In which column which slots have one, shape (k, n).
         codes: Of the words of each of these columns, shape (k,).
-        column: The place of the first of them in the order of columns; the others follow.
         """
-        if not len(where):
+        if not (size := len(where)):
             return
-        size = len(where)
         # one that comes before others counts for more
         places = size - (where * np.arange(size, 0, -1, dtype=np.int32)[:, None]).max(axis=0)
-        new = (places < size) & (self.columns > places + column)
+        new = (places < size) & (self.columns > places)
         np.copyto(self.codes, codes.take(places, mode="clip"), where=new)
-        np.copyto(self.columns, places + column, where=new, casting="same_kind")
+        np.copyto(self.columns, places, where=new)
 
     def mark(self, where: Mask, column: int, words: str) -> None:
         """Take the fault of one column that slots may have, shape (n,), as `add` does."""
