@@ -1,9 +1,8 @@
 """What the lines of the shipped code are, by room: code, texts, imports, docstrings, blank lines.
 
-`python -m benchmarks.sizes [--markdown]`. A room is a package of `pipeline`, a method, or one of
+`python -m benchmarks.sizes`. A room is a package of `pipeline`, a method, or one of
 the other packages. Texts are lines of which a string is all but brackets and commas: mostly what
-errors, helps and reports say. Lines are as ruff formats them. Prints a table; with --markdown that
-of docs/decisions/0026-what-the-lines-are-for.md.
+errors, helps and reports say. Lines are as ruff formats them. Prints a table.
 """
 
 from __future__ import annotations
@@ -62,9 +61,7 @@ def room_of(path: Path) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--markdown", action="store_true")
-    markdown = parser.parse_args().markdown
+    argparse.ArgumentParser(description=__doc__).parse_args()
     modules = [ROOT / "veilstream.py"]
     for package in PACKAGES:
         modules += sorted((ROOT / package).rglob("*.py"))
@@ -79,13 +76,9 @@ def main() -> None:
         lines = sum(counts[kind] for kind in KINDS)
         rows.append([name, *(f"{n:,}" for n in (lines, *(counts[k] for k in (*KINDS, "modules"))))])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    mark = " | " if markdown else "  "
-    for number, row in enumerate(rows):
+    for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        line = mark.join([row[0].ljust(widths[0]), *cells[1:]])
-        print(f"| {line} |" if markdown else line)
-        if markdown and not number:
-            print("|" + "|".join(["---", *["---:"] * (len(row) - 1)]) + "|")
+        print("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
     lengths = [len(module.read_text(encoding="utf-8").splitlines()) for module in modules]
     print(f"\nmedian of a module: {median(lengths):g} lines, longest {max(lengths)}")
 

@@ -83,7 +83,8 @@ class Storm:
         while kills > self.counts["SIGKILL"] and time.monotonic() < end:
             self._blow()
             self.let_pass(self.chance.uniform(0.2, 3.0))
-            print(f"\r{self.counts['SIGKILL']} kills", end="", file=sys.stderr, flush=True)
+            struck = f"{self.stage.folder.name}: {self.counts['SIGKILL']} kills"
+            print(f"\r{struck:30}", end="", file=sys.stderr, flush=True)
         self.rest()
 
     def begin(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +129,7 @@ def backtest(
     if out is not None:
         write_series(result, out)
         say(f"wrote {out}")
-    try:
-        if as_json:
-            put(result.to_dict())
-        else:
-            show(tables(result))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise  # the reader has gone
-    except OSError as error:
-        raise ConfigError(f"standard output cannot be written: {error.strerror}") from error
+    if as_json:
+        put(result.to_dict())
+    else:
+        show(tables(result))

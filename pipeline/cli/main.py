@@ -6,17 +6,18 @@ imports none of them, and a worker that restarts does not wait for what it does 
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from infra import process as saying
-from pipeline.errors import VeilstreamError
+from pipeline.errors import LocalStoreError, VeilstreamError
 from pipeline.settings import Settings
 
 #: What they read.
@@ -122,23 +123,41 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 20)
     try:
         code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt):
-        saying.say("veilstream: interrupted", "error", exit_code=130)
-        sys.exit(130)
+        _end(130, "interrupted")
     except click.ClickException as error:
-        if saying.is_json():
-            saying.say(error.format_message(), "error", exit_code=error.exit_code)
-        else:
+        if not saying.is_json():
             error.show()
-        sys.exit(error.exit_code)
+        _end(error.exit_code, error.format_message() if saying.is_json() else "")
     except VeilstreamError as error:
-        saying.say(f"veilstream: {error}", "error", exit_code=error.exit_code)
-        sys.exit(error.exit_code)
+        _end(error.exit_code, str(error))
     except BrokenPipeError:
         # the reader of our output has gone, as in `veilstream watch | head`
-        sys.stderr.close()
-        sys.exit(0)
+        _end(0)
+    except OSError as error:
+        # files that we open name themselves, and turn their faults into ours
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        full = f"standard output cannot be written ({error.strerror}): check the disk, then run"
+        _end(LocalStoreError.exit_code, f"{full} the command again")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+#: What the system says of an output that takes nothing any more.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _end(code: int, why: str = "") -> NoReturn:
+    """Say why, and end with a code, whether or not what was printed can still be written."""
+    if why:
+        saying.say(f"veilstream: {why}", "error", exit_code=code)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # else Python tries it again as it ends, and ends with a code of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 if __name__ == "__main__":

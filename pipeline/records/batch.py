@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records.values import Foreign, Record, picked
+from pipeline.records.values import Foreign, Record
 from pipeline.types import Integers, Vector
 
 #: Which of many slots, shape (n,).
@@ -34,12 +34,14 @@ class Column(NamedTuple):
     zoned: Whether times of an array are moments, in UTC; else nobody has said of which zone.
     marked: Whether a list is one of texts alone, which have `MARK` in place of each "_": Python
         reads 1_000 as a number, and no other program does.
+    wrong: What is said of values that are no numbers, by place: an array has any number there.
     """
 
     values: NDArray[Any] | list[Any]
     gone: Mask | bool = False
     marked: bool = False
     zoned: bool = False
+    wrong: Mapping[int, str] = {}
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Column:
@@ -77,12 +79,19 @@ class Column(NamedTuple):
             found[at] = None
         return found
 
+    def at(self, place: int) -> object:
+        """Return one of Python's values."""
+        if not isinstance(self.values, list):
+            return self.part(slice(place, place + 1)).objects()[0]
+        return self.values[place].replace(MARK, "_") if self.marked else self.values[place]
+
     def part(self, places: slice) -> Column:
         """Return the values of some slots."""
         gone = self.gone
         return self._replace(
-            values=self.values[places], gone=gone if isinstance(gone, bool) else gone[places]
-        )
+            values=self.values[places], gone=gone if isinstance(gone, bool) else gone[places],
+            wrong=moved(self.wrong, places, len(self.values)),
+        )  # fmt: skip
 
     @classmethod
     def shuffled(cls, parts: Sequence[Column], order: Integers) -> Column:
@@ -115,8 +124,11 @@ class Batch(ABC):
         """Return the number of slots."""
 
     @abstractmethod
-    def columns(self, names: Sequence[str]) -> dict[str, Column]:
-        """Return columns by name; one that is not there has no value anywhere."""
+    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
+        """Return columns by name; one that is not there has no value anywhere.
+
+        numbers: Names of those of which nothing but numbers is read; they may come as such.
+        """
 
     def record(self, at: int) -> Record | None:
         """Return one record; None if the slot holds none."""
@@ -131,8 +143,13 @@ class Batch(ABC):
         """Return what the columns have of one slot."""
 
     def _lost(self, places: slice) -> dict[int, str]:
-        first, last, _ = places.indices(len(self))
-        return {at - first: why for at, why in self.lost.items() if first <= at < last}
+        return moved(self.lost, places, len(self))
+
+
+def moved(said: Mapping[int, str], places: slice, size: int) -> dict[int, str]:
+    """Return what is said of some of so many places, by their place among those."""
+    first, last, _ = places.indices(size)
+    return {at - first: why for at, why in said.items() if first <= at < last}
 
 
 class Records(Batch):
@@ -148,12 +165,10 @@ class Records(Batch):
         """As `Batch`."""
         return len(self.records)
 
-    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
         """As `Batch.columns`."""
-        values = (
-            zip(*picked(self.records, names), strict=True) if self.records else [()] * len(names)
-        )
-        return {name: Column(list(each)) for name, each in zip(names, values, strict=True)}
+        del numbers
+        return {name: Column([record.get(name) for record in self.records]) for name in names}
 
     def part(self, places: slice) -> Records:
         """As `Batch.part`."""
@@ -161,45 +176,6 @@ class Records(Batch):
 
     def _record(self, at: int) -> Record:
         return self.records[at]
-
-
-class Texts(Batch):
-    """Slots of a table of texts.
-
-    names: Of its columns.
-    fields: The texts of one slot after those of another, each with one for every name, and with
-        `MARK` for "_".
-    """
-
-    def __init__(
-        self, names: Sequence[str], fields: list[str], lost: Mapping[int, str] | None = None
-    ) -> None:
-        self._names, self._fields, self.lost = names, fields, lost or {}
-
-    def __len__(self) -> int:
-        """As `Batch`."""
-        return len(self._fields) // len(self._names)
-
-    def columns(self, names: Sequence[str]) -> dict[str, Column]:
-        """As `Batch.columns`."""
-        width, places = len(self._names), {name: at for at, name in enumerate(self._names)}
-        return {
-            name: Column(self._fields[places[name] :: width], marked=True)
-            if name in places
-            else Column([None] * len(self))
-            for name in names
-        }
-
-    def part(self, places: slice) -> Texts:
-        """As `Batch.part`."""
-        width, (first, last, _) = len(self._names), places.indices(len(self))
-        fields = self._fields[first * width : last * width]
-        return Texts(self._names, fields, self._lost(places))
-
-    def _record(self, at: int) -> Record:
-        width = len(self._names)
-        fields = self._fields[at * width : (at + 1) * width]
-        return dict(zip(self._names, Column(fields, marked=True).objects(), strict=True))
 
 
 class Columns(Batch):
@@ -213,12 +189,25 @@ class Columns(Batch):
     ) -> None:
         self._columns, self._size, self.lost = columns, size, lost or {}
 
+    @classmethod
+    def of_texts(
+        cls, names: Sequence[str], fields: list[str], lost: Mapping[int, str] | None = None
+    ) -> Columns:
+        """Return slots of a table of texts, which have `MARK` for "_".
+
+        fields: Those of one slot after those of another, each with one for every name.
+        """
+        width = len(names)
+        columns = {name: Column(fields[at::width], marked=True) for at, name in enumerate(names)}
+        return cls(columns, len(fields) // width, lost)
+
     def __len__(self) -> int:
         """As `Batch`."""
         return self._size
 
-    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
         """As `Batch.columns`."""
+        del numbers
         return {name: self._columns.get(name) or Column([None] * self._size) for name in names}
 
     def part(self, places: slice) -> Columns:
@@ -228,8 +217,7 @@ class Columns(Batch):
         return Columns(found, max(0, last - first), self._lost(places))
 
     def _record(self, at: int) -> Record:
-        each = slice(at, at + 1)
-        return {name: column.part(each).objects()[0] for name, column in self._columns.items()}
+        return {name: column.at(at) for name, column in self._columns.items()}
 
 
 #: Behind all columns with a fault.
@@ -257,25 +245,25 @@ class Reasons:
         """What the codes stand for."""
         return list(self._words)
 
-    def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32], column: int = 0) -> None:
-        """Take the faults of columns that slots may have; it takes as long for any of them.
+    def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32]) -> None:
+        """Take the faults of the first columns that slots may have; as long for any of them.
 
-        where: Which slots have one in which column, shape (n, k).
+        where: In which column which slots have one, shape (k, n).
         codes: Of the words of each of these columns, shape (k,).
-        column: The place of the first of them in the order of columns; the others follow.
         """
-        if not where.shape[1]:
+        if not (size := len(where)):
             return
-        first = where.argmax(axis=1)
-        places = first + column
-        new = where[np.arange(len(where)), first] & (self.columns > places)
-        np.copyto(self.codes, codes[first], where=new)
-        np.copyto(self.columns, places, where=new, casting="same_kind")
+        # one that comes before others counts for more
+        places = size - (where * np.arange(size, 0, -1, dtype=np.int32)[:, None]).max(axis=0)
+        new = (places < size) & (self.columns > places)
+        np.copyto(self.codes, codes.take(places, mode="clip"), where=new)
+        np.copyto(self.columns, places, where=new)
 
     def mark(self, where: Mask, column: int, words: str) -> None:
         """Take the fault of one column that slots may have, shape (n,), as `add` does."""
-        codes = np.array([self._words[words]], dtype=np.int32)
-        self.add(where[:, None], codes, column)
+        new = where & (self.columns > column)
+        np.copyto(self.codes, self._words[words], where=new, casting="same_kind")
+        np.copyto(self.columns, column, where=new, casting="same_kind")
 
     def put(self, at: int, column: int, words: str) -> None:
         """Take a fault of one slot; column: its place in the order of columns, -1 before all."""

@@ -144,6 +144,9 @@ class Encoder:
         self._beyond = np.zeros(len(self.features.names) + 1, dtype=np.int64)
         self.dummy = dummy_of(study)
         self._faults = (*self.features.faults, *self.response.faults)
+        self._numbers = {*self.features.columns} - self.features.texts
+        if study.data.response.kind != "class":
+            self._numbers.add(self.response.name)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -202,7 +205,8 @@ class Encoder:
         The same steps are taken for records that are good, clipped or bad, in about one time.
         """
         batch = records if isinstance(records, Batch) else Records(records)
-        columns, reasons = batch.columns(self.columns), Reasons(len(batch), self._faults)
+        columns = batch.columns(self.columns, self._numbers)
+        reasons = Reasons(len(batch), self._faults)
         for at, why in {**batch.lost, **(refused or {})}.items():
             reasons.put(at, -1, why)
         values = self.features.read(columns, self.dummy, reasons)
@@ -211,10 +215,10 @@ class Encoder:
         usable = reasons.codes == 0
         empty = ~usable
         inside = self.features.clip(values)
-        features = self.features.encode(inside)
+        features = np.ascontiguousarray(self.features.encode(inside))
         levels = self._levels.of_all(columns, len(batch))
         features[empty], responses[empty], levels[empty] = 0.0, np.nan, 0
-        beyond = np.empty((len(batch), len(self._beyond)), dtype=np.bool_)
+        beyond = np.empty((len(self._beyond), len(batch)), dtype=np.bool_).T
         np.not_equal(inside, values, out=beyond[:, :-1])
         beyond[:, -1] = cut
         beyond &= usable[:, None]

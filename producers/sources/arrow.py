@@ -271,8 +271,7 @@ def _column(column: Any) -> Column:
         filled = column.fill_null(False if pa.types.is_boolean(kind) else 0)
         return Column(filled.to_numpy(**whole), column.is_null().to_numpy(**whole))
     if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
-        zoned = pa.types.is_timestamp(kind) and kind.tz is not None
-        return Column(column.to_numpy(**whole), zoned=zoned)
+        return Column(column.to_numpy(**whole), zoned=getattr(kind, "tz", None) is not None)
     found = list[object]()
     # one that cannot be read costs those few beside it their speed, and no others
     for at in range(0, len(column), LEAST):

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import Any, NoReturn, TypeAlias
 
 import msgspec
+import numpy as np
 
-from pipeline.records.batch import Records
+from pipeline.errors import RecordError
+from pipeline.records.batch import Batch, Column, moved
+from pipeline.records.values import Record, is_missing, number_of
 from producers.sources.base import Slot
-from producers.sources.text import Cut, RecordFile, Tape, check_start
+from producers.sources.text import RECORD_LIMIT, Cut, RecordFile, Tape, check_start
+
+#: Python makes no whole number of more digits from a text.
+DIGITS = 4300
+_LONG = re.compile(rf"[0-9]{{{DIGITS + 1}}}")
+#: The object that a text is, or None and why it is none.
+Read: TypeAlias = tuple[Mapping[str, object] | None, str | None]
 
 
 class JsonLinesFile(RecordFile):
     """The records of a tape of JSON lines."""
 
     form = "jsonl"
-    odd = b"\r"
+    longest = RECORD_LIMIT
 
     def __init__(self, tape: Tape, position: bytes | None) -> None:
         super().__init__(tape, position, (tape.base, 1))
@@ -27,41 +40,125 @@ class JsonLinesFile(RecordFile):
         del end, final
         if self._at == 0:
             check_start(first, self._tape.name)
-        # a byte order mark can only stand at the start of a file; no JSON text begins with one
-        return Cut(first, *json_object(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")))
+        return Cut(first, *_line(first))
 
-    def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Records:
-        for at in odd:
-            lines[at] = b"{}"
-        found = json_objects([line.removeprefix(codecs.BOM_UTF8) for line in lines])
-        records = list(found.records)
-        for at, slot in odd.items():
-            records[at] = slot.record or {}
-        lost = {at: slot.kind for at, slot in odd.items() if slot.record is None}
-        return Records(records, {**found.lost, **lost})
+    def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Objects:
+        del odd
+        return Objects(lines, read=_line)
 
 
-def json_objects(texts: Sequence[bytes]) -> Records:
-    """Return the objects that JSON texts are; what is none is lost, as `json_object` says."""
-    records, lost, rest = list[Any](), dict[int, str](), map(_quickly, texts)
-    while True:
-        try:
-            # what was read before an error stays in the list, and the rest goes on behind it
-            records.extend(rest)
-        except _UNREADABLE:
-            record, why = json_object(texts[len(records)])
-            if why is not None:
-                lost[len(records)] = why
-            records.append(record)
-        else:
-            break
-    for at in [at for at, record in enumerate(records) if type(record) is not dict]:
-        lost.setdefault(at, "not a JSON object")
-        records[at] = {}
-    return Records(records, lost)
+class Objects(Batch):
+    """Slots of JSON texts: of many only the columns that are asked for are decoded.
+
+    lost: Places that hold no record, whatever their text is, each with the reason.
+    read: Reads one text that is not plain.
+    """
+
+    def __init__(
+        self, texts: Sequence[bytes | None], lost: Mapping[int, str] | None = None,
+        read: Callable[[bytes], Read] | None = None,
+    ) -> None:  # fmt: skip
+        self._lost_before, self._read = lost or {}, read or json_object
+        self._texts = [b"{}" if at in self._lost_before else t or b"" for at, t in enumerate(texts)]
+
+    def __len__(self) -> int:
+        """As `Batch`."""
+        return len(self._texts)
+
+    @cached_property
+    def _each(self) -> list[Read]:
+        return [self._read(text) for text in self._texts]
+
+    @cached_property
+    def lost(self) -> Mapping[int, str]:  # type: ignore[override]
+        """As `Batch.lost`."""
+        found = {at: why for at, (_, why) in enumerate(self._each) if why is not None}
+        return {**found, **self._lost_before}
+
+    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
+        """As `Batch.columns`."""
+        names = tuple(dict.fromkeys(names))
+        decode, width = _decoder(names, frozenset(numbers)), len(names)
+        cells, rest, lost = list[Any](), map(decode, self._texts), dict[int, str]()
+        wrong: dict[str, dict[int, str]] = {name: {} for name in numbers}
+
+        def thoroughly(at: int) -> Sequence[object]:
+            record, why = self._read(self._texts[at])
+            if record is None:
+                lost[at] = why or ""
+                return [None] * width
+            return [
+                _number(record.get(name), name, at, wrong[name]) if name in wrong
+                else record.get(name) for name in names
+            ]  # fmt: skip
+
+        while True:
+            try:
+                # what was read before an error stays in the list, and the rest goes on behind it
+                cells.extend(chain.from_iterable(map(msgspec.structs.astuple, rest)))
+            except _UNREADABLE:
+                cells.extend(thoroughly(len(cells) // width))
+            else:
+                break
+        # what is in other columns is passed over, whatever its bytes are and however long a number
+        for at, text in enumerate(self._texts):
+            if text.isascii() and len(text) <= DIGITS:
+                continue
+            with suppress(UnicodeDecodeError):
+                if not _LONG.search(text.decode()):
+                    continue
+            if why := self._read(text)[1]:
+                lost[at] = why
+        self.lost = {**lost, **self._lost_before}
+        found = dict[str, Column]()
+        for place, name in enumerate(names):
+            values = cells[place::width]
+            if name in wrong:
+                # None is NaN here, and JSON has no other
+                array = np.array(values, dtype=np.float64)
+                found[name] = Column(array, np.isnan(array), wrong=wrong[name])
+            else:
+                found[name] = Column(values)
+        return found
+
+    def part(self, places: slice) -> Objects:
+        """As `Batch.part`."""
+        before = moved(self._lost_before, places, len(self))
+        return Objects(self._texts[places], before, self._read)
+
+    def _record(self, at: int) -> Record:
+        return self._each[at][0] or {}
 
 
-def json_object(text: bytes) -> tuple[Mapping[str, object] | None, str | None]:
+def _number(value: object, name: str, at: int, wrong: dict[int, str]) -> float | None:
+    """Return a value of a column of numbers, None for none; of a wrong one it is said."""
+    if is_missing(value):
+        return None
+    try:
+        return number_of(value, name)
+    except RecordError as error:
+        wrong[at] = str(error)
+        return None
+
+
+@lru_cache
+def _decoder(names: tuple[str, ...], numbers: frozenset[str]) -> Callable[[bytes], Any]:
+    """Return what decodes these columns of an object, and no others."""
+    fields = [
+        (f"_{place}", float | bool | None if name in numbers else Any, None)
+        for place, name in enumerate(names)
+    ]
+    renamed = {f"_{place}": name for place, name in enumerate(names)}
+    form = msgspec.defstruct("Columns", fields, rename=renamed, gc=False)
+    return msgspec.json.Decoder(form).decode
+
+
+def _line(text: bytes) -> Read:
+    # a byte order mark can only stand at the start of a file; no JSON text begins with one
+    return json_object(text.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n"))
+
+
+def json_object(text: bytes) -> Read:
     """Return the object that a JSON text is, or None and why it is none."""
     try:
         record = _quickly(text)

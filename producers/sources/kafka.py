@@ -31,10 +31,10 @@ from kafka.protocol.consumer import IsolationLevel
 from infra.kafka import asking, kafka_options
 from infra.preflight import Silence, check_servers
 from pipeline.errors import BrokerError, ConfigError, DataError
-from pipeline.records.batch import Records
+from pipeline.records.batch import Batch, Records
 from pipeline.settings import Settings
 from producers.sources.base import Elsewhere, Known, Opening, Slot, Slots, Source, read_position
-from producers.sources.json_lines import json_objects
+from producers.sources.json_lines import Objects
 from producers.sources.text import RECORD_LIMIT
 
 KIND = "topic"
@@ -406,20 +406,18 @@ class KafkaTopic(Elsewhere):
             taken.append((number, waiting.popleft()))
         return taken
 
-    def _parsed(self, values: list[bytes | None]) -> Records:
+    def _parsed(self, values: list[bytes | None]) -> Batch:
         lost = dict[int, str]()
         for at, value in enumerate(values):
             if value is None:
                 lost[at] = "a message without a value"
             elif len(value) > RECORD_LIMIT:
                 lost[at] = "the message is too long"
-        found = json_objects(
-            [b"{}" if at in lost else value or b"" for at, value in enumerate(values)]
-        )
-        if self._spec.paths:
-            records = [self._spec.record_of(found.record(at) or {}) for at in range(len(found))]
-            found = Records(records, found.lost)
-        return Records(found.records, {**found.lost, **lost})
+        found = Objects(values, lost)
+        if not self._spec.paths:
+            return found
+        records = [self._spec.record_of(found.record(at) or {}) for at in range(len(found))]
+        return Records(records, found.lost)
 
     def _read_position(self, position: bytes) -> _Position:
         topic = self._spec.topic

@@ -7,12 +7,10 @@ to a slot that was handed out already.
 from __future__ import annotations
 
 import codecs
-import csv
 import hashlib
 import os
 import time
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +20,7 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.records.batch import Batch, Records
+from pipeline.types import Integers
 from producers.sources.base import Position, Slot, Slots, decode_position
 
 #: The bytes of one record; what is longer becomes an empty slot.
@@ -150,17 +149,19 @@ class Lines:
     raw: Their bytes, and perhaps some more.
     at, line: Offset and number of the first.
     odd: The bytes that make a line one that has to be cut by itself; a CR at its end does not.
+    longest: So many bytes do not.
 
     odd: Of each line whether it is one, shape (n,).
     """
 
-    def __init__(self, raw: bytes, at: int, line: int, odd: bytes) -> None:
+    def __init__(self, raw: bytes, at: int, line: int, odd: bytes, longest: int) -> None:
         data = np.frombuffer(raw, dtype=np.uint8)
         ends = np.flatnonzero(data == NEWLINE) + 1
-        self._raw, self._at, self._line = raw, at, line
+        self._raw, self._data, self._at, self._line = raw, data, at, line
+        self._returns = _RETURN in odd
         #: Offsets behind each line, behind that of the first.
         self._bounds = np.append(0, ends)
-        self.odd = np.diff(self._bounds) > csv.field_size_limit()
+        self.odd = np.diff(self._bounds) > longest
         for byte in odd:
             places = np.flatnonzero(data == byte)
             if byte == _RETURN:
@@ -182,15 +183,20 @@ class Lines:
         first = int(np.searchsorted(self._bounds, at - self._at))
         last = min(len(self.odd), first + most)
         text = self._raw[self._bounds[first] : self._bounds[last]]
-        lines = text.replace(b"\r\n", b"\n").split(b"\n")[:-1]
+        # where a CR makes a line odd, those at ends are no part of it; else it is white space
+        lines = (text.replace(b"\r\n", b"\n") if self._returns else text).split(b"\n")[:-1]
         bounds, numbers = self._bounds[first : last + 1] + self._at, np.arange(first, last)
         starts, ends, odd = bounds[:-1], bounds[1:], self.odd[first:last]
         if not blanks:
-            full = np.fromiter(map(bool, lines), dtype=np.bool_, count=len(lines))
-            starts, ends, numbers, odd = starts[full], ends[full], numbers[full], odd[full]
-            lines = list(filter(None, lines))
+            heads = self._data[self._bounds[first:last]]
+            short = np.flatnonzero((heads == NEWLINE) | (heads == _RETURN)).tolist()
+            if blank := [at for at in short if not lines[at].strip(b"\r")]:
+                lines = [line for line in lines if line.strip(b"\r")]
+                starts, ends, numbers, odd = (
+                    np.delete(each, blank) for each in (starts, ends, numbers, odd)
+                )
         return Some(
-            lines, starts.tolist(), ends.tolist(), (numbers + self._line).tolist(),
+            lines, starts, ends, numbers + self._line,
             np.flatnonzero(odd).tolist(), (int(bounds[-1]), self._line + last),
         )  # fmt: skip
 
@@ -198,16 +204,16 @@ class Lines:
 class Some(NamedTuple):
     """Lines, one after the other.
 
-    lines: Without their ends.
+    lines: Without their ends, but with a CR where that makes no line odd.
     starts, ends, numbers: Offsets where they begin, and behind them; and their numbers.
     odd: The places of those that have to be cut by themselves.
     behind: Offset and number behind the last, and behind blank lines that are left out.
     """
 
     lines: list[bytes]
-    starts: list[int]
-    ends: list[int]
-    numbers: list[int]
+    starts: Integers
+    ends: Integers
+    numbers: Integers
     odd: list[int]
     behind: tuple[int, int]
 
@@ -222,7 +228,7 @@ class RecordFile(ABC):
 
     form = ""
     #: As `Lines` takes it.
-    odd = b""
+    odd, longest = b"", RECORD_LIMIT
     #: Whether a line without anything in it is a record, and not left out.
     blanks = False
     #: Lines that are read together, at most.
@@ -253,7 +259,7 @@ class RecordFile(ABC):
         self._marked = (self._at, tape.mark(self._at), tape.version())
         self._inside = self._at > start[0] and tape.line(self._at - 1, 1) != b"\n"
         self._stuck: tuple[int, bool] | None = None
-        self._block = Lines(b"", self._at, self._line, b"")
+        self._block = Lines(b"", self._at, self._line, b"", 0)
 
     repeats = True
 
@@ -321,7 +327,7 @@ class RecordFile(ABC):
         number = self._block.here(self._at)
         if number is None and end - self._at >= FEW:
             raw = self._tape.block(self._at, min(BLOCK, end - self._at))
-            self._block = Lines(raw, self._at, self._line, self.odd)
+            self._block = Lines(raw, self._at, self._line, self.odd, self.longest)
             number = self._block.here(self._at)
         return number
 
@@ -331,20 +337,20 @@ class RecordFile(ABC):
         There are none if the first is not complete, or must be handed out by itself.
         """
         found = self._block.some(self._at, min(limit, self.most), blanks=self.blanks)
-        lines, ends, numbers, odd = list[bytes](), list[int](), list[int](), dict[int, Slot]()
-        done = 0
+        lines, odd = list[bytes](), dict[int, Slot]()
+        # offsets behind lines, and their numbers
+        places, done = list[Integers](), 0
 
         def take(part: slice) -> None:
             lines.extend(found.lines[part])
-            ends.extend(found.ends[part])
-            numbers.extend(found.numbers[part])
+            places.append(np.stack([found.ends[part], found.numbers[part]]))
 
         for place in found.odd:
             # a record may have gone on in that line
             if place < done:
                 continue
             take(slice(done, place))
-            before = self._at, self._line = found.starts[place], found.numbers[place]
+            before = self._at, self._line = int(found.starts[place]), int(found.numbers[place])
             slot = self._next(end, final)
             if slot is None:
                 break
@@ -353,18 +359,18 @@ class RecordFile(ABC):
                 break
             odd[len(lines)] = slot
             lines.append(b"")
-            ends.append(self._at)
-            numbers.append(slot.line)
-            done = bisect_left(found.starts, self._at)
+            places.append(np.array([[self._at], [slot.line]]))
+            done = int(np.searchsorted(found.starts, self._at))
         else:
             take(slice(done, None))
             self._at, self._line = max((self._at, self._line), found.behind)
-        kind = self._kind
+        kind, (ends, numbers) = self._kind, np.concatenate(places, axis=1)
 
         def place_of(at: int) -> tuple[bytes, int]:
             if at in odd:
                 return odd[at].position, odd[at].line
-            return msgspec.json.encode(Position(kind, ends[at], numbers[at] + 1)), numbers[at]
+            line = int(numbers[at])
+            return msgspec.json.encode(Position(kind, int(ends[at]), line + 1)), line
 
         return Slots(self._parsed(lines, odd) if lines else Records([]), place_of)
 

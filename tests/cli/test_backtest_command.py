@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from pipeline.backtest import backtest
 from pipeline.cli.main import cli
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, LocalStoreError
 from tests.stage import PATIENCE
 
 STUDY = """
@@ -229,14 +229,18 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(folder: Path) -> None:
     assert ended.returncode == ConfigError.exit_code
     assert b"--out: cannot write" in ended.stderr
     assert set(folder.iterdir()) == there
-    with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run(
-            [*program, "--input", str(folder / "h.parquet"), "--json"],
-            stdout=full, stderr=subprocess.PIPE, check=False,
-        )  # fmt: skip
-    assert ended.returncode == ConfigError.exit_code
-    assert b"standard output" in ended.stderr
-    assert b"Traceback" not in ended.stderr
+    # "" is as good as not set: what is printed waits until there is a block of it
+    for unbuffered, form in (("1", ["--json"]), ("", [])):
+        with Path("/dev/full").open("wb") as full:
+            ended = subprocess.run(
+                [*program, "--input", str(folder / "h.parquet"), *form],
+                stdout=full, stderr=subprocess.PIPE, check=False,
+                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            )  # fmt: skip
+        assert ended.returncode == LocalStoreError.exit_code
+        assert b"standard output" in ended.stderr
+        assert b"Traceback" not in ended.stderr
+        assert b"ignored" not in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["o.txt", "no/o.jsonl", "h.parquet"])
@@ -274,7 +278,7 @@ def test_an_interrupt_ends_it_cleanly(folder: Path) -> None:
 
 def test_without_pyarrow_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ConfigError, match=r"veilstream\[backtest\]"):
+    with pytest.raises(ConfigError, match=r"veilstream\[arrow\]"):
         backtest(STUDY, folder / "h.parquet")
 
 

@@ -110,7 +110,7 @@ def test_circles_are_seen_wherever_the_import_stands() -> None:
 
 
 def test_no_module_is_too_long() -> None:
-    """One idea takes 150 to 500 lines; see docs/decisions/0026-what-the-lines-are-for.md."""
+    """One idea takes 150 to 500 lines."""
     long = {name: n for name, text in modules().items() if (n := text.count("\n")) > LONGEST}
     assert not long
 

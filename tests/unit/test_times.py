@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.backtest.options import EventTime, seconds_of
 from pipeline.errors import ConfigError, RecordError
+from pipeline.records.batch import Column, Columns
 from pipeline.records.values import milliseconds_of, time_of
 
 EAST = timezone(timedelta(hours=2))
@@ -29,16 +30,20 @@ NO_TIMES = ("2013-06-01T12:00:00", "2013-06-01", "20130601x", "yesterday", "", N
             math.inf, 1e17, 10**400, -(10**400), "1e999", datetime(2013, 6, 1, 12))  # noqa: DTZ001  # fmt: skip
 
 
+def moments(column: Column) -> Columns:
+    """Return slots with one column, of times."""
+    return Columns({"t": column}, len(column.values))
+
+
 @pytest.mark.parametrize(("value", "expected"), TIMES.items())
 def test_a_time_has_the_same_meaning_everywhere(value: object, expected: int) -> None:
     assert milliseconds_of(value) == time_of(value, "t") == expected
-    column = np.array([value], dtype=object)
-    arrived, read = EventTime("t").read(column, np.zeros(1, dtype=bool))
+    arrived, read = EventTime("t").read(moments(Column([value])))
     assert arrived[0] == read[0] == expected / 1000
     if isinstance(value, str):
         assert seconds_of(value, "--from") == expected / 1000
     if isinstance(value, float):
-        assert EventTime("t").read(np.array([value]), np.zeros(1, dtype=bool))[0] == expected / 1000
+        assert EventTime("t").read(moments(Column(np.array([value]))))[0] == expected / 1000
 
 
 @pytest.mark.parametrize("value", NO_TIMES)
@@ -50,15 +55,15 @@ def test_what_is_no_time_is_none_anywhere(value: object) -> None:
         with pytest.raises(ConfigError, match="--from"):
             seconds_of(value, "--from")
     clock = EventTime("t")
-    arrived, read = clock.read(np.array([17, value], dtype=object), np.zeros(2, dtype=bool))
+    arrived, read = clock.read(moments(Column([17, value])))
     assert arrived.tolist() == [17.0, 17.0]
     assert np.isnan(read[1])
     assert clock.untimed == 1
 
 
 def test_typed_columns_are_utc() -> None:
-    moments = np.array(["2013-06-01T12:00:00.250", "NaT"], dtype="datetime64[ns]")
-    arrived, read = EventTime("t").read(moments, np.zeros(2, dtype=bool))
+    times = np.array(["2013-06-01T12:00:00.250", "NaT"], dtype="datetime64[ns]")
+    arrived, read = EventTime("t").read(moments(Column(times)))
     assert arrived.tolist() == [1_370_088_000.25] * 2
     assert read[0] == datetime(2013, 6, 1, 12, 0, 0, 250_000, tzinfo=UTC).timestamp()
     assert np.isnan(read[1])
