@@ -20,7 +20,7 @@ CLIENTS = 20
 #: Releases after which a worker has all that it needs, and how many come then.
 WARM, MORE = 30_000, 150_000
 #: MiB that memory may move by. Whatever is kept of a release takes 60 bytes at least.
-MOST = 4.0
+MOST = 2.5
 
 
 @pytest.fixture
