@@ -254,7 +254,7 @@ class LaterTest:
         self._slots, self._usable, self._faults = 0, 0, Counter()
 
     def _stopped(self, times: int) -> None:
-        self._tests.note_stop(self._study, times)
+        self._tests.refuse(self._study, times)
         self._stops = times
 
     def _noise(self) -> int:

@@ -236,7 +236,7 @@ def register(start: Start) -> None:
         job.source,
         stream.position,
         # a spool for each study: one must not forget what another still needs
-        folder=start.path.with_suffix(".input") / store.following.first(start.study),
+        folder=start.path.with_suffix(".input") / store.following.chain(start.study)[-1],
         follow=job.follow,
         form=job.form,
         stream=start.stream,

@@ -107,8 +107,8 @@ class Trials:
         tries, before = (0, "") if row is None else row
         return 0 if stamp and stamp == before else int(tries) + 1
 
-    def refuse(self, study: str, number: int, stamp: str) -> None:
-        """Remember a refusal before anybody hears of it.
+    def refuse(self, study: str, number: int, stamp: str = STOPPED) -> None:
+        """Remember a refusal, or how often in succession a stream was stopped, before it is heard.
 
         A client that dies before has told nobody what the noise said, so that its next start
         draws anew: there is no refusal of a file that nobody has refused.
@@ -128,13 +128,6 @@ class Trials:
         asked = "SELECT tries FROM source_tests WHERE study = ? AND stamp = ?"
         row = self._db.row(asked, study, STOPPED)
         return 0 if row is None else int(row[0])
-
-    def note_stop(self, study: str, times: int) -> None:
-        """Remember how often in succession a stream was stopped."""
-        with self._db.transaction():
-            self._db.write(
-                "INSERT OR REPLACE INTO source_tests VALUES (?, ?, ?)", study, times, STOPPED
-            )
 
     def note(self, study: str, slots: int) -> None:
         """Remember that a study's source has passed, by so many slots."""

@@ -77,11 +77,6 @@ class RedisStore:
         held, doubt = cast("list[bytes | None]", found)
         return number_of(held), codec.doubt_of(doubt)
 
-    def doubted(self, partition: int) -> bool:
-        """Whether a verification has found a snapshot to be another than the log folds to."""
-        key = codec.snapshot_key(self._study, partition)
-        return bool(self._ask(lambda: self._client.hexists(key, codec.DOUBT)))
-
     def doubt(self, partition: int, why: str | None) -> None:
         """Note why nobody may go on with a snapshot, or take that back."""
         key = codec.snapshot_key(self._study, partition)

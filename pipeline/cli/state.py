@@ -199,7 +199,7 @@ def _compared(
             until=end, accept_loss=accept_loss, erased=stored.erased, report=report,
         )  # fmt: skip
         found = differences(stored, folded)
-        if not found and store.doubted(number):
+        if not found:
             store.doubt(number, None)
         yield number, end, found
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records.values import Foreign, Record, picked
+from pipeline.records.values import Foreign, Record
 from pipeline.types import Integers, Vector
 
 #: Which of many slots, shape (n,).
@@ -78,6 +78,12 @@ class Column(NamedTuple):
         for at in np.flatnonzero(self.gone):
             found[at] = None
         return found
+
+    def at(self, place: int) -> object:
+        """Return one of Python's values."""
+        if not isinstance(self.values, list):
+            return self.part(slice(place, place + 1)).objects()[0]
+        return self.values[place].replace(MARK, "_") if self.marked else self.values[place]
 
     def part(self, places: slice) -> Column:
         """Return the values of some slots."""
@@ -162,10 +168,7 @@ class Records(Batch):
     def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
         """As `Batch.columns`."""
         del numbers
-        values = (
-            zip(*picked(self.records, names), strict=True) if self.records else [()] * len(names)
-        )
-        return {name: Column(list(each)) for name, each in zip(names, values, strict=True)}
+        return {name: Column([record.get(name) for record in self.records]) for name in names}
 
     def part(self, places: slice) -> Records:
         """As `Batch.part`."""
@@ -173,46 +176,6 @@ class Records(Batch):
 
     def _record(self, at: int) -> Record:
         return self.records[at]
-
-
-class Texts(Batch):
-    """Slots of a table of texts.
-
-    names: Of its columns.
-    fields: The texts of one slot after those of another, each with one for every name, and with
-        `MARK` for "_".
-    """
-
-    def __init__(
-        self, names: Sequence[str], fields: list[str], lost: Mapping[int, str] | None = None
-    ) -> None:
-        self._names, self._fields, self.lost = names, fields, lost or {}
-
-    def __len__(self) -> int:
-        """As `Batch`."""
-        return len(self._fields) // len(self._names)
-
-    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
-        """As `Batch.columns`."""
-        del numbers
-        width, places = len(self._names), {name: at for at, name in enumerate(self._names)}
-        return {
-            name: Column(self._fields[places[name] :: width], marked=True)
-            if name in places
-            else Column([None] * len(self))
-            for name in names
-        }
-
-    def part(self, places: slice) -> Texts:
-        """As `Batch.part`."""
-        width, (first, last, _) = len(self._names), places.indices(len(self))
-        fields = self._fields[first * width : last * width]
-        return Texts(self._names, fields, self._lost(places))
-
-    def _record(self, at: int) -> Record:
-        width = len(self._names)
-        fields = self._fields[at * width : (at + 1) * width]
-        return dict(zip(self._names, Column(fields, marked=True).objects(), strict=True))
 
 
 class Columns(Batch):
@@ -225,6 +188,18 @@ class Columns(Batch):
         self, columns: Mapping[str, Column], size: int, lost: Mapping[int, str] | None = None
     ) -> None:
         self._columns, self._size, self.lost = columns, size, lost or {}
+
+    @classmethod
+    def of_texts(
+        cls, names: Sequence[str], fields: list[str], lost: Mapping[int, str] | None = None
+    ) -> Columns:
+        """Return slots of a table of texts, which have `MARK` for "_".
+
+        fields: Those of one slot after those of another, each with one for every name.
+        """
+        width = len(names)
+        columns = {name: Column(fields[at::width], marked=True) for at, name in enumerate(names)}
+        return cls(columns, len(fields) // width, lost)
 
     def __len__(self) -> int:
         """As `Batch`."""
@@ -242,8 +217,7 @@ class Columns(Batch):
         return Columns(found, max(0, last - first), self._lost(places))
 
     def _record(self, at: int) -> Record:
-        each = slice(at, at + 1)
-        return {name: column.part(each).objects()[0] for name, column in self._columns.items()}
+        return {name: column.at(at) for name, column in self._columns.items()}
 
 
 #: Behind all columns with a fault.
@@ -271,25 +245,25 @@ class Reasons:
         """What the codes stand for."""
         return list(self._words)
 
-    def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32], column: int = 0) -> None:
-        """Take the faults of columns that slots may have; it takes as long for any of them.
+    def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32]) -> None:
+        """Take the faults of the first columns that slots may have; as long for any of them.
 
-        where: Which slots have one in which column, shape (n, k).
+        where: In which column which slots have one, shape (k, n).
         codes: Of the words of each of these columns, shape (k,).
-        column: The place of the first of them in the order of columns; the others follow.
         """
-        if not where.shape[1]:
+        if not (size := len(where)):
             return
-        first = where.argmax(axis=1)
-        places = first + column
-        new = where[np.arange(len(where)), first] & (self.columns > places)
-        np.copyto(self.codes, codes[first], where=new)
-        np.copyto(self.columns, places, where=new, casting="same_kind")
+        # one that comes before others counts for more
+        places = size - (where * np.arange(size, 0, -1, dtype=np.int32)[:, None]).max(axis=0)
+        new = (places < size) & (self.columns > places)
+        np.copyto(self.codes, codes.take(places, mode="clip"), where=new)
+        np.copyto(self.columns, places, where=new)
 
     def mark(self, where: Mask, column: int, words: str) -> None:
         """Take the fault of one column that slots may have, shape (n,), as `add` does."""
-        codes = np.array([self._words[words]], dtype=np.int32)
-        self.add(where[:, None], codes, column)
+        new = where & (self.columns > column)
+        np.copyto(self.codes, self._words[words], where=new, casting="same_kind")
+        np.copyto(self.columns, column, where=new, casting="same_kind")
 
     def put(self, at: int, column: int, words: str) -> None:
         """Take a fault of one slot; column: its place in the order of columns, -1 before all."""

@@ -215,10 +215,10 @@ class Encoder:
         usable = reasons.codes == 0
         empty = ~usable
         inside = self.features.clip(values)
-        features = self.features.encode(inside)
+        features = np.ascontiguousarray(self.features.encode(inside))
         levels = self._levels.of_all(columns, len(batch))
         features[empty], responses[empty], levels[empty] = 0.0, np.nan, 0
-        beyond = np.empty((len(batch), len(self._beyond)), dtype=np.bool_)
+        beyond = np.empty((len(self._beyond), len(batch)), dtype=np.bool_).T
         np.not_equal(inside, values, out=beyond[:, :-1])
         beyond[:, -1] = cut
         beyond &= usable[:, None]

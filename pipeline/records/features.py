@@ -151,7 +151,8 @@ class Features:
             column = columns[name]
             if column.typed and not isinstance(public, str):
                 gone = column.missing | np.isnan(column.numbers)
-                columns[name] = Column(np.where(gone, public, column.numbers))
+                held = np.where(gone, public, column.numbers)
+                columns[name] = column._replace(values=held, gone=False)
                 gaps = gone.tolist()
             else:
                 values = column.objects()
@@ -174,52 +175,23 @@ class Features:
         dummy: Behind the fault of a bad record its columns are read: the time that a record takes
             shows in when releases come, and must not tell of bad ones.
         """
-        for place, name in enumerate(self.names):
-            if name in given:
-                _put(given[name].wrong, place, reasons)
         columns = self.without_gaps(given)
         size = len(reasons.codes)
-        values, gone = (
-            np.zeros((size, len(self.names))),
-            np.zeros((size, len(self.names)), np.bool_),
-        )
-        apart, typed = list[int](), False
+        # one column behind the other: what follows works on whole columns
+        values = np.zeros((len(self.names), size))
+        gone = np.zeros(values.shape, dtype=np.bool_)
+        typed = False
         for place, name in enumerate(self.names):
             column, codes = columns[name], self._codes.get(name)
-            if codes is not None:
-                values[:, place] = _codes_of(codes, column, place, dummy[name], reasons)
-            elif column.typed:
-                values[:, place] = column.values
-            elif column.marked:
-                texts = _given(column.values, place, dummy[name], reasons)
-                found, wrong = numbers_in(texts, [name], marked=True)
-                values[:, place] = found
-                _put(wrong, place, reasons)
-            else:
-                apart.append(place)
+            values[place] = _read(column, name, codes, place, dummy[name], reasons)
             if column.typed:
-                gone[:, place], typed = column.missing, True
-        if apart:
-            values[:, apart] = self._read_rows(columns, apart, dummy, reasons)
+                gone[place], typed = column.gone, True
         if typed:
             reasons.add(gone, self._gone)
         bad = ~np.isfinite(values)
         reasons.add(bad, self._wrong)
         np.copyto(values, 0.0, where=bad)
-        return values
-
-    def _read_rows(
-        self, columns: Mapping[str, Column], places: Sequence[int], dummy: Record, reasons: Reasons
-    ) -> Matrix:
-        """Read numbers of no type, row by row: behind the first fault of one come public words."""
-        names = [self.names[place] for place in places]
-        lists = [columns[name].objects() for name in names]
-        rows = list(chain.from_iterable(zip(*lists, strict=True)))
-        found, wrong = numbers_in(rows, names, [dummy[name] for name in names])
-        for at, fault in wrong.items():
-            row, place = divmod(at, len(names))
-            reasons.put(row, places[place], fault.args[0])
-        return np.array(found).reshape(-1, len(names))
+        return values.T
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""
@@ -235,30 +207,32 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def _codes_of(codes: Codes, column: Column, place: int, dummy: object, reasons: Reasons) -> Vector:
-    """Return the codes of a column, (n,), and add what is wrong: NaN where a typed one has none.
+def _read(
+    column: Column, name: str, codes: Codes | None, place: int, dummy: object, reasons: Reasons
+) -> Vector:
+    """Return a column as numbers that may not be finite, (n,), and add what is wrong.
 
+    codes: Of texts, where they are read; NaN stands for what is none in a typed column.
     dummy: Is read where a column before this one has a fault.
     """
+    wrong: Mapping[int, object]
     if column.typed:
-        return codes.typed(np.asarray(column.values))
-    given = _given(column.objects(), place, dummy, reasons)
-    found, wrong = codes.codes_in(given, texts=column.marked)
-    _put(wrong, place, reasons)
-    return np.array(found, dtype=np.float64)
-
-
-def _put(wrong: Mapping[int, object], place: int, reasons: Reasons) -> None:
+        found, wrong = column.numbers, column.wrong
+        if codes is not None:
+            found = codes.typed(np.asarray(column.values))
+    else:
+        marked = column.marked and codes is None
+        given: list[Any] = list(column.values if marked else column.objects())
+        for at in reasons.before(place):
+            given[at] = dummy
+        if codes is None:
+            read, wrong = numbers_in(given, name, marked=marked)
+        else:
+            read, wrong = codes.codes_in(given)
+        found = np.array(read, dtype=np.float64)
     for at, fault in wrong.items():
         reasons.put(at, place, str(fault))
-
-
-def _given(values: Any, place: int, dummy: object, reasons: Reasons) -> list[Any]:
-    """Return the values of a list to be read, and `dummy` in place of those behind a fault."""
-    given = list(values)
-    for at in reasons.before(place):
-        given[at] = dummy
-    return given
+    return found
 
 
 def there(columns: Sequence[str], needed: Sequence[str], *, of_file: bool = True) -> str:
@@ -386,15 +360,8 @@ class NumberResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
         """As `Response.read`."""
-        if not column.typed:
-            values = column.values if column.marked else column.objects()
-            given = _given(values, LAST, dummy, reasons)
-            found, wrong = numbers_in(given, [self.name], marked=column.marked)
-            values = np.array(found, dtype=np.float64)
-            _put(wrong, LAST, reasons)
-        else:
-            values = column.numbers
-            _put(column.wrong, LAST, reasons)
+        values = _read(column, self.name, None, LAST, dummy, reasons)
+        if column.typed:
             reasons.mark(column.missing, LAST, self.faults[0])
         bad = ~np.isfinite(values)
         reasons.mark(bad, LAST, self.faults[1])
@@ -447,7 +414,7 @@ class ClassResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
         """As `Response.read`."""
-        signs = _codes_of(self._classes, column, LAST, dummy, reasons)
+        signs = _read(column, self.name, self._classes, LAST, dummy, reasons)
         if not column.typed:
             return Responses.of_classes(signs)
         reasons.mark(column.missing, LAST, self.faults[0])

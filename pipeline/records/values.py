@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from operator import itemgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -174,13 +173,10 @@ def read_all(
 
 
 def numbers_in(
-    values: Sequence[Any], names: Sequence[str], instead: Sequence[object] = (), *,
-    marked: bool = False,
-) -> tuple[list[float], Faults]:  # fmt: skip
-    """Return the values of rows, one after another, as `number_of` reads each; 0 where it refuses.
+    values: Sequence[Any], name: str, *, marked: bool = False
+) -> tuple[list[float], Faults]:
+    """Return many values as `number_of` reads each; 0 where it refuses.
 
-    values: Of each row so many as there are names.
-    instead: Read in place of what follows in a row behind a value that is refused.
     marked: Whether all of them are texts, and none has a "_".
 
     What is not finite is still among them. Every value is looked at, whatever the others are: a
@@ -191,34 +187,7 @@ def numbers_in(
         value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
         for value in values
     ]  # fmt: skip
-
-    def exact(at: int) -> float:
-        row, place = divmod(at, len(names))
-        try:
-            return number_of(values[at], names[place])
-        except RecordError:
-            if instead:
-                quick[at + 1 : (row + 1) * len(names)] = instead[place + 1 :]
-            raise
-
-    return read_all(quick, float, exact)
-
-
-def picked(records: Sequence[Record], names: Sequence[str]) -> list[tuple[object, ...]]:
-    """Return the values of records by name; None where one is missing."""
-    # each record once, while it is in the processor's cache
-    pick: Callable[[Record], tuple[object, ...]] = (
-        itemgetter(*names) if len(names) > 1 else lambda record: tuple(record[n] for n in names)
-    )
-    rows: list[tuple[object, ...]] = []
-    rest = map(pick, records)
-    while True:
-        try:
-            rows.extend(rest)
-        except KeyError:
-            rows.append(tuple(map(records[len(rows)].get, names)))
-        else:
-            return rows
+    return read_all(quick, float, lambda at: number_of(values[at], name))
 
 
 #: A number from here on counts milliseconds: as seconds it would lie after the year 5000.
@@ -314,11 +283,13 @@ class Codes:
         self._truths = _apart((WORDS.get(text.lower()), code) for text, code in codes.items())
         self.numbers = _apart((_number(text), code) for text, code in codes.items())
         named = [*map(repr, list(codes)[:NAMED]), *(["..."] if len(codes) > NAMED else [])]
-        self._known: dict[tuple[type, object], float] = {
-            (str, text): code for text, code in codes.items() if text == text.strip()
+        #: Whether equal values stand for the same text: 1 and true need not, where a text is true.
+        self._by_value = not self._truths and (
+            bool(self.numbers) or all(_number(text) is None for text in codes)
+        )
+        self._known: dict[Any, float] = {
+            self._key(text): code for text, code in codes.items() if text == text.strip()
         }
-        #: The same of texts alone.
-        self._spelt = {str(text): code for (_, text), code in self._known.items()}
         #: Of whole numbers that double precision may not tell apart: those that are a text.
         self._large = {
             number: code
@@ -352,27 +323,18 @@ class Codes:
             raise RecordError(without(self.name) if blank else self.refusal)
         return found
 
-    def codes_in(
-        self, values: Sequence[object], *, texts: bool = False
-    ) -> tuple[list[float], Faults]:
-        """Return the numbers of the texts that many values stand for, 0 where `code` refuses.
+    def codes_in(self, values: Sequence[object]) -> tuple[list[float], Faults]:
+        """Return the numbers of the texts that many values stand for, 0 where `code` refuses."""
+        keys = values if self._by_value else list(map(self._key, values))
+        return read_all(keys, self._known.__getitem__, lambda at: self._learned(values[at]))
 
-        texts: Whether all of them are texts.
-        """
-        if texts:
-            return read_all(values, self._spelt.__getitem__, lambda at: self._learned(values[at]))
-        # 1 and true are the same key, and need not stand for the same text
-        return read_all(
-            list(zip(map(type, values), values, strict=True)),
-            self._known.__getitem__, lambda at: self._learned(values[at]),
-        )  # fmt: skip
+    def _key(self, value: object) -> object:
+        return value if self._by_value else (type(value), value)
 
     def _learned(self, value: object) -> float:
         found = self.code(value)
         if len(self._known) < len(self._texts) + SPELLINGS and isinstance(value, (str, int, float)):
-            self._known[type(value), value] = found
-            if isinstance(value, str):
-                self._spelt[value] = found
+            self._known[self._key(value)] = found
         return found
 
     def typed(self, column: NDArray[Any]) -> Vector:

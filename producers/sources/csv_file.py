@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from pipeline.errors import DataError
-from pipeline.records.batch import MARK, Texts
+from pipeline.records.batch import MARK, Columns
 from producers.sources.base import CELLS, Slot
 from producers.sources.text import (
     NEWLINE,
@@ -109,7 +109,7 @@ class CsvFile(RecordFile):
     def _fits(self, slot: Slot) -> bool:
         return not any(MARK in str(value) for value in (slot.record or {}).values())
 
-    def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Texts:
+    def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Columns:
         width, lost = len(self._columns), dict[int, str]()
         blank = b"," * (width - 1)
         for at in odd:
@@ -129,7 +129,7 @@ class CsvFile(RecordFile):
             else:
                 values = (str(slot.record[name]) for name in self._columns)
                 fields[at * width : (at + 1) * width] = [v.replace("_", MARK) for v in values]
-        return Texts(self._columns, fields, lost)
+        return Columns.of_texts(self._columns, fields, lost)
 
     def _swallowed(self, lines: list[bytes]) -> bool:
         """Whether the lines that a quoted field goes on in look like records themselves."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, NoReturn, TypeAlias
@@ -18,6 +20,9 @@ from pipeline.records.values import Record, is_missing, number_of
 from producers.sources.base import Slot
 from producers.sources.text import RECORD_LIMIT, Cut, RecordFile, Tape, check_start
 
+#: Python makes no whole number of more digits from a text.
+DIGITS = 4300
+_LONG = re.compile(rf"[0-9]{{{DIGITS + 1}}}")
 #: The object that a text is, or None and why it is none.
 Read: TypeAlias = tuple[Mapping[str, object] | None, str | None]
 
@@ -45,15 +50,16 @@ class JsonLinesFile(RecordFile):
 class Objects(Batch):
     """Slots of JSON texts: of many only the columns that are asked for are decoded.
 
-    lost: Places that hold no record whatever their text is, each with the reason.
+    lost: Places that hold no record, whatever their text is, each with the reason.
     read: Reads one text that is not plain.
     """
 
     def __init__(
-        self, texts: Sequence[bytes], lost: Mapping[int, str] | None = None,
+        self, texts: Sequence[bytes | None], lost: Mapping[int, str] | None = None,
         read: Callable[[bytes], Read] | None = None,
     ) -> None:  # fmt: skip
-        self._texts, self._lost_before, self._read = texts, lost or {}, read or json_object
+        self._lost_before, self._read = lost or {}, read or json_object
+        self._texts = [b"{}" if at in self._lost_before else t or b"" for at, t in enumerate(texts)]
 
     def __len__(self) -> int:
         """As `Batch`."""
@@ -94,12 +100,15 @@ class Objects(Batch):
                 cells.extend(thoroughly(len(cells) // width))
             else:
                 break
-        # what is in other columns is passed over, whatever its bytes are
-        for at in [at for at, text in enumerate(self._texts) if not text.isascii()]:
-            try:
-                self._texts[at].decode()
-            except UnicodeDecodeError:
-                lost[at] = "not UTF-8"
+        # what is in other columns is passed over, whatever its bytes are and however long a number
+        for at, text in enumerate(self._texts):
+            if text.isascii() and len(text) <= DIGITS:
+                continue
+            with suppress(UnicodeDecodeError):
+                if not _LONG.search(text.decode()):
+                    continue
+            if why := self._read(text)[1]:
+                lost[at] = why
         self.lost = {**lost, **self._lost_before}
         found = dict[str, Column]()
         for place, name in enumerate(names):

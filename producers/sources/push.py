@@ -40,10 +40,11 @@ from producers.sources.base import (
     Opening,
     Position,
     Slot,
+    Slots,
     Source,
     decode_position,
 )
-from producers.sources.json_lines import json_object
+from producers.sources.json_lines import Objects, json_object
 from producers.sources.text import RECORD_LIMIT
 
 #: Bytes that may wait unread before nothing more is taken.
@@ -281,7 +282,7 @@ class Pushed(Elsewhere):
             inbox.close()
             raise
 
-    def read(self, limit: int, timeout: float) -> list[Slot]:
+    def read(self, limit: int, timeout: float) -> Sequence[Slot]:
         """Return up to `limit` slots, none if nothing came within `timeout` seconds.
 
         Raises what ended the feed, once everything that it stored was handed out.
@@ -289,7 +290,21 @@ class Pushed(Elsewhere):
         found = self._inbox.read(self._at, limit, timeout)
         if not found and self._feed.fault is not None:
             raise self._feed.fault
-        return [self._slot(at, line) for at, line in found]
+        if not found:
+            return []
+        numbers, lines = zip(*found, strict=True)
+        self._at = numbers[-1]
+        lost = {
+            place: "the record is too long"
+            for place, line in enumerate(lines)
+            if len(line) > RECORD_LIMIT
+        }
+
+        def place(at: int) -> tuple[bytes, int]:
+            number = numbers[at]
+            return msgspec.json.encode(Position(self.identity, number, number)), number
+
+        return Slots(Objects(lines, lost), place, lambda at: f"record {numbers[at]}")
 
     def forget(self, position: bytes) -> None:
         """Remove what only slots up to this committed position needed."""
@@ -308,13 +323,6 @@ class Pushed(Elsewhere):
                 f"source is {self.identity}; the data owner must go on with that one, or name "
                 "another client"
             )
-
-    def _slot(self, at: int, line: bytes) -> Slot:
-        self._at = at
-        long = len(line) > RECORD_LIMIT
-        record, fault = (None, "the record is too long") if long else json_object(line)
-        position = msgspec.json.encode(Position(self.identity, at, at))
-        return Slot(record, fault and f"record {at}: {fault}", position, at)
 
     def _number(self, position: bytes) -> int:
         return decode_position(position, self.identity, self.identity).at

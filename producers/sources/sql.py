@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -46,9 +48,13 @@ _WRITERS = (
 
 
 class Connection:
-    """A database that is only read; its own errors pass through."""
+    """A database that is only read; its own errors pass through.
+
+    still: Whether nobody can write it while it is open.
+    """
 
     _db: Any
+    still = False
 
     def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Return the columns of a query, and all its rows."""
@@ -103,6 +109,8 @@ class Columnar(Connection):
 
 class DuckDb(Columnar):
     """A file of DuckDB: no other process writes it while it is open."""
+
+    still = True
 
     def __init__(self, path: Path) -> None:
         duckdb = extra("duckdb", "duckdb://", "sql")
@@ -267,6 +275,8 @@ FETCH, MARKED = 1024, 64
 MORE, MOST = 4, 64
 #: So many of the first rows must differ, to be known again.
 DISTINCT = 48
+#: So many queries are remembered: a position lies in one of the last.
+RECENT = 4
 #: Seconds between two looks at a table that may grow.
 LOOK = 0.5
 
@@ -349,6 +359,8 @@ class SqlTable(Elsewhere):
         #: Of the last row that was fetched.
         self._key = None if self._at is None else self._at.key
         self._last = ""
+        #: What was fetched last: where nobody writes, the rows before a position are among it.
+        self._recent = deque[Columns](maxlen=RECENT if self._db.still else 0)
         #: Mark of the rows that the table began with; None as long as nobody has looked.
         self._began: str | None = None
         if self._at is not None:
@@ -396,7 +408,7 @@ class SqlTable(Elsewhere):
         """Return a position with a mark of the rows before it."""
         found = self._read_position(position)
         with self._asking():
-            rows = self._before(found.key, self._names)
+            rows = self._kept(found.key) or self._before(found.key, self._names)
             if self._began is None:
                 begun = self._before(found.key, self._names, "ASC")
                 self._began = self._values_of(begun) if len(begun) == MARKED else None
@@ -423,12 +435,12 @@ class SqlTable(Elsewhere):
                 f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {self._fetched + 2}",
             )
         )
-        keys: list[Any] = batch.columns([self._spec.key])[self._spec.key].objects()
+        keys = self._keys_of(batch)
         first = int(bool(keys) and keys[0] == self._key)
-        if self._last and not (first and self._last == _mark(_rows(batch, 0, 1))):
+        if self._last and not (first and self._last == _mark(self._rows(batch, 0, 1))):
             raise self._changed()
         if self._began and not self._spec.skip_again:
-            begun = self._values_of(_rows(batch, first, first + MARKED))
+            begun = self._values_of(self._rows(batch, first, first + MARKED))
             if begun == self._began:
                 raise DataError(
                     f"{self.identity}: the rows behind the last key are those that the table began "
@@ -443,15 +455,35 @@ class SqlTable(Elsewhere):
         # one more than is taken: that says whether the last one's key comes again
         last = min(len(keys), first + self._fetched)
         if first < last:
-            self._key, self._waiting = keys[last - 1], self._slots(batch.part(slice(first, last)))
+            taken = batch.part(slice(first, last))
+            self._key, self._waiting = keys[last - 1], self._slots(taken)
+            self._recent.append(taken)
             if not self._spec.skip_changed:
-                self._last = _mark(_rows(batch, last - 1, last))
+                self._last = _mark(self._rows(batch, last - 1, last))
         self._done = not self._follow and len(keys) - first <= self._fetched
         most = min(FETCH * MOST, max(FETCH, CELLS // len(self._names)))
         self._fetched = min(self._fetched * MORE, most)
 
+    def _kept(self, key: int) -> list[tuple[Any, ...]]:
+        """Return what `_before` does if it was fetched a moment ago, else nothing."""
+        rows = list[tuple[Any, ...]]()
+        for batch in reversed(self._recent):
+            end = bisect_right(self._keys_of(batch), key)
+            rows += reversed(self._rows(batch, max(0, end - MARKED + len(rows)), end))
+            if len(rows) == MARKED:
+                return rows
+        return []
+
+    def _rows(self, batch: Columns, first: int, last: int) -> list[tuple[Any, ...]]:
+        """Return some rows of a batch, as far as it goes."""
+        found = batch.part(slice(first, last)).columns(self._names)
+        return list(zip(*(column.objects() for column in found.values()), strict=True))
+
+    def _keys_of(self, batch: Columns) -> list[Any]:
+        return batch.columns([self._spec.key])[self._spec.key].objects()
+
     def _slots(self, batch: Columns) -> Slots:
-        keys: list[Any] = batch.columns([self._spec.key])[self._spec.key].objects()
+        keys = self._keys_of(batch)
         records, behind = (self._at.records, self._at.behind) if self._at else (0, 0)
 
         def place(number: int) -> tuple[bytes, int]:
@@ -556,12 +588,6 @@ class SqlTable(Elsewhere):
 
 def _listed(columns: Collection[str]) -> str:
     return ", ".join(map(quoted, columns)).replace("{", "{{").replace("}", "}}") or "*"
-
-
-def _rows(batch: Columns, first: int, last: int) -> list[tuple[Any, ...]]:
-    """Return some rows of a batch, as far as it goes."""
-    part = batch.part(slice(first, last))
-    return [tuple((part.record(at) or {}).values()) for at in range(len(part))]
 
 
 def _mark(rows: list[tuple[Any, ...]]) -> str:

@@ -335,7 +335,6 @@ def operator_at(store: RedisStore) -> None:
     store.replace(0, state)
     store.load(0)
     store.watermark(0)
-    store.doubted(0)
     store.doubt(0, None)
     state.erased = frozenset({"c"})
     store.erase({0: state}, "c")

@@ -21,7 +21,7 @@ from benchmarks.timing import (
     STUDY_OF_KINDS,
     slot_of,
 )
-from pipeline.records.batch import Column, Columns, Texts
+from pipeline.records.batch import Column, Columns
 from pipeline.records.encoder import Encoder
 from pipeline.records.values import Codes
 from pipeline.study_file.load import parse_study
@@ -102,10 +102,10 @@ def typed(bad: int) -> Columns:
     return Columns(columns, 100)
 
 
-def texts(bad: int) -> Texts:
+def texts(bad: int) -> Columns:
     """Return a hundred slots of texts, some of which are no numbers."""
     fields = [*dict(GOOD, x0="?").values()] * bad + [*GOOD.values()] * (100 - bad)
-    return Texts(list(GOOD), fields)
+    return Columns.of_texts(list(GOOD), fields)
 
 
 @pytest.mark.parametrize("share", SHARES)

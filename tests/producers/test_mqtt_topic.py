@@ -79,7 +79,7 @@ def running(
 def drain(source: Pushed, count: int) -> list[Slot]:
     found: list[Slot] = []
     until(lambda: found.extend(source.read(1000, 0.1)) or len(found) >= count, "messages")
-    return found + source.read(1000, 0.2)
+    return [*found, *source.read(1000, 0.2)]
 
 
 def told(*numbers: int) -> list[bytes]:
@@ -185,7 +185,7 @@ def test_a_full_inbox_holds_the_broker_back(
     running.publish(*told(*range(30)))
     found = source.read(99, 1.0)
     assert 0 < len(found) <= 6
-    assert sorted(numbers(found + drain(source, 30 - len(found)))) == list(range(30))
+    assert sorted(numbers([*found, *drain(source, 30 - len(found))])) == list(range(30))
     source.close()
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import random
 import signal
 import stat
 import subprocess
@@ -21,16 +22,21 @@ from pathlib import Path
 from unittest import mock
 from zipfile import ZIP_DEFLATED, ZipFile
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import producers.sources.text as text_sources
 from pipeline.errors import DataError, StateError, VeilstreamError
+from pipeline.records.batch import Records
+from pipeline.records.encoder import Encoder
+from pipeline.study_file.load import parse_study
 from producers.sources import RECORD_LIMIT, STREAMED, heldout, open_source
 from producers.sources.base import CELLS, Slots
-from producers.sources.json_lines import json_object
+from producers.sources.json_lines import Objects, json_object
 from producers.sources.stdin import FORGET, READ_AHEAD
+from tests.builders import study_text
 from tests.producers.test_intake import calls_of
 from tests.stage import until
 
@@ -831,6 +837,49 @@ def test_every_json_text_is_read_as_the_standard_library_reads_it(text):
     else:
         assert record is None
         assert fault
+
+
+#: Values of a JSON object, good and bad, for columns of numbers and of texts.
+JSON_VALUES = [
+    "1", "0", "-0", "2.5", "7", "12", "1e400", "9" * 400, "9007199254740993", '"3.5"', '" 4 "',
+    '"1_0"', '"x"', '""', '" "', "null", "true", "false", "[1]", '{"a": 1}', '"nan"', '"\u0661"',
+    '"1,5"', '"west"', '" north "', '"caf\u00e9"', "NaN",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", ["logistic", "linear", "poisson"])
+def test_objects_that_are_decoded_by_column_are_those_that_are_read_one_by_one(loss):
+    declared = (
+        "heat = { min = -40, max = 120 }",
+        "wait = { min = 0, max = 50, missing = 3, indicator = true }",
+        "region = { kind = 'category', levels = ['north', 'south', 'west'] }",
+    )
+    study = parse_study(
+        study_text(declared=declared, loss=loss, private=False, least=-5.0, most=9.0)
+    )
+    rng, texts = random.Random(7), list(ODD_JSON)
+    for _ in range(1500):
+        names = [name for name in ("heat", "other", "wait", "region", "y") if rng.random() < 0.95]
+        odd = {name: rng.choice(JSON_VALUES[: rng.choice([5, 99])]) for name in names}
+        good = {"region": rng.choice(['"north"', '"west"']), "y": rng.choice("01")}
+        values = {**odd, **{name: good[name] for name in good if rng.random() < 0.8}}
+        pairs = ", ".join('"%s": %s' % pair for pair in values.items())  # noqa: UP031
+        texts.append(b"{%b}" % pairs.encode())
+    texts[40] = texts[40].replace(b'"', b"\xff")
+    rng.shuffle(texts)
+    together = Objects(texts, {3: "gone"})
+    read = [(None, "gone") if at == 3 else json_object(text) for at, text in enumerate(texts)]
+    lost = {at: why for at, (_, why) in enumerate(read) if why}
+    apart = Records([record or {} for record, _ in read], lost)
+    for part in (slice(None), slice(2, 5), slice(700, 1400)):
+        found, expected = (Encoder(study).block(each.part(part)) for each in (together, apart))
+        said = [[b.reasons.words[code] for code in b.reasons.codes] for b in (found, expected)]
+        assert said[0] == said[1]
+        np.testing.assert_array_equal(found.arrays.features, expected.arrays.features)
+        np.testing.assert_array_equal(found.arrays.responses, expected.arrays.responses)
+        np.testing.assert_array_equal(found.beyond, expected.beyond)
+    assert dict(together.lost) == lost
+    assert len({*said[0]}) > 8
 
 
 #: Lines of every kind, with those that have to be cut by themselves.

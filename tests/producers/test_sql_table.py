@@ -413,6 +413,28 @@ def test_a_change_that_leaves_the_columns_of_a_study_alone_changes_no_rows(
         open_source(spec, position, folder=Path(), columns=needed)
 
 
+def test_a_file_that_nobody_can_write_is_marked_by_the_rows_that_were_just_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("producers.sources.sql.FETCH", 40)
+    path = str(tmp_path / "a.db")
+    spec = Base("duckdb", path, lambda: duck_connection(path)).make()
+    with closing(duck_connection(path)) as database:
+        database.execute("INSERT INTO t SELECT 3 * i, i + 0.5, 'yes' FROM range(1200) r(i)")
+    src, asked = source(spec), list[int]()
+    before = src._before  # type: ignore[attr-defined]
+    with closing(src), closing(source(spec)) as other:
+        for slots in iter(lambda: src.read(90, 1.0), []):
+            places = [slots[0].position, slots[-1].position]
+            expected = [other.anchored(place) for place in places]
+            with monkeypatch.context() as patch:
+                patch.setattr(src, "_before", lambda key, *a: asked.append(key) or before(key, *a))
+                assert [src.anchored(place) for place in places] == expected
+    # only at the start there are too few
+    assert len(asked) < 10
+    assert max(asked) < 3 * 256
+
+
 def test_a_table_whose_schema_has_grown_is_no_other_one(base: Base) -> None:
     spec = base.make(*range(8))
     before = looks_of(spec, follow=False)

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.records.batch import MARK, Column, Columns, Texts
+from pipeline.records.batch import MARK, Column, Columns
 from pipeline.records.encoder import Block, Encoder, Row, stack
 from pipeline.records.values import Codes
 from pipeline.study_file.load import parse_study
@@ -177,7 +177,7 @@ def test_a_table_of_texts_is_encoded_as_its_records(
     records: list[dict[str, str]], kind: tuple[str, str]
 ) -> None:
     fields = [record[name].replace("_", MARK) for record in records for name in GOOD]
-    batch = Texts(list(GOOD), fields)
+    batch = Columns.of_texts(list(GOOD), fields)
     assert [batch.record(at) for at in range(len(batch))] == records
     one, other = (Encoder(STUDIES[kind]).block(each) for each in (batch, records))
     for found, wanted in zip(one.arrays, other.arrays, strict=True):
