@@ -65,9 +65,10 @@ durations: .venv/ready  ## Processor seconds of each file of tests: FILES=some o
 	@$(BIN)/python -m pytest -m "not slow" -q -p tests.seconds $(FILES)
 
 .PHONY: golden
-golden: .venv/ready  ## Record the golden logs again, and print what changed
+golden: .venv/ready  ## Record the golden logs, revisions and facts again, and print what changed
 	@$(BIN)/python -m tests.golden.record
 	@$(BIN)/python -m tests.golden.revisions
+	@$(BIN)/python -m tests.golden.test_facts
 
 .PHONY: wordings
 wordings: .venv/ready  ## Write the wording of every error down again, and print what changed

@@ -29,8 +29,8 @@ from agents.history import Verifying
 from agents.link import Link, ReleasesLog, read_any_name
 from agents.metrics import Health
 from agents.publishing import Publishing
-from infra.addresses import ssl_context
 from infra.kafka import told
+from infra.preflight import ssl_context
 from infra.process import AGAIN, Waiting
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.topics import Topics

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from time import monotonic
@@ -406,14 +405,6 @@ ENDS_SECONDS = 5.0
 Left = Callable[[Mapping[int, int]], Awaitable[Mapping[int, int] | None]]
 
 
-@dataclass(slots=True)
-class Mark:
-    """A watermark, and since when it stands there with something left."""
-
-    watermark: int
-    since: float
-
-
 class Progress:
     """Watches the partitions that a worker owns.
 
@@ -423,7 +414,8 @@ class Progress:
 
     def __init__(self, folding: Folding, left: Left, now: Callable[[], float] = monotonic) -> None:
         self._folding, self._ask, self._now = folding, left, now
-        self._marks: dict[int, Mark] = {}
+        #: Where each partition stands, and since when it does with something left.
+        self._marks: dict[int, tuple[int, float]] = {}
         self._looked = now()
         #: Records of each partition that are in the log and not folded, at the last look.
         self.left: dict[int, int] = {}
@@ -442,9 +434,9 @@ class Progress:
             return
         now = self._now()
         for number, watermark in asked.items():
-            mark = self._marks.get(number)
-            if mark is None or mark.watermark != watermark or not left.get(number):
-                self._marks[number] = Mark(watermark, now)
+            stood, _ = self._marks.get(number, (-1, now))
+            if stood != watermark or not left.get(number):
+                self._marks[number] = watermark, now
         self._marks = {n: mark for n, mark in self._marks.items() if n in asked}
         self.left = {n: left[n] for n in asked if n in left}
         self._looked = now
@@ -456,7 +448,7 @@ class Progress:
             return [f"Kafka has not said for {now - self._looked:.0f} s what is left of the log"]
         return [
             f"partition {number}: {self.left[number]} records are left and none has been folded "
-            f"for {now - mark.since:.0f} s"
-            for number, mark in sorted(self._marks.items())
-            if self.left.get(number) and now - mark.since >= STALLED_SECONDS
+            f"for {now - since:.0f} s"
+            for number, (_, since) in sorted(self._marks.items())
+            if self.left.get(number) and now - since >= STALLED_SECONDS
         ]

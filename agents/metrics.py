@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import prometheus_client as prometheus
 from aiohttp import web
@@ -28,23 +29,56 @@ STATUSES = ("empty", "starting", "warming", "ready")
 Samples = Iterable[tuple[str, float]]
 
 
-class Exposition(Collector):
-    """Reads a worker whenever somebody asks."""
+class Health(Collector):
+    """The worker's small web server; it reads the worker whenever somebody asks."""
 
     def __init__(
         self,
         folding: Folding,
         publishing: Publishing,
         progress: Progress,
-        verifying: Verifying | None,
+        verifying: Verifying | None = None,
     ) -> None:
         self._folding, self._publishing, self._progress = folding, publishing, progress
-        self._verifying, self._registry = verifying, folding.meters.registry
-        self._registry.register(self)
+        self._verifying = verifying
+        folding.meters.registry.register(self)
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen until the process ends; an address that is taken is an error."""
+        site = web.Application(middlewares=[requests.by_own_name])
+        site.router.add_get("/healthz", self._healthz)
+        site.router.add_get("/metrics", self._metrics)
+        runner = requests.runner(site)
+        await runner.setup()
+        await web.TCPSite(runner, host, port).start()
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        """Answer 200 while the worker gets on, and 503 with a status and reasons while not."""
+        facts = self.facts()
+        return web.json_response(facts, status=200 if facts["status"] == "ok" else 503)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `/healthz` answers.
+
+        "starting" before partitions are assigned; "stalled" when something is left to fold, or an
+        estimate is due, and nothing has come of it for `agents.folding.STALLED_SECONDS`.
+        """
+        reasons: list[str] = []
+        status = "starting"
+        if self._folding.partitions:
+            reasons = self._progress.faults() + self._publishing.faults()
+            status = "stalled" if reasons else "ok"
+        facts = {"status": status, "publishes": self._publishing.owner, "reasons": reasons}
+        if self._verifying is not None:
+            facts["verified"] = self._verifying.facts(time.time())
+        return facts
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self.text(), headers={"Content-Type": TEXT_FORMAT})
 
     def text(self) -> bytes:
-        """Return all metrics."""
-        return generate_latest(self._registry)
+        """Return all metrics, as `/metrics` does."""
+        return generate_latest(self._folding.meters.registry)
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family, also those without a value yet: dashboards find their names."""
@@ -125,81 +159,18 @@ class Exposition(Collector):
         )  # fmt: skip
 
 
-def _gauge(
-    name: str, said: str, label: str = "", samples: Samples = (), *, value: float | None = None
-) -> Metric:
-    family = GaugeMetricFamily(f"veilstream_{name}", said, labels=[label] if label else [])
-    return _filled(family, samples, value)
-
-
-def _counter(
-    name: str, said: str, label: str = "", samples: Samples = (), *, value: float | None = None
-) -> Metric:
-    family = CounterMetricFamily(f"veilstream_{name}", said, labels=[label] if label else [])
-    return _filled(family, samples, value)
-
-
-def _filled(family: Any, samples: Samples, value: float | None) -> Metric:
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, said: str,
+    label: str = "", samples: Samples = (), *, value: float | None = None,
+) -> Metric:  # fmt: skip
+    family = kind(f"veilstream_{name}", said, labels=[label] if label else [])
     for of, number in samples:
         family.add_metric([of], number)
     if value is not None:
         family.add_metric([], value)
-    return cast("Metric", family)
+    return family
 
 
-class Health:
-    """The worker's small web server."""
-
-    def __init__(
-        self,
-        folding: Folding,
-        publishing: Publishing,
-        progress: Progress,
-        verifying: Verifying | None = None,
-    ) -> None:
-        self._folding, self._publishing, self._progress = folding, publishing, progress
-        self._verifying = verifying
-        self._exposition = Exposition(folding, publishing, progress, verifying)
-        self._runner: web.AppRunner | None = None
-
-    async def start(self, host: str, port: int) -> None:
-        """Listen; an address that is taken is an error."""
-        site = web.Application(middlewares=[requests.by_own_name])
-        site.router.add_get("/healthz", self._healthz)
-        site.router.add_get("/metrics", self._metrics)
-        self._runner = requests.runner(site)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-
-    async def stop(self) -> None:
-        """Stop listening."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        """Answer 200 while the worker gets on, and 503 with a status and reasons while not."""
-        facts = self.facts()
-        return web.json_response(facts, status=200 if facts["status"] == "ok" else 503)
-
-    def facts(self) -> dict[str, Any]:
-        """Return what `/healthz` answers.
-
-        "starting" before partitions are assigned; "stalled" when something is left to fold, or an
-        estimate is due, and nothing has come of it for `agents.folding.STALLED_SECONDS`.
-        """
-        reasons: list[str] = []
-        status = "starting"
-        if self._folding.partitions:
-            reasons = self._progress.faults() + self._publishing.faults()
-            status = "stalled" if reasons else "ok"
-        facts = {"status": status, "publishes": self._publishing.owner, "reasons": reasons}
-        if self._verifying is not None:
-            facts["verified"] = self._verifying.facts(time.time())
-        return facts
-
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._exposition.text(), headers={"Content-Type": TEXT_FORMAT})
-
-
+_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
 # the time at which each series began is a series of its own otherwise, and nobody asks for it
 prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -125,8 +125,8 @@ def _topic(
             f"Kafka cannot describe it now (its error {code}); the operator of Kafka must look "
             "into it"
         )
-    allowed = _operations(found)
-    missing = sorted(one for one in operations if _kafka_name(one) not in allowed)
+    allowed = {one.replace("_", "") for one in _operations(found)}
+    missing = sorted(one for one in operations if one.upper() not in allowed)
     if missing:
         raise ConfigError(
             f"Kafka does not permit this user {', '.join(missing)} on it; the operator of Kafka "
@@ -141,10 +141,6 @@ def _operations(described: Any) -> set[str]:
     return set(
         described.get("authorized_operations") or described.get("topic_authorized_operations") or ()
     )
-
-
-def _kafka_name(operation: str) -> str:
-    return {"DescribeConfigs": "DESCRIBE_CONFIGS"}.get(operation, operation.upper())
 
 
 def _redis_seconds(settings: Settings) -> tuple[float, float]:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -119,7 +119,7 @@ class Follower:
             state = self.states[number]
             while state.head.next_offset < at:
                 held = self._held[number] or self._history.more(number)
-                cut = bisect_left(held, at, key=_offset)
+                cut = bisect_left(held, at, key=attrgetter("offset"))
                 self._reducer.fold(state, held[:cut], allow_gaps=True)
                 self._held[number] = held[cut:]
                 if not held or cut == 0:
@@ -239,85 +239,57 @@ def _differs(
     return True
 
 
-def _offset(record: LogRecord) -> int:
-    return record.offset
-
-
 #: Why an estimate is not compared that a worker of other settings published.
 OTHERWISE = "with another level or interval"
 #: What an unfinished file is called, behind the name that it will have.
 PARTIAL = ".partial"
 
 
-class Output(ABC):
-    """What takes estimates."""
-
-    @abstractmethod
-    def write(self, message: EstimateMessage) -> None:
-        """Take one."""
-
-    def finish(self) -> None:  # noqa: B027  most are whole at any time
-        """Make a whole of it: nothing comes any more."""
-
-    def close(self) -> None:  # noqa: B027  most have nothing open
-        """Close what is open; what is unfinished stays so."""
+#: Takes an estimate.
+Write = Callable[[EstimateMessage], None]
 
 
-class Shown(Output):
-    """Estimates that somebody else shows."""
+@contextmanager
+def written(path: Path) -> Iterator[Write]:
+    """Yield what writes estimates to a file: JSON lines, or Parquet made of them at the end.
 
-    def __init__(self, show: Callable[[EstimateMessage], None]) -> None:
-        self._show = show
-
-    def write(self, message: EstimateMessage) -> None:
-        """As `Output.write`."""
-        with file_faults("standard output"):
-            self._show(message)
-
-
-class File(Output):
-    """JSON lines, or Parquet made of them at the end.
-
-    The lines go to a file beside it, which gets its name when it is whole. A file that is no
-    regular one, such as a pipe, is written as it comes.
+    The lines go to a file beside it, which gets its name when it is whole: an error leaves it as it
+    is. A file that is no regular one, such as a pipe, is written as it comes.
 
     path: Its name; one that ends in .parquet becomes Parquet.
+
+    LocalStoreError if it cannot be written.
     """
+    lines = path.with_name(path.name + PARTIAL) if is_regular(path) else path
+    with file_faults(str(path)):
+        file = lines.open("wb")
 
-    def __init__(self, path: Path) -> None:
-        self._path, self.parquet = path, path.suffix.lower() == ".parquet"
-        self._lines = path.with_name(path.name + PARTIAL) if is_regular(path) else path
+    def write(message: EstimateMessage) -> None:
         with file_faults(str(path)):
-            self._file: BinaryIO = self._lines.open("wb")
+            file.write(write_estimate(message) + b"\n")
 
-    def write(self, message: EstimateMessage) -> None:
-        """As `Output.write`."""
-        with file_faults(str(self._path)):
-            self._file.write(write_estimate(message) + b"\n")
-
-    def finish(self) -> None:
-        """As `Output.finish`."""
-        with file_faults(str(self._path)):
-            self._file.flush()
-            if self._lines == self._path:
-                return
-            os.fsync(self._file.fileno())
-            self._file.close()
-            if self.parquet:
-                made = self._path.with_name(self._path.name + ".made")
-                to_parquet(self._lines, made)
-                made.replace(self._path)
-                self._lines.unlink()
-            else:
-                self._lines.replace(self._path)
-
-    def close(self) -> None:
-        """As `Output.close`."""
+    try:
+        yield write
+        with file_faults(str(path)):
+            file.flush()
+            if lines != path:
+                os.fsync(file.fileno())
+                _name(lines, path)
+    finally:
         # a disk that is full is so for what is still in the buffer, too
-        try:
-            self._file.close()
-        except OSError:
-            return
+        with suppress(OSError):
+            file.close()
+
+
+def _name(lines: Path, path: Path) -> None:
+    """Give whole lines the name of the file, as Parquet if it says so; OSError."""
+    if path.suffix.lower() != ".parquet":
+        lines.replace(path)
+        return
+    made = path.with_name(path.name + ".made")
+    to_parquet(lines, made)
+    made.replace(path)
+    lines.unlink()
 
 
 def is_regular(path: Path) -> bool:
@@ -458,7 +430,7 @@ def run_replay(
     live: Task,
     settings: Settings,
     job: Job,
-    output_of: Callable[[], Output],
+    output_of: Callable[[], AbstractContextManager[Write]],
     *,
     stopped: Callable[[], bool],
     report: Report,
@@ -479,23 +451,25 @@ def run_replay(
         )
         begin_admitted(live, settings, trust, replay.partitions)
         history.seek(spans)
-        outcome, output = Outcome(replay), output_of()
+        outcome, begun = Outcome(replay), time.monotonic()
         try:
-            _run(history, output, job, outcome, stopped, report)
-        finally:
-            output.close()
+            with output_of() as write:
+                _run(history, write, job, outcome, stopped, report)
+        except Interrupted:
+            outcome.interrupted = True
+    outcome.seconds = time.monotonic() - begun
     return outcome
 
 
 def _run(
     history: History,
-    output: Output,
+    write: Write,
     job: Job,
     outcome: Outcome,
     stopped: Callable[[], bool],
     report: Report,
 ) -> None:
-    replay, begun = outcome.replay, time.monotonic()
+    replay = outcome.replay
 
     def batch(number: int) -> list[LogRecord]:
         report(replay.records, replay.total)
@@ -508,18 +482,11 @@ def _run(
         pace(milliseconds)
 
     streams = {n: chain.from_iterable(iter(partial(batch, n), [])) for n in replay.spans}
-    try:
-        for message in replay.run(streams, wait if job.speed else None):
-            output.write(message)
-            outcome.estimates, outcome.last = outcome.estimates + 1, message
-            outcome.interrupted = stopped()
-            if outcome.interrupted:
-                break
-    except Interrupted:
-        outcome.interrupted = True
-    if not outcome.interrupted:
-        output.finish()
-    outcome.seconds = time.monotonic() - begun
+    for message in replay.run(streams, wait if job.speed else None):
+        write(message)
+        outcome.estimates, outcome.last = outcome.estimates + 1, message
+        if stopped():
+            raise Interrupted
 
 
 def _spans(history: History, job: Job) -> dict[int, Span]:

@@ -151,10 +151,8 @@ def say_again(
     if found:
         with Writer(study, settings) as writer:
             for said in found:
-                identity, value = (
-                    f"client/{said.client}/{said.serial}",
-                    write_signed(said, held.newest),
-                )
+                value = write_signed(said, held.newest)
+                identity = f"client/{said.client}/{said.serial}"
                 writer.send(topic, said.client.encode(), value, identity)
     return [said.client for said in found]
 

@@ -36,9 +36,7 @@ from infra.keyring import read_study, study_path
 from pipeline.messages.envelope import (
     DeadLetter,
     dlq_headers,
-    header,
     marks_of,
-    milliseconds,
     without_marks,
 )
 from pipeline.messages.topics import MAX_LETTER_BYTES, Topics, partition_of
@@ -68,7 +66,7 @@ class Letter:
     number: Its own offset, in the topic of dead letters.
     key, value, headers: As they came.
     at: When it was set aside, milliseconds since 1970.
-    came: The time of its record; None: a version before this one has set it aside.
+    time: Of its record, milliseconds since 1970; None if nothing says it.
     done: What became of it; empty while nobody has cared.
     """
 
@@ -80,23 +78,13 @@ class Letter:
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
     at: int
-    came: int | None = None
+    time: int | None = None
     done: str = ""
 
     @property
     def client(self) -> str:
         """The client id that its key claims."""
         return (self.key or b"").decode("utf-8", "replace")
-
-    @property
-    def time(self) -> int | None:
-        """Its time, or that which it gave itself, milliseconds since 1970; None if it gave none."""
-        if self.came is not None:
-            return self.came
-        try:
-            return milliseconds((header(self.headers, "ce_time") or b"").decode())
-        except (ValueError, OverflowError):
-            return None
 
 
 def read_letters(study: Study, settings: Settings) -> list[Letter]:

@@ -17,8 +17,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.record import memory_records
 from kafka.record.default_records import DefaultRecordBatch
 
-from infra.addresses import ssl_context
-from infra.preflight import check_servers
+from infra.preflight import check_servers, ssl_context
 from pipeline.errors import BrokerError, ConfigError, NoTopic, VeilstreamError
 from pipeline.messages.envelope import rfc3339
 from pipeline.settings import Settings
@@ -157,13 +156,16 @@ def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
 
 
 def record_producer(
-    settings: Settings, patience: float = PATIENCE_SECONDS, *, once: bool = True
-) -> KafkaProducer:
-    """Return a producer of single records, of which each is waited for, so many seconds at most.
+    settings: Settings, patience: float = PATIENCE_SECONDS, *, once: bool = True,
+    name: str | None = None,
+) -> KafkaProducer:  # fmt: skip
+    """Return a producer of records, for each of which it waits so many seconds at most.
 
     once: A record is in the log once; but after one that Kafka refuses, none can be sent.
+    name: How Kafka's own log calls it.
     """
     return KafkaProducer(
+        client_id=name,
         enable_idempotence=once,
         # the topic says what is too large
         max_request_size=32 << 20,

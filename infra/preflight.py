@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import struct
 import time
 from typing import Any
 
@@ -22,7 +21,6 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from infra.addresses import ssl_context
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
 from pipeline.settings import Settings
 
@@ -33,6 +31,39 @@ PATIENCE_SECONDS = 5.0
 SILENCE_SECONDS = 60.0
 #: What a handshake answers if it does not take a mechanism, or no user at all.
 WRONG_MECHANISM, NO_USERS_HERE = 33, 34
+
+
+def ssl_context(settings: Settings) -> ssl.SSLContext | None:
+    """Return a verifying TLS context, or None where Kafka is reached without TLS.
+
+    ConfigError, naming the setting whose file is missing, or is none of its kind.
+    """
+    if not settings.kafka_security.endswith("SSL"):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.kafka_ca or None)
+    except OSError as error:
+        raise _unusable("VEILSTREAM_KAFKA_CA", settings.kafka_ca, error) from error
+    if settings.kafka_certificate:
+        try:
+            # an encrypted key would ask the terminal for its password
+            context.load_cert_chain(
+                settings.kafka_certificate, settings.kafka_key or None, password=""
+            )
+        except OSError as error:
+            names = "VEILSTREAM_KAFKA_CERTIFICATE or VEILSTREAM_KAFKA_KEY"
+            files = f"{settings.kafka_certificate} and {settings.kafka_key or 'the same file'}"
+            raise _unusable(names, files, error) from error
+    return context
+
+
+def _unusable(names: str, files: str, error: OSError) -> ConfigError:
+    # an `ssl.SSLError` is an OSError, too: its text names functions of a library
+    why = "no such PEM" if isinstance(error, ssl.SSLError) else (error.strerror or "unreadable")
+    return ConfigError(
+        f"{names}: {files} cannot be used ({why}): name PEM files that this user may read, a key "
+        "without a password"
+    )
 
 
 class Hung(Exception):
@@ -219,21 +250,12 @@ def _ask(link: socket.socket, request: Any) -> bytes:
     """Send a request of kafka-python and return its answer, with the header."""
     request.with_header(correlation_id=1, client_id="veilstream")
     link.sendall(request.encode(header=True, framed=True))
-    (size,) = struct.unpack(">i", _exactly(link, 4))
-    # the start of a TLS alert, or of some other protocol's answer, is a size beyond all sense
-    if not 4 <= size < 2**24:
-        raise Hung
-    return _exactly(link, size)
-
-
-def _exactly(link: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = link.recv(size - len(found))
-        if not part:
+    with link.makefile("rb") as stream:
+        size = int.from_bytes(stream.read(4), signed=True)
+        # the start of a TLS alert, or of some other protocol's answer, is a size beyond all sense
+        if not 4 <= size < 2**24 or len(answer := stream.read(size)) < size:
             raise Hung
-        found += part
-    return found
+    return answer
 
 
 def _wrong(server: str, does: str, allowed: str) -> ConfigError:

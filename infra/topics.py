@@ -79,21 +79,14 @@ def are_there(settings: Settings, names: Iterable[str]) -> bool:
         return wanted == _shown(admin, wanted).keys()
 
 
-def partitions_of(settings: Settings, name: str) -> int:
-    """Return how many partitions a topic has; none: it is not there, or this user may not see it.
-
-    BrokerError as `ensure_topics`.
-    """
-    with asking(settings, f"topic {name}", "Describe"), administrator(settings) as admin:
-        return sum(len(told["partitions"]) for told in _shown(admin, [name]).values())
-
-
 def check_partitions(settings: Settings, name: str, partitions: int) -> None:
     """Refuse a topic that is to be read and does not exist, or has fewer partitions.
 
     Raises ConfigError, saying which of both; BrokerError if Kafka is out of reach or refuses.
     """
-    found = partitions_of(settings, name)
+    with asking(settings, f"topic {name}", "Describe"), administrator(settings) as admin:
+        # one that was just made may have none yet
+        found = sum(len(told["partitions"]) for told in _shown(admin, [name]).values())
     if not found:
         raise no_topic(settings, name)
     _check_count(name, found, partitions)

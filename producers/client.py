@@ -357,12 +357,9 @@ class Client:
         model, window = self._models.newest, self._window
         room = self._making.standing.room(self._task, model)
         if room:
-            self._sums, self._began = Sums(self._task, self._newest), self._seconds()
+            self._sums, self._began = Sums(self._task, lambda: self._models.newest), self._seconds()
             window.size, window.keep = room, self._sums.take
         return room > 0
-
-    def _newest(self) -> Model:
-        return self._models.newest
 
     def _seconds(self) -> float:
         """Return the time that a window would have if it closed now, in seconds since 1970."""

@@ -19,7 +19,7 @@ import secrets
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -30,30 +30,16 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
-from pipeline.study.tables import LONGEST, RULE, is_plain
+from pipeline.study.tables import RULE, is_plain
 
 #: So many clients of a folder are named where another is meant.
 NAMED = 8
 
 
-def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
-    """Refuse the id of a new client that is not plain; one that has a database goes on.
-
-    Its ledger belongs to the id for ever, so that another id would release its records again.
-
-    database: Where the client's database is, or would be.
-    say: Told of an id that no new client may have.
-
-    Raises ConfigError, saying what an id is.
-    """
-    if is_plain(client):
-        return
-    if not 1 <= len(client) <= LONGEST or not database.exists():
+def check_id(client: str) -> None:
+    """Refuse an id that is not plain; ConfigError, saying what an id is."""
+    if not is_plain(client):
         raise ConfigError(f"--client: {RULE}; the operator must give this client such an id")
-    say(
-        f"WARNING: --client: {RULE}. This client is older than the rule, and its ledger belongs to "
-        "its id for ever: it goes on under it. Give new clients plain ids"
-    )
 
 
 def shown(client: str) -> str:

@@ -136,9 +136,15 @@ def event_times_of(
     return EventTimes(study, column, latest, rules)
 
 
-def check_column(column: str, columns: Sequence[str]) -> None:
-    """Refuse a source without the column that holds its times; DataError, naming it."""
-    if column not in columns:
+def columns_of(study: Study, column: str | None) -> list[str]:
+    """Return the columns that are read of a source, with that of the times of its records."""
+    return [*Encoder(study).columns, *([column] if column else [])]
+
+
+def check_columns(study: Study, column: str | None, columns: Sequence[str]) -> None:
+    """Refuse a source without a column that is read; DataError, naming it."""
+    Encoder(study).check_columns(columns)
+    if column is not None and column not in columns:
         raise DataError(
             f"the source has no column {column!r} (--event-time); name the one that holds the "
             f"times of its records{there(columns, [column])}"

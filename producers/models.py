@@ -41,7 +41,7 @@ class ModelFeed:
 
     newest: The newest believable one.
     written: Time of the newest record that was read, in seconds since 1970; 0 before the first.
-    ignored, refused: Messages that are no models of this study; models that are not believed.
+    refused: Models that are not believed.
 
     Raises BrokerError if Kafka does not answer; ConfigError if the study's record names another
     revision.
@@ -54,7 +54,7 @@ class ModelFeed:
         self._task = task
         self._partition = partition_of(client.encode(), topics.releases.partitions)
         self.newest: Model = task.first_model
-        self.ignored = self.refused = 0
+        self.refused = 0
         self.written = 0.0
         self._settings, self._say, self._name = settings, say, topics.models.name
         self._asker: KafkaConsumer | None = None
@@ -68,7 +68,7 @@ class ModelFeed:
         #: The last record that was read of each topic, and when any was.
         self._last: dict[str, tuple[int, bytes | None]] = {}
         self._heard = time.monotonic()
-        self._places = topic_partitions = [
+        self._places = [
             TopicPartition(topic.name, 0)
             for topic in (topics.models, topics.study, topics.clients)
             if topic is not topics.clients or membership is not None
@@ -77,14 +77,12 @@ class ModelFeed:
             self._consumer = log_reader(settings, wait_ms=200)
         try:
             with asking(settings, f"topic {self._name}", "Read"):
-                self._consumer.assign(topic_partitions)
-                self._consumer.seek_to_beginning(*topic_partitions)
-                self._catch_up(topic_partitions)
+                self._consumer.assign(self._places)
+                self._consumer.seek_to_beginning(*self._places)
+                self._catch_up()
             if self._known.ignored:
-                say(
-                    f"WARNING: "
-                    f"{counted(self._known.ignored, 'record')} of {self._study} cannot be read"
-                )
+                unread = counted(self._known.ignored, "record")
+                say(f"WARNING: {unread} of {self._study} cannot be read")
         except VeilstreamError:
             self.close()
             raise
@@ -121,21 +119,19 @@ class ModelFeed:
                 if consumer is not None:
                     consumer.close()
 
-    def _catch_up(self, topic_partitions: list[TopicPartition]) -> None:
+    def _catch_up(self) -> None:
         """Read all that is there already: a client that starts late must not begin at zero."""
-        ends = self._consumer.end_offsets(topic_partitions)
-        while any(
-            self._consumer.position(topic_partition) < end for topic_partition, end in ends.items()
-        ):
+        ends = self._consumer.end_offsets(self._places)
+        while any(self._consumer.position(place) < end for place, end in ends.items()):
             self._take_all(self._read(200))
         self._check_revision()
 
     def _look_back(self) -> None:
         self._heard = time.monotonic()
         with asking(self._settings, f"topic {self._name}", "Read"):
-            for topic_partition in self._places:
-                if stands_at := self._consumer.position(topic_partition):
-                    self._consumer.seek(topic_partition, stands_at - 1)
+            for place in self._places:
+                if stands_at := self._consumer.position(place):
+                    self._consumer.seek(place, stands_at - 1)
 
     def _check_revision(self) -> None:
         running = self._known.revision
@@ -160,12 +156,10 @@ class ModelFeed:
     def _take_all(self, records: list[Any]) -> None:
         for record in records:
             self.written = max(self.written, record.timestamp / 1000)
-            last, self._last[record.topic] = (
-                self._last.get(record.topic),
-                (record.offset, record.value),
-            )
-            if last == self._last[record.topic]:
+            here = record.offset, record.value
+            if self._last.get(record.topic) == here:
                 continue
+            self._last[record.topic] = here
             if record.topic == self._study:
                 self._known.take(record.value)
             elif self._membership is not None and record.topic == self._clients:
@@ -181,7 +175,6 @@ class ModelFeed:
                 self._membership.check(payload)
             model = read_model(self._task, payload)
         except PayloadError:
-            self.ignored += 1
             return
         outcome = self._believed.take(offset, model)
         held = self.newest.version

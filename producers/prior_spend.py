@@ -240,7 +240,7 @@ class LedgerTopic:
         with asking(settings, f"topic {self._topic}", "Read", fault("read")):
             #: Stands behind what was read.
             self.reader = log_reader(settings, wait_ms=100)
-        self._there: Sequence[SpendsMessage] = ()
+        self._there: list[SpendsMessage] = []
         self._newest: list[SourceSpends] | None = None
 
     def close(self) -> None:
@@ -252,9 +252,32 @@ class LedgerTopic:
 
         claims: What their keys begin with.
         """
-        self._there, found = self._read(claims)
+        passed, claimed = 0, list[bytes]()
+        self._there = []
+        for record in read_partition(self._settings, self._topic, 0, fault("read"), self.reader):
+            key, payload = record.key or b"", record.value
+            if key.startswith(claims):
+                claimed.append(payload or b"")
+            if key != self._client.encode() or payload is None:
+                continue
+            try:
+                message = read_spends(payload)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                message = None
+            except ConfigError as error:
+                # nobody can tell whether the client itself has written it
+                raise ConfigError(f"{error}. {OTHERWISE.format(topic=self._topic)}") from None
+            if message is None or message.client != self._client:
+                passed += 1
+            else:
+                self._there.append(message)
+        if passed:
+            self._say(
+                f"WARNING: {passed} messages under this client's id on {self._topic} are no "
+                "accounts of it and are passed over; the operator must see to who may write there"
+            )
         self._newest = _facts(self._there[-1]) if self._there else None
-        return found
+        return claimed
 
     def take_over(self, source: str, *, begun: bool, other_data: bool) -> None:
         """Charge what the topic says this client has spent on a source; see `Heritage.take_topic`.
@@ -294,32 +317,6 @@ class LedgerTopic:
             key=self._client.encode(), value=write_spends(message),
         )  # fmt: skip
         self._newest = _facts(message)
-
-    def _read(self, claims: bytes) -> tuple[list[SpendsMessage], list[bytes]]:
-        found, passed, claimed = list[SpendsMessage](), 0, list[bytes]()
-        for record in read_partition(self._settings, self._topic, 0, fault("read"), self.reader):
-            key, payload = record.key or b"", record.value
-            if key.startswith(claims):
-                claimed.append(payload or b"")
-            if key != self._client.encode() or payload is None:
-                continue
-            try:
-                message = read_spends(payload)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                message = None
-            except ConfigError as error:
-                # nobody can tell whether the client itself has written it
-                raise ConfigError(f"{error}. {OTHERWISE.format(topic=self._topic)}") from None
-            if message is None or message.client != self._client:
-                passed += 1
-            else:
-                found.append(message)
-        if passed:
-            self._say(
-                f"WARNING: {passed} messages under this client's id on {self._topic} are no "
-                "accounts of it and are passed over; the operator must see to who may write there"
-            )
-        return found, claimed
 
 
 def fault(done: str) -> str:

@@ -24,7 +24,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -153,10 +153,8 @@ class Claims:
 
     def _read_to(self, offset: int) -> bool:
         """Whether the log is read up to an offset, and nobody else claims anything there."""
-        place, prefix = (
-            TopicPartition(self._settings.ledger_topic, 0),
-            key_prefix(self._store.client, self._store.ledger),
-        )
+        place = TopicPartition(self._settings.ledger_topic, 0)
+        prefix = key_prefix(self._store.client, self._store.ledger)
         with self._asking("Read", "read"):
             if offset < int(self._reader.position(place)):
                 # what was written later comes before what was read: the topic was made anew
@@ -201,10 +199,16 @@ def owe(
     copied: Whether another copy has used the numbers of releases that wait here. They may not
         leave, and as many slots as they can hold may lie before the end of its own.
 
-    Raises ConfigError as `check_order`; LedgerBehind if the study drops windows: nobody knows how
-    many lay between them.
+    Raises ConfigError if nobody can say which records were lost; LedgerBehind if the study drops
+    windows: nobody knows how many lay between them.
     """
-    check_order(source, name)
+    if not source.repeats:
+        raise ConfigError(
+            f"--skip-lost: {name} has several partitions, so there is no order in which it could "
+            "be read again, and nobody can say which of its records the lost releases held. The "
+            "data owner must bring the newest copy of this client's database back, or have what "
+            "is written from now on in a topic of its own"
+        )
     if task.policy.discards:
         raise LedgerBehind(
             f"study {task.study.name!r} drops windows, so nobody can tell which records the "
@@ -231,17 +235,6 @@ def largest_loss(task: Task, store: ClientStore, releases: int) -> int:
     for _ in range(releases):
         held += task.growth.next_window(held)
     return held - first
-
-
-def check_order(source: Source, name: str) -> None:
-    """Refuse to leave out lost records where nobody can say which they are; ConfigError."""
-    if not source.repeats:
-        raise ConfigError(
-            f"--skip-lost: {name} has several partitions, so there is no order in which it could "
-            "be read again, and nobody can say which of its records the lost releases held. The "
-            "data owner must bring the newest copy of this client's database back, or have what "
-            "is written from now on in a topic of its own"
-        )
 
 
 def pass_over(
@@ -321,34 +314,6 @@ class Lost:
     copied: bool = False
 
 
-@dataclass(slots=True)
-class Found:
-    """What the log has under a client's key.
-
-    anew: It is not the one that was sent to. certain: It reaches back to the last release of which
-        the database knows that it was sent, so that it shows all behind that.
-    """
-
-    newest: Header | None = None
-    offset: int = -1
-    others: bool = False
-    first: int | None = None
-    anew: bool = False
-    certain: bool = False
-    copied: bool = False
-    numbers: set[int] = field(default_factory=set)
-
-    def take(self, release: Header, offset: int, ledger: str) -> None:
-        """Take the next release of the log."""
-        if release.ledger != ledger:
-            self.others = True
-            return
-        self.first = offset if self.first is None else self.first
-        self.numbers.add(release.seq)
-        if self.newest is None or release.seq >= self.newest.seq:
-            self.newest, self.offset = release, offset
-
-
 def lost_releases(
     task: Task,
     settings: Settings,
@@ -380,8 +345,8 @@ def lost_releases(
         consumer.assign([topic_partition])
         # what a key that is lost has made, nobody here can tell from a forgery
         known = membership if first_lost or (membership and membership.has_all_keys) else None
-        search = Search(consumer, topic_partition, task.study.name, store, say, stopped, known)
-        found = search.run(stream.sent)
+        found = Search(consumer, topic_partition, study, store, say, stopped, known)
+        found.run(stream.sent)
     sent = first_lost - store.waiting(study)
     gone = sent - sum(seq < first_lost for seq in found.numbers)
     if found.anew and gone > 0:
@@ -460,10 +425,18 @@ def named(missing: Collection[str]) -> str:
 
 
 class Search:
-    """A search of one partition for the releases of one client.
+    """A search of one partition for the releases of one client, and what it has found.
 
     consumer, topic_partition: What reads, and the partition that it has been assigned.
     say, stopped, membership: As `lost_releases` takes them.
+
+    newest, offset, numbers: The release of this ledger with the highest number and where it is; the
+        numbers of all.
+    others: Whether another ledger has released under this client's name.
+    anew: Whether the topic is not the one that was sent to.
+    certain: Whether it reaches back to the last release of which the database knows that it was
+        sent, so that it shows all behind that.
+    copied: As `Lost.copied`.
     """
 
     def __init__(
@@ -481,9 +454,12 @@ class Search:
         self._say, self._stopped, self._membership = say, stopped, membership
         waiting = store.unsent(study, -1, store.waiting(study))
         self._waiting = {item.seq: item.payload for item in waiting}
-        self._found = Found()
+        self.newest: Header | None = None
+        self.offset, self.numbers = -1, set[int]()
+        self.others = self.anew = self.certain = self.copied = False
+        self._oldest: int | None = None
 
-    def run(self, sent: tuple[int, int] | None) -> Found:
+    def run(self, sent: tuple[int, int] | None) -> None:
         """Search behind the client's newest acknowledged release, or the whole partition.
 
         A ledger's numbers grow along the log, so all that its database can lack lies behind the
@@ -496,30 +472,29 @@ class Search:
         end = int(self._consumer.end_offsets([self._topic_partition])[self._topic_partition])
         if sent is None:
             self._scan(first, end)
-            return self._found
+            return
         last = sent[1] if sent[0] == self._topic_partition.partition else -1
         if first <= last < end:
             self._scan(last, end)
-            self._found.certain = self._found.first == last
-            if self._found.certain or self._stopped():
-                return self._found
+            self.certain = self._oldest == last
+            if self.certain or self._stopped():
+                return
             end = last
         if 0 <= last < first:
-            self._found.certain = last + 1 == first
+            self.certain = last + 1 == first
             if last + 1 < first:
                 self._say(
                     "WARNING: the releases topic no longer reaches back to this client's last "
                     "release; nobody can tell whether this database is its newest"
                 )
         else:
-            self._found.anew = True
+            self.anew = True
             self._say(
                 "WARNING: the releases topic does not hold this client's last release where it was "
                 "put: the topic was made anew; nobody can tell whether this database is its "
                 "newest. The operator must run `veilstream study recover` (docs/guides/lost-log.md)"
             )
         self._scan(first, end)
-        return self._found
 
     def _scan(self, start: int, end: int) -> None:
         """Take what the log has from `start` up to `end`."""
@@ -558,11 +533,15 @@ class Search:
             return
         if self._membership is not None and not self._membership.maker(record):
             return
-        value = record.value or b""
-        own = self._waiting.get(release.seq, value)
-        if release.ledger == self._ledger and _noised(own) != _noised(value):
-            self._found.copied = True
-        self._found.take(release, record.offset, self._ledger)
+        if release.ledger != self._ledger:
+            self.others = True
+            return
+        own = self._waiting.get(release.seq, record.value)
+        self.copied = self.copied or _noised(own) != _noised(record.value)
+        self._oldest = record.offset if self._oldest is None else self._oldest
+        self.numbers.add(release.seq)
+        if self.newest is None or release.seq >= self.newest.seq:
+            self.newest, self.offset = release, record.offset
 
 
 def _noised(payload: bytes) -> bytes:

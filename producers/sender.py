@@ -7,13 +7,11 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from infra.kafka import close_producer, kafka_options, told
+from infra.kafka import close_producer, record_producer, told
 from pipeline.errors import VeilstreamError
 from pipeline.messages.envelope import header, milliseconds
-from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from producers.membership import Membership
@@ -55,18 +53,8 @@ class Sender:
         if sent is not None:
             self._acknowledged(sent[1])
         try:
-            self._producer = KafkaProducer(
-                **kafka_options(settings),
-                client_id=f"veilstream-{store.client}",
-                enable_idempotence=True,
-                acks="all",
-                linger_ms=0,
-                max_request_size=MAX_RELEASE_BYTES,
-                delivery_timeout_ms=PATIENCE_SECONDS * 1000,
-                request_timeout_ms=15_000,
-                max_block_ms=PATIENCE_SECONDS * 1000,
-                bootstrap_timeout_ms=10_000,
-            )
+            name = f"veilstream-{store.client}"
+            self._producer = record_producer(settings, PATIENCE_SECONDS, name=name)
         except KafkaError as error:
             raise self._refused(error) from error
 

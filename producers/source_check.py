@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +21,8 @@ from pipeline.records.encoder import Encoder
 from pipeline.release.quality import JUMP, Trial, refusal_of, worded
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from producers.intake import EventTimes, check_column, encoded, event_times_of
-from producers.source_registry import FolderTests, looks_of
+from producers.intake import EventTimes, check_columns, columns_of, encoded, event_times_of
+from producers.source_registry import Admission, looks_of
 from producers.sources import Slot, Source, kind_of, open_source
 from producers.sources.base import batch_of
 from producers.store import Trials
@@ -115,13 +116,13 @@ def passed(
     task: Task, source: Source, tests: Trials, *, name: str, stamp: str, accept: bool,
     times: EventTimes | None, stopped: Callable[[], bool], say: Callable[[str], None],
     report: Callable[[int], None],
-    elsewhere: Callable[[Sequence[Slot]], FolderTests] | None = None,
+    admission: Admission | None = None,
 ) -> Held | None:  # fmt: skip
     """Test a source at the first start of a study; return what was read of it.
 
     name, stamp: Of the source: for people, and as `stamp_of` gives it.
     accept: Whether the source is to be taken as it is.
-    elsewhere: Returns what other clients of the folder have tested of its records.
+    admission: Knows the tests of its records by other clients of the folder.
 
     Returns: None if it was to stop before.
 
@@ -139,15 +140,15 @@ def passed(
     tested = found.slots
     if trial.threshold(tested) > 0:
         number = tests.number(study, stamp) if trial.scale else 1
-        folder = elsewhere(held.slots) if elsewhere is not None and trial.scale else None
+        folder = admission if trial.scale else None
         if number and folder is not None:
-            number = max(number, folder.tries(study) + 1)
+            number = max(number, folder.tries(study, held.slots) + 1)
         standing = not 0 < number <= MOST_TESTS
         if standing or _refuses(trial, found):
             if trial.scale and not standing:
                 tests.refuse(study, number, stamp)
                 if folder is not None:
-                    folder.refuse(study)
+                    folder.refuse(study, held.slots)
             raise _refusal(name, found, number if trial.scale else None)
     elif 4 * found.usable < tested:
         say(
@@ -253,7 +254,7 @@ class LaterTest:
         self._slots, self._usable, self._faults = 0, 0, Counter()
 
     def _stopped(self, times: int) -> None:
-        self._tests.note_stop(self._study, times)
+        self._tests.refuse(self._study, times)
         self._stops = times
 
     def _noise(self) -> int:
@@ -303,18 +304,12 @@ def look_at_source(
     """
     if kind_of(spec) == "input" or spec.startswith("mqtt"):
         return Seen("not looked at: what is read of it is taken from it")
-    encoder = Encoder(task.study)
     times = event_times_of(task.study, settings, event_time, None)
-
-    def check(columns: Sequence[str]) -> None:
-        encoder.check_columns(columns)
-        if event_time is not None:
-            check_column(event_time, columns)
-
     # what a client asks first, which reads more than its test does
-    looks_of(spec, follow=False, check=check)
-    columns = [*encoder.columns, *([event_time] if event_time else [])]
-    source = open_source(spec, None, folder=Path(), settings=settings, columns=columns)
+    looks_of(spec, follow=False, check=partial(check_columns, task.study, event_time))
+    source = open_source(
+        spec, None, folder=Path(), settings=settings, columns=columns_of(task.study, event_time)
+    )
     try:
         held, until = Held(), time.monotonic() + PATIENCE
         refused, first = refusal(task, source, held, lambda: time.monotonic() >= until, times)
@@ -322,7 +317,7 @@ def look_at_source(
     finally:
         source.close()
     if times is not None and held.slots:
-        times.read(batch_of(held.slots[: task.slots], encoder.dummy))
+        times.read(batch_of(held.slots[: task.slots], Encoder(task.study).dummy))
         times.at_close()
     return _judged(refused, first if refused else whole)
 

@@ -193,22 +193,16 @@ class Entry:
     looks: Looks
 
 
-#: Returns what was released before there was this file, as client, source and looks.
-Earlier = Callable[[], list[tuple[str, str, Looks]]]
-
-
 class KnownSources:
     """The file of one clients' folder; every use of it is one short transaction.
 
-    folder: Where the clients' databases are.
-    earlier: Asked once, when the file is made.
+    folder: Where the clients' databases are, which are asked once, when the file is made.
 
     Raises LocalStoreError: by every method, if the file cannot be used.
     """
 
-    def __init__(self, folder: Path, earlier: Earlier) -> None:
-        self._path = folder / NAME
-        self._earlier = earlier
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._path = folder, folder / NAME
 
     def check(
         self, client: str, source: str, looks: Looks, *, releases: bool, other_data: bool
@@ -270,7 +264,7 @@ class KnownSources:
             for table in TABLES:
                 database.execute(table.replace("TABLE", "TABLE IF NOT EXISTS", 1))
             if not made:
-                for client, source, looks in self._earlier():
+                for client, source, looks in earlier(self._folder):
                     _insert(database, client, source, looks)
             yield database
             database.execute("COMMIT")
@@ -384,26 +378,6 @@ def _unusable(error: BaseException) -> LocalStoreError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FolderTests:
-    """Tests of records by any client of a folder, whatever the source is called.
-
-    known: The folder's register.
-    looks: Of these records.
-    """
-
-    known: KnownSources
-    looks: Looks
-
-    def tries(self, study: str) -> int:
-        """Return how often they were refused for a study."""
-        return self.known.tested(study, self.looks)
-
-    def refuse(self, study: str) -> None:
-        """Note that they are refused."""
-        self.known.refused(study, self.looks)
-
-
 #: Told of a source's columns, where it has the same in all of its records.
 Check = Callable[[Sequence[str]], None]
 #: What has been seen of a source whose head cannot grow any more.
@@ -424,7 +398,7 @@ class Admission:
     ) -> None:
         self._folder, self._client, self._name = folder, client, name
         self._spec, self._follow, self._other_data = spec, follow, other_data
-        self._known = KnownSources(folder, lambda: earlier(folder))
+        self._known = KnownSources(folder)
         self._input: Head | None = None
         self._seen: object = None
 
@@ -451,12 +425,19 @@ class Admission:
                 "may give them a name and a budget of their own: --source-name NAME"
             )
 
-    def tests(self, held: Sequence[Slot]) -> FolderTests:
-        """Return what is known in the folder of tests of these records, the first of the source."""
+    def tries(self, study: str, first: Sequence[Slot]) -> int:
+        """Return how often a study has refused such first records, of any client and source."""
+        return self._known.tested(study, self._looks_of(first))
+
+    def refuse(self, study: str, first: Sequence[Slot]) -> None:
+        """Note that a test of these first records has refused them."""
+        self._known.refused(study, self._looks_of(first))
+
+    def _looks_of(self, first: Sequence[Slot]) -> Looks:
         head = Head(known_as(self._spec).key)
-        for slot in held:
+        for slot in first:
             head.take(slot.record)
-        return FolderTests(self._known, looks_of_input(head))
+        return looks_of_input(head)
 
     def begins(self, position: bytes | None) -> None:
         """Say where this run reads on: the head of what comes once is only seen from its start."""

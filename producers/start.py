@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from contextlib import closing as closed
 from dataclasses import dataclass, field
@@ -19,7 +19,6 @@ from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.methods import require_live
 from pipeline.privacy.guarantee import loose_delta
-from pipeline.records.encoder import Encoder
 from pipeline.release.task import Task, release_bytes
 from pipeline.settings import Settings
 from pipeline.words import counted
@@ -27,7 +26,7 @@ from producers import source_check as source_test
 from producers.budget import Limit
 from producers.client import Client, Progress
 from producers.database import check_id, vault_path
-from producers.intake import EventTimes, check_column, event_times_of
+from producers.intake import EventTimes, check_columns, columns_of, event_times_of
 from producers.membership import Membership
 from producers.models import ModelFeed
 from producers.prior_spend import LedgerTopic
@@ -155,7 +154,7 @@ def run_client(
 def own_database(start: Start) -> None:
     """Open the file, which one process has, and whose rows are one state."""
     start.path = vault_path(start.settings.home, start.job.client)
-    check_id(start.job.client, start.path, start.say)
+    check_id(start.job.client)
     start.store = start.closing.enter_context(ClientStore(start.path, start.job.client))
     start.closing.push(partial(_leave, start.store))
 
@@ -169,7 +168,7 @@ def claim_source(start: Start) -> None:
         follow=job.follow, other_data=job.other_data,
     )  # fmt: skip
     start.admission.enter(
-        check=lambda columns: _check_columns(start.task, job, columns), say=start.say
+        check=partial(check_columns, start.task.study, job.event_time), say=start.say
     )
 
 
@@ -237,19 +236,19 @@ def register(start: Start) -> None:
         job.source,
         stream.position,
         # a spool for each study: one must not forget what another still needs
-        folder=start.path.with_suffix(".input") / store.following.first(start.study),
+        folder=start.path.with_suffix(".input") / store.following.chain(start.study)[-1],
         follow=job.follow,
         form=job.form,
         stream=start.stream,
         settings=start.settings,
         say=start.say,
         skip_lost=job.skip_lost,
-        columns=_columns_of(start.task, job),
+        columns=columns_of(start.task.study, job.event_time),
     )
     start.closing.callback(start.source.close)
     if start.source.columns is not None:
         # of what can be read once, nobody has seen them before
-        _check_columns(start.task, job, start.source.columns)
+        check_columns(start.task.study, job.event_time, start.source.columns)
 
 
 def skip_lost(start: Start) -> None:
@@ -264,7 +263,11 @@ def skip_lost(start: Start) -> None:
         start.say(f"lost: {lost}, which the ledger counts as spent")
         # the register may have come back as old as the database
         start.admission.before_release()
-    _warn_of_missing(start.store, start.say)
+    if missing := start.store.missing:
+        start.say(
+            f"WARNING: {counted(sum(missing.values()), 'release')} of this client still "
+            f"unknown to its database: start {named(missing)} with --skip-lost too"
+        )
     start.account.publish()
 
 
@@ -281,7 +284,7 @@ def check_source(start: Start) -> None:
         times=start.times,
         stopped=lambda: start.stopping.asked,
         say=start.say,
-        elsewhere=start.admission.tests,
+        admission=start.admission,
         report=_paced(lambda: start.report(start.progress), start.progress),
     )
     start.ended = start.held is None
@@ -337,17 +340,6 @@ PHASES = (
 )
 
 
-def _check_columns(task: Task, job: Job, columns: Sequence[str]) -> None:
-    """Refuse columns that the study, or the times of its records, cannot be read from."""
-    Encoder(task.study).check_columns(columns)
-    if job.event_time is not None:
-        check_column(job.event_time, columns)
-
-
-def _columns_of(task: Task, job: Job) -> list[str]:
-    return [*Encoder(task.study).columns, *([job.event_time] if job.event_time else [])]
-
-
 def _leave(store: ClientStore, _: object, error: object, __: object) -> None:
     # who registers nothing is no client, but one whose releases the log has: `client status` looks
     if not isinstance(error, LedgerBehind):
@@ -382,14 +374,6 @@ def _warn(
         say(
             f"WARNING: a study without privacy has released source {name!r}: its records are "
             "not protected, whatever this study promises"
-        )
-
-
-def _warn_of_missing(store: ClientStore, say: Callable[[str], None]) -> None:
-    if store.missing:
-        say(
-            f"WARNING: {counted(sum(store.missing.values()), 'release')} of this client still "
-            f"unknown to its database: start {named(store.missing)} with --skip-lost too"
         )
 
 

@@ -70,151 +70,6 @@ def row_of(study: str, outgoing: Outgoing) -> tuple[object, ...]:
     return study, outgoing.seq, outgoing.payload, headers, crc
 
 
-class Streams:
-    """Rows of studies in a client's database; callers hold the transaction."""
-
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
-    def peek(self, study: str) -> Stream:
-        """Return where a study stands, without registering anything."""
-        row = self._db.row(
-            "SELECT position, next_seq, sent_partition, sent_offset, latest, owed FROM streams "
-            "LEFT JOIN event_times USING (study) WHERE study = ?",
-            study,
-        )
-        if row is None:
-            return Stream(None, 0)
-        sent = None if row[3] is None else (row[2], row[3])
-        return Stream(row[0], row[1], sent, row[4], row[5])
-
-    def pass_over(self, study: str, slots: int, position: bytes) -> None:
-        """Move the source on behind slots that are owed.
-
-        slots: How many, at most as many as are owed.
-        position: Where the source continues behind them.
-        """
-        owed = self.peek(study).owed
-        if not 0 < slots <= owed:
-            raise StateError(f"study {study!r}: {owed} slots are owed, not {slots}")
-        self._db.write(
-            "UPDATE streams SET position = ?, owed = ? WHERE study = ?",
-            position, owed - slots, study,
-        )  # fmt: skip
-
-    def check_times(self, study: str, column: str | None) -> None:
-        """Refuse times of another kind than those that a study was begun with."""
-        row = self._db.row("SELECT name FROM event_times WHERE study = ?", study)
-        begun = None if row is None else row[0]
-        if begun != column:
-            said = f"with --event-time {begun}" if begun else "without --event-time"
-            raise ConfigError(
-                f"this client began study {study!r} {said}: go on in the same way, or its times "
-                "would not be of one kind"
-            )
-
-    def advance(self, study: str, seqs: Sequence[int], position: bytes, tally: Tally) -> None:
-        """Take the next releases: their numbers, what they held, and where the source goes on."""
-        if owed := self.peek(study).owed:
-            raise StateError(
-                f"study {study!r}: {owed} slots of lost releases are to be passed over first; "
-                "start this client again"
-            )
-        self.number(study, seqs)
-        self._db.write(
-            "UPDATE streams SET position = ?, records = records + ?, "
-            "rejected = rejected + ?, clipped = clipped + ? WHERE study = ?",
-            position, tally.records, sum(tally.rejected.values()), tally.clipped, study,
-        )  # fmt: skip
-        self._db.write_many(
-            "INSERT INTO rejects VALUES (?, ?, ?) ON CONFLICT (study, reason) "
-            "DO UPDATE SET count = count + excluded.count",
-            [(study, reason, number) for reason, number in tally.rejected.items()],
-        )
-
-    def number(self, study: str, seqs: Sequence[int]) -> None:
-        """Take the next numbers of releases."""
-        row = self._db.row("SELECT next_seq FROM streams WHERE study = ?", study)
-        first = -1 if row is None else int(row[0])
-        if not seqs or list(seqs) != list(range(first, first + len(seqs))):
-            raise StateError(
-                f"study {study!r}: the releases to be sent are not the next ones of this "
-                "database; start this client again, so that it reads the database anew"
-            )
-        self._db.write("UPDATE streams SET next_seq = ? WHERE study = ?", first + len(seqs), study)
-
-    def wait(self, study: str, more: int) -> None:
-        """Count releases that are put into the outbox, or taken out of it if negative."""
-        self._db.write("UPDATE streams SET waiting = waiting + ? WHERE study = ?", more, study)
-
-    def standing(self, study: str) -> Standing:
-        """Return what the next release of a study is made with."""
-        row = self._db.row(
-            "SELECT next_seq, held, chain, number, slots, starts, remembered FROM streams "
-            "LEFT JOIN noise USING (study) WHERE study = ?",
-            study,
-        )
-        if row is None:
-            return Standing()
-        if row[2] is None:
-            return Standing(row[0], row[1]).anew()
-        starts = tuple(np.frombuffer(row[5], dtype="<i8").tolist())
-        rows = np.frombuffer(row[6], dtype="<i8").astype(np.int64).reshape(memory.WINDOWS, -1)
-        return Standing(row[0], row[1], memory.Chain(row[2], row[3], row[4], starts, rows))
-
-    def stand(self, study: str, standing: Standing | None, slots: int) -> None:
-        """Note where a study stands behind its newest releases.
-
-        standing: None: so many slots further, with noise that remembers nothing.
-        """
-        if standing is None:
-            self._db.write("UPDATE streams SET held = held + ? WHERE study = ?", slots, study)
-            return
-        chain = standing.chain
-        self._db.write("UPDATE streams SET held = ? WHERE study = ?", standing.held, study)
-        self._db.write(
-            "INSERT OR REPLACE INTO noise VALUES (?, ?, ?, ?, ?, ?)",
-            study, chain.chain, chain.number, chain.slots,
-            np.array(chain.starts, dtype="<i8").tobytes(), chain.rows.astype("<i8").tobytes(),
-        )  # fmt: skip
-
-    def place(self, study: str, sent: tuple[int, int]) -> None:
-        """Note where in the releases topic the newest acknowledged release is."""
-        self._db.write(
-            "UPDATE streams SET sent_partition = ?, sent_offset = ? WHERE study = ?", *sent, study
-        )
-
-
-class Counts:
-    """The releases of every study of one client.
-
-    database: Whose; its folder's memory is kept up to date.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._db = database
-        rows = database.rows("SELECT study, next_seq FROM streams WHERE next_seq > 0")
-        self._held = {str(study): int(number) for study, number in rows}
-        self.learn(self._held)
-
-    def learn(self, counts: Mapping[str, int]) -> None:
-        """Have the folder remember how many releases studies have: here, or as the log says."""
-        studies = dict(self._db.memory.says.studies)
-        for study, releases in counts.items():
-            studies[study] = max(releases, studies.get(study, 0))
-        self._db.remember(Remembered(self._db.ledger, studies))
-
-    @property
-    def missing(self) -> dict[str, int]:
-        """How many releases of a study this folder remembers and the database has not."""
-        return absent(self._db.memory.says, self._held)
-
-    def add(self, study: str, releases: int) -> None:
-        """Count releases that the database has now."""
-        self._held[study] = self._held.get(study, 0) + releases
-        self.learn(self._held)
-
-
 def absent(says: Remembered, held: Mapping[str, int]) -> dict[str, int]:
     """Return how many releases of a study a folder remembers beyond those that are held."""
     more = {study: count - held.get(study, 0) for study, count in says.studies.items()}
@@ -252,8 +107,8 @@ class Trials:
         tries, before = (0, "") if row is None else row
         return 0 if stamp and stamp == before else int(tries) + 1
 
-    def refuse(self, study: str, number: int, stamp: str) -> None:
-        """Remember a refusal before anybody hears of it.
+    def refuse(self, study: str, number: int, stamp: str = STOPPED) -> None:
+        """Remember a refusal, or how often in succession a stream was stopped, before it is heard.
 
         A client that dies before has told nobody what the noise said, so that its next start
         draws anew: there is no refusal of a file that nobody has refused.
@@ -273,13 +128,6 @@ class Trials:
         asked = "SELECT tries FROM source_tests WHERE study = ? AND stamp = ?"
         row = self._db.row(asked, study, STOPPED)
         return 0 if row is None else int(row[0])
-
-    def note_stop(self, study: str, times: int) -> None:
-        """Remember how often in succession a stream was stopped."""
-        with self._db.transaction():
-            self._db.write(
-                "INSERT OR REPLACE INTO source_tests VALUES (?, ?, ?)", study, times, STOPPED
-            )
 
     def note(self, study: str, slots: int) -> None:
         """Remember that a study's source has passed, by so many slots."""
@@ -303,9 +151,11 @@ class ClientStore:
         self.heritage = Heritage(self._db)
         self.released_without_privacy = self._budgets.released_without_privacy
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
-        self._streams = Streams(self._db)
-        self._counts, self.following = Counts(self._db), Following(self._db)
-        self.runs, self.learn = Runs(self._db), self._counts.learn
+        self.following, self.runs = Following(self._db), Runs(self._db)
+        rows = self._db.rows("SELECT study, next_seq FROM streams WHERE next_seq > 0")
+        #: How many releases of each study the database has.
+        self._held = {str(study): int(number) for study, number in rows}
+        self.learn(self._held)
 
     def __enter__(self) -> ClientStore:
         return self
@@ -328,8 +178,15 @@ class ClientStore:
         Of those that are over, nothing is released any more: what another copy has released of one
         is behind the study that has taken its place, where claims say so.
         """
-        over = self.following.over()
-        return {name: n for name, n in self._counts.missing.items() if name not in over}
+        over, more = self.following.over(), absent(self._db.memory.says, self._held)
+        return {name: n for name, n in more.items() if name not in over}
+
+    def learn(self, counts: Mapping[str, int]) -> None:
+        """Have the folder remember how many releases studies have: here, or as the log says."""
+        studies = dict(self._db.memory.says.studies)
+        for study, releases in counts.items():
+            studies[study] = max(releases, studies.get(study, 0))
+        self._db.remember(Remembered(self.ledger, studies))
 
     @property
     def secret(self) -> bytes:
@@ -338,7 +195,15 @@ class ClientStore:
 
     def peek(self, study: str) -> Stream:
         """Return where a study stands, without registering anything."""
-        return self._streams.peek(study)
+        row = self._db.row(
+            "SELECT position, next_seq, sent_partition, sent_offset, latest, owed FROM streams "
+            "LEFT JOIN event_times USING (study) WHERE study = ?",
+            study,
+        )
+        if row is None:
+            return Stream(None, 0)
+        sent = None if row[3] is None else (row[2], row[3])
+        return Stream(row[0], row[1], sent, row[4], row[5])
 
     def open_stream(
         self,
@@ -407,7 +272,7 @@ class ClientStore:
                 self._db.write("DELETE FROM event_times WHERE study = ?", name)
                 if event_time is not None:
                     self._db.write("INSERT INTO event_times VALUES (?, ?, NULL)", name, event_time)
-            self._streams.check_times(name, event_time)
+            self._check_times(name, event_time)
             self._budgets.open_source(task, source, location, limit)
         return self.peek(name)
 
@@ -437,7 +302,7 @@ class ClientStore:
             with self._db.transaction():
                 self._budgets.charge(task, source, dict(zip(seqs, costs, strict=True)))
                 guard()
-                self._streams.advance(study, seqs, position, tally)
+                self._advance(study, seqs, position, tally)
                 self._db.write("UPDATE event_times SET latest = ? WHERE study = ?", latest, study)
                 self._db.write_many(
                     "INSERT INTO ledger VALUES (?, ?, ?, 0)", [(study, seq, at) for seq in seqs]
@@ -446,13 +311,13 @@ class ClientStore:
                     "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)",
                     [row_of(study, outgoing) for outgoing in group],
                 )
-                self._streams.wait(study, len(group))
-                self._streams.stand(study, standing, len(group) * task.slots)
+                self._wait(study, len(group))
+                self._stand(study, standing, len(group) * task.slots)
         except BudgetExceeded as error:
             with self._db.transaction():
                 self._db.write("INSERT INTO refusals VALUES (?, ?, ?)", study, str(error), at)
             raise
-        self._counts.add(study, len(group))
+        self._count(study, len(group))
 
     def charge_lost(
         self, task: Task, source: str, seqs: range, *, owed: int, now: float,
@@ -466,15 +331,15 @@ class ClientStore:
         copied: Whether another copy has used the numbers of those that wait here: they are dropped.
         """
         study, at = task.study.name, rfc3339(now)
-        stands = self._streams.standing(study)
+        stands = self.standing(study)
         with self._db.transaction():
             # their noise is not known here: what comes behind them must not depend on it
             after = Standing(seqs.stop, stands.held + owed).anew()
-            self._streams.stand(study, after if task.chained else None, owed)
+            self._stand(study, after if task.chained else None, owed)
             most = dict.fromkeys(seqs, task.budget.largest_event)
             if seqs:
                 self._budgets.charge(task, source, most, refuse=False)
-                self._streams.number(study, seqs)
+                self._number(study, seqs)
             if copied:
                 self._drop_unsent(study)
                 self.runs.settle(study)
@@ -484,12 +349,27 @@ class ClientStore:
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
             )
             if sent is not None:
-                self._streams.place(study, sent)
-        self._counts.add(study, len(seqs))
+                self._place(study, sent)
+        self._count(study, len(seqs))
+
+    def _count(self, study: str, more: int) -> None:
+        self._held[study] = self._held.get(study, 0) + more
+        self.learn(self._held)
 
     def standing(self, study: str) -> Standing:
-        """Return where a study stands: what its next release is made with."""
-        return self._streams.standing(study)
+        """Return what the next release of a study is made with."""
+        row = self._db.row(
+            "SELECT next_seq, held, chain, number, slots, starts, remembered FROM streams "
+            "LEFT JOIN noise USING (study) WHERE study = ?",
+            study,
+        )
+        if row is None:
+            return Standing()
+        if row[2] is None:
+            return Standing(row[0], row[1]).anew()
+        starts = tuple(np.frombuffer(row[5], dtype="<i8").tolist())
+        rows = np.frombuffer(row[6], dtype="<i8").astype(np.int64).reshape(memory.WINDOWS, -1)
+        return Standing(row[0], row[1], memory.Chain(row[2], row[3], row[4], starts, rows))
 
     def slots(self, line: Collection[str]) -> int:
         """Return how many record slots the releases of some studies hold."""
@@ -505,12 +385,22 @@ class ClientStore:
             study,
         )
         self._db.write("DELETE FROM outbox WHERE study = ?", study)
-        self._streams.wait(study, -self.waiting(study))
+        self._wait(study, -self.waiting(study))
 
     def pass_over(self, study: str, slots: int, position: bytes) -> None:
-        """Move the source on behind slots that are owed; see `Streams.pass_over`."""
+        """Move the source on behind slots that are owed.
+
+        slots: How many, at most as many as are owed.
+        position: Where the source continues behind them.
+        """
         with self._db.transaction():
-            self._streams.pass_over(study, slots, position)
+            owed = self.peek(study).owed
+            if not 0 < slots <= owed:
+                raise StateError(f"study {study!r}: {owed} slots are owed, not {slots}")
+            self._db.write(
+                "UPDATE streams SET position = ?, owed = ? WHERE study = ?",
+                position, owed - slots, study,
+            )  # fmt: skip
             self.following.passed(study)
 
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
@@ -545,6 +435,73 @@ class ClientStore:
             dropped = self._db.write_many(
                 "DELETE FROM outbox WHERE study = ? AND seq = ?", [(study, n) for n in numbers]
             )
-            self._streams.wait(study, -dropped)
+            self._wait(study, -dropped)
             if place is not None:
-                self._streams.place(study, place)
+                self._place(study, place)
+
+    def _check_times(self, study: str, column: str | None) -> None:
+        """Refuse times of another kind than those that a study was begun with."""
+        row = self._db.row("SELECT name FROM event_times WHERE study = ?", study)
+        begun = None if row is None else row[0]
+        if begun != column:
+            said = f"with --event-time {begun}" if begun else "without --event-time"
+            raise ConfigError(
+                f"this client began study {study!r} {said}: go on in the same way, or its times "
+                "would not be of one kind"
+            )
+
+    def _advance(self, study: str, seqs: Sequence[int], position: bytes, tally: Tally) -> None:
+        """Take the next releases: their numbers, what they held, and where the source goes on."""
+        if owed := self.peek(study).owed:
+            raise StateError(
+                f"study {study!r}: {owed} slots of lost releases are to be passed over first; "
+                "start this client again"
+            )
+        self._number(study, seqs)
+        self._db.write(
+            "UPDATE streams SET position = ?, records = records + ?, "
+            "rejected = rejected + ?, clipped = clipped + ? WHERE study = ?",
+            position, tally.records, sum(tally.rejected.values()), tally.clipped, study,
+        )  # fmt: skip
+        self._db.write_many(
+            "INSERT INTO rejects VALUES (?, ?, ?) ON CONFLICT (study, reason) "
+            "DO UPDATE SET count = count + excluded.count",
+            [(study, reason, number) for reason, number in tally.rejected.items()],
+        )
+
+    def _number(self, study: str, seqs: Sequence[int]) -> None:
+        """Take the next numbers of releases."""
+        row = self._db.row("SELECT next_seq FROM streams WHERE study = ?", study)
+        first = -1 if row is None else int(row[0])
+        if not seqs or list(seqs) != list(range(first, first + len(seqs))):
+            raise StateError(
+                f"study {study!r}: the releases to be sent are not the next ones of this "
+                "database; start this client again, so that it reads the database anew"
+            )
+        self._db.write("UPDATE streams SET next_seq = ? WHERE study = ?", first + len(seqs), study)
+
+    def _wait(self, study: str, more: int) -> None:
+        """Count releases that are put into the outbox, or taken out of it if negative."""
+        self._db.write("UPDATE streams SET waiting = waiting + ? WHERE study = ?", more, study)
+
+    def _stand(self, study: str, standing: Standing | None, slots: int) -> None:
+        """Note where a study stands behind its newest releases.
+
+        standing: None: so many slots further, with noise that remembers nothing.
+        """
+        if standing is None:
+            self._db.write("UPDATE streams SET held = held + ? WHERE study = ?", slots, study)
+            return
+        chain = standing.chain
+        self._db.write("UPDATE streams SET held = ? WHERE study = ?", standing.held, study)
+        self._db.write(
+            "INSERT OR REPLACE INTO noise VALUES (?, ?, ?, ?, ?, ?)",
+            study, chain.chain, chain.number, chain.slots,
+            np.array(chain.starts, dtype="<i8").tobytes(), chain.rows.astype("<i8").tobytes(),
+        )  # fmt: skip
+
+    def _place(self, study: str, sent: tuple[int, int]) -> None:
+        """Note where in the releases topic the newest acknowledged release is."""
+        self._db.write(
+            "UPDATE streams SET sent_partition = ?, sent_offset = ? WHERE study = ?", *sent, study
+        )

@@ -115,10 +115,6 @@ class Following:
         rows = self._db.rows("SELECT study FROM streams WHERE follows IS NOT NULL AND next_seq > 0")
         return {before for (study,) in rows for before in self.chain(str(study))[1:]}
 
-    def first(self, study: str) -> str:
-        """Return the first study of those that follow each other up to this one."""
-        return self.chain(study)[-1]
-
     def _refuse_others(self, study: str, source: str, before: Sequence[str]) -> None:
         """Refuse to begin at the start where the source was released for studies of other names."""
         rows = self._db.rows(

@@ -43,10 +43,6 @@ class RedisStore:
         self._commit = client.register_script((scripts / "commit.lua").read_text())
         self._model = client.register_script((scripts / "model.lua").read_text())
 
-    def ping(self) -> None:
-        """Refuse a Redis that does not answer; StoreError if it is out of reach or refuses."""
-        self._ask(self._client.ping)
-
     def watermark(self, partition: int) -> int:
         """Return the next offset of a partition; 0 before the first commit."""
         key = codec.snapshot_key(self._study, partition)
@@ -80,11 +76,6 @@ class RedisStore:
         found = self._ask(lambda: self._client.hmget(key, WATERMARK, codec.DOUBT))
         held, doubt = cast("list[bytes | None]", found)
         return number_of(held), codec.doubt_of(doubt)
-
-    def doubted(self, partition: int) -> bool:
-        """Whether a verification has found a snapshot to be another than the log folds to."""
-        key = codec.snapshot_key(self._study, partition)
-        return bool(self._ask(lambda: self._client.hexists(key, codec.DOUBT)))
 
     def doubt(self, partition: int, why: str | None) -> None:
         """Note why nobody may go on with a snapshot, or take that back."""

@@ -20,7 +20,7 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import Browser, sync_playwright
 
-from infra.addresses import program_paths
+from infra.local import program_paths
 from pipeline.settings import Settings
 
 OWN = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -17,7 +17,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import RenewableTask, local_fit, open_query_of, summarise
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encoder import Arrays, Row
-from pipeline.release.model import Model, round_model, start_model
+from pipeline.release.model import Model, round_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.task import Task
 from pipeline.stream.fold import Reducer
@@ -334,16 +334,17 @@ def whole_stream(task: Task, *, seed: int, rounds: int, clients: int) -> Partiti
 
 
 def stream_of(
-    task: Task, *, seed: int, rounds: int, clients: int, flip: int | None = None
-) -> Iterator[tuple[Partition, Estimate]]:
+    task: Task, *, seed: int, rounds: int, clients: int, flip: int | None = None,
+    draw: Callable[[np.random.Generator, int, int], tuple[Matrix, Vector]] = simulate,
+) -> Iterator[tuple[Partition, Estimate]]:  # fmt: skip
     """Run a stream round by round; from round `flip` on, the classes are exchanged."""
     rng, stream = np.random.default_rng(seed), SeededStream(seed)
     reducer, partition = Reducer(task), Partition.empty(task)
-    model, offset = start_model(task.size), 0
+    model, offset = task.first_model, 0
     for number in range(rounds):
         entries = []
         for c in range(clients):
-            features, responses = simulate(rng, task.slots, task.size - 1)
+            features, responses = draw(rng, task.slots, task.size - 1)
             if flip is not None and number >= flip:
                 responses = -responses
             at = model
@@ -361,30 +362,8 @@ def stream_of(
 
 
 def regression_stream(
-    task: Task,
-    draw: Callable[[np.random.Generator, int], tuple[Matrix, Vector]],
-    *,
-    seed: int,
-    rounds: int,
-    clients: int,
+    task: Task, draw: Callable[[np.random.Generator, int], tuple[Matrix, Vector]], **size: int
 ) -> Estimate:
-    """Run a stream of encoded records, a model after each round, and return its last estimate."""
-    rng, stream = np.random.default_rng(seed), SeededStream(seed)
-    reducer, partition = Reducer(task), Partition.empty(task)
-    model, offset = task.first_model, 0
-    for number in range(rounds):
-        entries = []
-        for c in range(clients):
-            features, responses = draw(rng, task.slots)
-            at = model
-            if number == 0 and not task.study.noised:
-                ridge = task.study.estimator.ridge
-                at = round_model(1, local_fit(task.loss, features, responses, ridge), (1.0, 1.0))
-            value = payload_of(task, features, responses, at, stream, client=f"c{c}", seq=number)
-            entries.append(LogEntry(offset, f"c{c}".encode(), value))
-            offset += 1
-        assert reducer.fold(partition, entries) == []
-        estimate = estimate_of(task, [partition])
-        seen = slots_seen([partition])
-        model = round_model(number + 1, estimate.coefficients, estimate.weights, seen)
+    """Run a stream of encoded records, and return its last estimate."""
+    *_, (_, estimate) = stream_of(task, draw=lambda rng, n, _: draw(rng, n), **size)
     return estimate

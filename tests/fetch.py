@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from infra.addresses import program_paths
+from infra.local import program_paths
 from infra.local.processes import free_port
 from infra.local.services import MEMORY, Kafka
 from pipeline.settings import Settings

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from infra.addresses import program_paths
+from infra.local import program_paths
 from infra.local.processes import free_port
 from pipeline.settings import Settings
 from tests.stage import PATIENCE, until_it_answers

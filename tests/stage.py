@@ -239,6 +239,22 @@ class Stage:
             *options, **apart,
         )  # fmt: skip
 
+    def produced(self, client: str, source: Path | str, *options: object, **apart: Any) -> None:
+        """Run a producer to its good end."""
+        self.produce(client, source, *options, **apart)
+        self.ended(client)
+
+    def ended(self, *names: str) -> None:
+        """Wait for the good end of processes."""
+        for name in names:
+            assert self.code(name) == 0, self.said(name)
+
+    def ran(self, *arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command as `run` does, which must succeed."""
+        done = self.run(*arguments, **how)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
     def run(
         self, *arguments: object, seconds: float = PATIENCE, stdin: Any = None, apart: bool = False
     ) -> subprocess.CompletedProcess[str]:

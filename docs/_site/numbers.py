@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client.registry import CollectorRegistry
 
 from agents.folding import Meters
-from agents.metrics import Exposition
+from agents.metrics import Health
 from infra import deploy
 from pipeline import errors as kinds
 from producers.metrics import ClientMetrics
@@ -19,14 +19,13 @@ from producers.metrics import ClientMetrics
 def metrics() -> str:
     """Return every family of a worker's page and of a client's."""
     meters = Meters()
-    worker = Exposition(
+    Health(
         SimpleNamespace(meters=meters, partitions={}, releases=0),  # type: ignore[arg-type]
         SimpleNamespace(message=None),  # type: ignore[arg-type]
         SimpleNamespace(left={}),  # type: ignore[arg-type]
-        None,
     )
     lines = ["## Of a worker: `worker --health-port`", ""]
-    lines += _families(worker._registry)
+    lines += _families(meters.registry)
     own = CollectorRegistry()
     own.register(ClientMetrics(Path("no-such-client"), "any"))
     lines += ["## Of a client: `produce --metrics-port`", "", *_families(own)]

@@ -170,7 +170,7 @@ REDIS: dict[Role, str] = {
     "client": "",
     "worker": "evalsha script|load hget hgetall hmget hset hdel smembers scard multi exec",
     "reader": "smembers",
-    "operator": "hgetall hget hset hexists hdel smembers sadd del multi exec watch unwatch",
+    "operator": "hgetall hget hset hdel smembers sadd del multi exec watch unwatch",
 }
 
 

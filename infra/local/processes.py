@@ -167,8 +167,9 @@ def _ask(port: int, request: bytes, *, answer_bytes: int) -> bytes | None:
 POLL_SECONDS = 0.02
 KILL_SECONDS = 10.0
 
-# Children of this very process that nobody collected yet; until then the system keeps their pids.
-_children: set[int] = set()
+# Children of this very process, by pid; until one is collected, the system keeps its number. They
+# are kept to the end: a child is meant to outlive its parent, of which its handle would complain.
+_children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -181,37 +182,31 @@ class Identity(msgspec.Struct, frozen=True):
 def spawn(command: list[str], log: Path) -> Identity:
     """Start a program in a session of its own, with both outputs appended to a log.
 
-    Its own session, so that Ctrl-C in a terminal reaches only the parent, which then decides. And
-    not ``subprocess.Popen``, whose handle complains when a child is meant to outlive it.
+    Its own session, so that Ctrl-C in a terminal reaches only the parent, which then decides.
     """
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
-        pid = os.posix_spawn(
-            command[0],
-            command,
-            os.environ,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(private(log)), append, 0o600),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsid=True,
-            # Python ignores these two, and a child would inherit that.
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-        )
+        with private(log).open("ab") as output:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
     except OSError as error:
         raise RuntimeSetupError(f"cannot start {command[0]}: {error.strerror}") from error
-    _children.add(pid)
-    started = _started(pid)
+    _children[child.pid] = child
+    started = _started(child.pid)
     if started is None:
         raise RuntimeSetupError(f"{command[0]} ended at once; see {log}")
-    return Identity(pid, started)
+    return Identity(child.pid, started)
 
 
 def is_alive(process: Identity) -> bool:
     """Say whether this very process still runs."""
-    _reap(process.pid)
-    return _started(process.pid) == process.started
+    if _started(process.pid) == process.started:
+        return True
+    if process.pid in _children:
+        # it would stay in the process table as a zombie
+        _children[process.pid].poll()
+    return False
 
 
 def send(process: Identity, number: signal.Signals) -> None:
@@ -238,15 +233,6 @@ def stop(processes: Iterable[Identity], grace: float) -> None:
     if pending:
         pids = ", ".join(str(process.pid) for process in pending)
         raise RuntimeSetupError(f"process {pids} does not end, not even by SIGKILL")
-
-
-def _reap(pid: int) -> None:
-    """Collect a dead child of ours, which would stay in the process table as a zombie."""
-    if pid in _children:
-        with suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG) == (0, 0):
-                return
-        _children.discard(pid)
 
 
 def _started(pid: int) -> str | None:

@@ -26,10 +26,9 @@ from infra.local.processes import (
     log_size,
     read_state,
     require_free,
-    tail,
     write_state,
 )
-from infra.local.services import MEMORY, Kafka, Redis, Service
+from infra.local.services import MEMORY, Kafka, Redis
 from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
 
 WATCH_SECONDS = 0.5
@@ -101,7 +100,7 @@ class ServiceStatus:
     address: str | None
 
 
-def look_at(service: Service, record: Record | None) -> ServiceStatus:
+def look_at(service: Kafka | Redis, record: Record | None) -> ServiceStatus:
     """Look at a service now; there is no record when it was never started."""
     if record is None or record.process is None or not is_alive(record.process):
         return ServiceStatus(service.name, running=False, answers=False, pid=None, address=None)
@@ -144,7 +143,7 @@ class LocalRuntime:
         java_options: Sequence[str] = MEMORY,
     ) -> None:
         self.folder = folder.absolute()
-        services: tuple[Service, ...] = (
+        services: tuple[Kafka | Redis, ...] = (
             # Redis first: it starts while Kafka is still being prepared.
             Redis(self.folder / "redis"),
             Kafka(self.folder / "kafka", program_paths or ProgramPaths(), java_options),
@@ -226,13 +225,9 @@ class LocalRuntime:
         """Say whether both were ended on purpose."""
         return not any(record.process for record in read_state(self.folder).values())
 
-    def logs(self, name: str, lines: int = 50) -> list[str]:
-        """Return the last lines that a service wrote."""
-        return tail(self.log_path(name), lines)
-
     def log_path(self, name: str) -> Path:
         """Return the file that a service writes to."""
-        return self._service(name).log
+        return self._services[name].log
 
     def __enter__(self) -> Addresses:
         return self.up()
@@ -298,13 +293,8 @@ class LocalRuntime:
             said = last_word(service.log, log_start)
             raise RuntimeSetupError(f"{name} {fault}; {service.log} says: {said}")
 
-    def _service(self, name: str) -> Service:
-        if name not in self._services:
-            raise ConfigError(f"no service {name!r}: there are {', '.join(sorted(self._services))}")
-        return self._services[name]
-
     def _known(self, records: Records, name: str) -> Record:
-        if self._service(name).name not in records:
+        if name not in records:
             raise RuntimeSetupError(f"{name} has never been up in {self.folder}")
         return records[name]
 

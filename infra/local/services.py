@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from infra.local.download import VERSION, ProgramPaths, find_java, kafka_jars
 from infra.local.processes import (
@@ -73,30 +72,10 @@ MEMORY = ("-Xms256m", "-Xmx512m")
 REHEARSAL_SECONDS = 60.0
 
 
-class Service(Protocol):
-    """What the runtime needs to know about a server.
-
-    name: Its name in commands and in the state file.
-    log: Both outputs of its process.
-    """
-
-    name: str
-    log: Path
-
-    def command(self, port: int) -> list[str]:
-        """Prepare its folder and return the command that serves ``port`` from it."""
-
-    def address(self, port: int) -> str:
-        """Return what clients connect to."""
-
-    def answers(self, port: int) -> bool:
-        """Say whether it takes requests."""
-
-
 class Kafka:
     """One Kafka node, broker and controller in one JVM.
 
-    folder: Its data, settings and log.
+    folder: Its data, settings and log, to which both outputs of its process go.
     program_paths: Where to find Java and the jars.
     java_options: Its memory, and whatever else is to differ from the quick start.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from infra.addresses import connected
+from infra.local import connected
 from pipeline.api import feed
 from pipeline.api.result import Result
 from pipeline.methods import require_live

@@ -11,9 +11,9 @@ import click
 import msgspec
 
 from agents.history import History, history_of
-from infra.addresses import connected
 from infra.admissions import Roll, admit_new, announce_keys, read_roll, tell
 from infra.keyring import client_path, enrolled, pin, pinned, read_study, set_aside
+from infra.local import connected
 from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys
@@ -33,7 +33,7 @@ from pipeline.settings import Settings
 from pipeline.stream.replay import Span
 from pipeline.study.model import Study
 from pipeline.words import listed
-from producers.database import check_id, shown, vault_path
+from producers.database import check_id, shown
 
 
 @click.command()
@@ -49,7 +49,7 @@ def enrol(client: str, stolen: bool) -> None:
     is public. Send it by a channel on which nobody can replace it.
     """
     settings = Settings.read()
-    check_id(client, vault_path(settings.home, client), say)
+    check_id(client)
     if stolen:
         set_aside(settings, client)
     pair = enrolled(settings, client)
@@ -73,7 +73,7 @@ def admit(study: Path, enrolment: BinaryIO) -> None:
             "`veilstream client enrol` printed"
         ) from error
     found, settings = _study(study, "`veilstream client admit`")
-    check_id(given.client, Path("-"), say)
+    check_id(given.client)
     before = admit_one(found, settings, given.client, bytes.fromhex(given.key))
     say(f"{given.client} is admitted to study {found.name!r}")
     if before:

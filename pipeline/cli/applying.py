@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.addresses import connected
 from infra.admissions import admit_new, announce_keys, read_roll
+from infra.local import connected
 from infra.topics import announce, ensure_topics, keep_for, known_revision, other_revision
 from pipeline.cli.context import say
 from pipeline.cli.keys import study_keys

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import connected
+from infra.local import connected
 from pipeline.cli.admission import admit, enrol, revoke, roll
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.settings import Settings
-from producers.audit import counted
 from producers.database import known_vault, vault_path
-from producers.membership import Membership
+from producers.membership import Membership, counted
 from producers.report import report
 
 #: What `client status` says of a client, by its standing.

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import program_paths
-from infra.local import LocalRuntime
+from infra.local import LocalRuntime, program_paths
 from infra.topics import ensure_topics
 from pipeline.cli.context import Number, put, say
 from pipeline.cli.demonstrations import DEMONSTRATIONS

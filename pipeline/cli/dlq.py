@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from infra.addresses import connected
 from infra.dead_letters import Done, Letter, Place, read_letters, settle
+from infra.local import connected
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.errors import BrokerError, ConfigError
 from pipeline.messages.envelope import rfc3339

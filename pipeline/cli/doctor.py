@@ -12,8 +12,8 @@ import click
 import numpy as np
 
 from agents.preflight import Finding, findings, look
-from infra.addresses import connected
 from infra.deploy import ROLES, Role
+from infra.local import connected
 from pipeline.api.planning import exact, least_epsilon
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.errors import ConfigError

@@ -56,7 +56,7 @@ def recover(study: Path, yes: bool) -> None:
     If the state stands beyond the log's end, it first says how many releases and record slots the
     state holds. Those that the log lacks are lost, and their privacy budget stays spent.
     """
-    from infra.addresses import connected  # noqa: PLC0415  as below
+    from infra.local import connected  # noqa: PLC0415  as below
     from pipeline.cli.recovery import recovered, tell_losses  # noqa: PLC0415
 
     task = live_task_of(study, "`veilstream study recover`")
@@ -84,8 +84,8 @@ def study_keys(study: Study, settings: Settings, say: Callable[[str], None] = sa
 
 def _rotated(study: Study, settings: Settings, held: StudyPairs, *, stolen: bool) -> StudyPairs:
     # `study check` must start without a client library
-    from infra.addresses import connected  # noqa: PLC0415
     from infra.admissions import announce_keys, refuse_old, retire  # noqa: PLC0415
+    from infra.local import connected  # noqa: PLC0415
     from infra.topics import ensure_topics  # noqa: PLC0415
 
     number = held.newest.generation + 1

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import program_paths
-from infra.local import LocalRuntime
+from infra.local import LocalRuntime, program_paths
 from infra.local.processes import follow as follow_log
+from infra.local.processes import tail
 from infra.local.runtime import supervise
 from infra.process import say
 from pipeline.settings import Settings, begin_trial
@@ -89,7 +89,7 @@ def status(folder: Path, as_json: bool) -> None:
 def logs(service: str, folder: Path, lines: int, follow: bool) -> None:
     """Print the last lines that a SERVICE wrote."""
     runtime = _runtime(folder)
-    for line in runtime.logs(service, lines):
+    for line in tail(runtime.log_path(service), lines):
         click.echo(line)
     if follow:
         for line in follow_log(runtime.log_path(service)):

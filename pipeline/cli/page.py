@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import connected
+from infra.local import connected
 from infra.process import Waiting
 from infra.requests import is_loopback
 from pipeline.cli.context import FILE, STUDY, TIMEOUT, live_task_of, say

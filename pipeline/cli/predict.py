@@ -14,7 +14,7 @@ from typing import TextIO
 import click
 import numpy as np
 
-from infra.addresses import connected
+from infra.local import connected
 from pipeline.api.feed import newest_estimate
 from pipeline.cli.context import FILE, FORMAT, INPUT, STUDY, say, task_of
 from pipeline.errors import ConfigError

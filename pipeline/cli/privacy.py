@@ -174,7 +174,7 @@ def import_account(home: Path, client: str | None, path: Path) -> None:
     database = vault_path(home, name)
     # before a database is made for it
     check_file(message, name)
-    check_id(name, database, say)
+    check_id(name)
     with ClientStore(database, name) as store:
         changed = store.heritage.take_file(message)
     say(f"client {name}: {counted(changed, 'spend')} that this folder did not know: charged now")

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from infra.addresses import connected, is_local
+from infra.local import connected, is_local
 from infra.process import Waiting
 from pipeline.cli.admission import admit_here
 from pipeline.cli.context import AS_JSON, FORMAT, STUDY, TIMEOUT, Number, live_task_of, put, say

@@ -11,7 +11,7 @@ from infra.admissions import announce_keys, retire, say_again, tell_again
 from infra.dead_letters import Keeper
 from infra.kafka import read_partition
 from infra.keyring import read_study
-from infra.topics import ensure_topics, partitions_of
+from infra.topics import are_there, ensure_topics
 from pipeline.cli.context import say
 from pipeline.errors import NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
@@ -55,7 +55,7 @@ def tell_losses(task: Task, settings: Settings) -> None:
     Changes nothing: whoever is asked whether to recover must know it.
     """
     store, name = store_of(task, settings), Topics.of(task.study).releases.name
-    ends = log_ends(task, settings) if partitions_of(settings, name) else {}
+    ends = log_ends(task, settings) if are_there(settings, [name]) else {}
     for number in range(task.study.stream.partitions):
         try:
             state = store.load(number, doubted=True)

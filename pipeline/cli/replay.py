@@ -5,24 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
 from agents.history import Interrupted
-from agents.replay import (
-    Checked,
-    File,
-    Job,
-    Outcome,
-    Output,
-    Shown,
-    check,
-    is_regular,
-    run_replay,
-)
-from infra.addresses import connected
+from agents.replay import Checked, Job, Outcome, Write, check, is_regular, run_replay, written
+from infra.local import connected
 from infra.process import Stopping
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, FILE, STUDY, Number, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
@@ -133,10 +124,8 @@ def replay(
     with Bar("releases") as bar:
         screen = Screen(task.study, bar)
 
-        def output_of() -> Output:
-            if out is not None:
-                return File(out)
-            return Shown(put_line if as_json else screen.show)
+        def output_of() -> AbstractContextManager[Write]:
+            return written(out) if out else nullcontext(put_line if as_json else screen.show)
 
         outcome = run_replay(
             task, live, settings, job, output_of, stopped=lambda: stopping.asked, report=bar.report

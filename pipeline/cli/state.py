@@ -14,8 +14,8 @@ import click
 from agents.announcing import store_of
 from agents.folding import check_end
 from agents.history import Interrupted, Shadow, log_ends, refold
-from infra.addresses import connected
 from infra.dead_letters import Keeper
+from infra.local import connected
 from infra.process import Stopping
 from infra.topics import check_running
 from pipeline.cli.context import (
@@ -199,7 +199,7 @@ def _compared(
             until=end, accept_loss=accept_loss, erased=stored.erased, report=report,
         )  # fmt: skip
         found = differences(stored, folded)
-        if not found and store.doubted(number):
+        if not found:
             store.doubt(number, None)
         yield number, end, found
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import connected
+from infra.local import connected
 from infra.topics import announce, check_copies, ensure_topics, keep_for
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.messages.spend import ledger_topic

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from infra.addresses import connected
+from infra.local import connected
 from infra.process import AGAIN, Waiting
 from pipeline.api.feed import Feed, lacks_topics, newest_estimate, of_another_revision
 from pipeline.api.forecast import Forecast

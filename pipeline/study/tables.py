@@ -197,5 +197,5 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def is_plain(client: str) -> bool:
-    """Whether a new client may have this id."""
+    """Whether a client may have this id."""
     return len(client) <= LONGEST and _ID.fullmatch(client) is not None

@@ -432,8 +432,7 @@ def test_a_worker_stopped_by_a_signal_ends_with_0_and_goes_on_where_it_was(live:
     live.worker()
     live.caught_up()
     before = live.final_estimate()
-    live.produce("c9", write_csv(live.folder / "c9.csv", 40, 9))
-    assert live.code("c9") == 0, live.said("c9")
+    live.produced("c9", write_csv(live.folder / "c9.csv", 40, 9))
     live.caught_up()
     assert live.final_estimate().releases == before.releases + 2
     assert live.stop("w0") == 0
@@ -457,8 +456,7 @@ def test_a_worker_runs_from_a_folder_with_nothing_set_but_the_addresses(
     command = [sys.executable, "-m", "pipeline.cli.main", "worker", stage.study.name]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment)
     try:
-        stage.produce("c", write_csv(tmp_path / "c.csv", 20))
-        assert stage.code("c") == 0, stage.said("c")
+        stage.produced("c", write_csv(tmp_path / "c.csv", 20))
         stage.caught_up()
         assert (tmp_path / ".veilstream" / "workers").is_dir()
         process.terminate()

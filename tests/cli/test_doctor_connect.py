@@ -53,8 +53,7 @@ def of_source(stage: Stage, spec: str) -> Finding:
 def test_all_is_well_and_a_line_says_so_for_each_part(stage: Stage) -> None:
     stage.ensure_topics()
     source = write_csv(stage.folder / "a.csv", 300)
-    done = stage.run("doctor", "connect", stage.study, "--source", source)
-    assert done.returncode == 0, done.stdout
+    done = stage.ran("doctor", "connect", stage.study, "--source", source)
     lines = done.stdout.splitlines()
     assert [line.split()[1].rstrip(":") for line in lines if "veil." not in line] == [
         "Kafka", "Redis", "clock", "disk", "source",

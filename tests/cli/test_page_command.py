@@ -32,8 +32,7 @@ def events(url: str, count: int) -> str:
 def test_a_page_shows_what_is_published_and_goes_with_a_signal(kafka, redis_url, tmp_path):
     with Stage(tmp_path, kafka, redis_url, study_text(partitions=1)) as stage:
         stage.worker()
-        stage.produce("north", write_csv(tmp_path / "a.csv", 400))
-        assert stage.code("north") == 0
+        stage.produced("north", write_csv(tmp_path / "a.csv", 400))
         final = [row.value for row in stage.final_estimate().coefficients]
         # bytes that no client sends: a dead letter of a stranger
         send(kafka, stage.topics.releases.name, [{"key": b"<b>", "value": b"VEIL nonsense"}])

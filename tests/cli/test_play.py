@@ -27,8 +27,7 @@ def test_a_trial_spends_nothing_that_counts_and_leaves_nothing(
         folder = stage.settings.home / "trial"
 
         def play(*words: object) -> str:
-            done = stage.run("play", *words, apart=True, seconds=PATIENCE)
-            assert done.returncode == 0, done.stderr
+            done = stage.ran("play", *words, apart=True, seconds=PATIENCE)
             assert "trial" in done.stderr.lower()
             return done.stdout
 

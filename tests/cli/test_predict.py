@@ -45,8 +45,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     folder = tmp_path_factory.mktemp("predict")
     stage = Stage(folder, "127.0.0.1:9", "redis://127.0.0.1:9/0", study_text(privacy=OPEN))
     source = write_csv(folder / "train.csv", 300)
-    done = stage.run("fit", stage.study, "--input", source, "--save-model", model_of(stage))
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("fit", stage.study, "--input", source, "--save-model", model_of(stage))
     assert f"wrote {model_of(stage)}" in done.stderr
     return stage
 
@@ -291,16 +290,14 @@ def test_the_live_estimate_is_the_model_if_none_is_named(
         wait = "`veilstream worker` must be running on this study"
         stage.until(lambda: wait in stage.said("ward"), "a word of the client")
         stage.worker()
-        assert stage.code("ward") == 0, stage.said("ward")
-        assert stage.code("watch") == 0, stage.said("watch")
+        stage.ended("ward")
+        stage.ended("watch")
         final = stage.final_estimate()
-        done = stage.run("watch", stage.study, "--save-model", model_of(stage))
-        assert done.returncode == 0, done.stderr
+        stage.ran("watch", stage.study, "--save-model", model_of(stage))
         model = LinearClassifier.load(model_of(stage))
         assert model.file.coefficients == final.coefficients
         assert model.file.privacy == final.privacy
-        done = stage.run("predict", stage.study, "--input", records)
-        assert done.returncode == 0, done.stderr
+        done = stage.ran("predict", stage.study, "--input", records)
         assert done.stdout == written(records.read_text(), model)
         assert len(done.stdout.splitlines()) == 201
     finally:

@@ -58,14 +58,12 @@ def stage_of(folder: Path, text: str) -> Stage:
 def test_fit_predict_and_their_files(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, linear(OPEN))
     source, model = write(tmp_path / "train.csv", 400), tmp_path / "model.json"
-    done = stage.run("fit", stage.study, "--input", source, "--save-model", model)
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("fit", stage.study, "--input", source, "--save-model", model)
     assert "linear regression, unit scaling" in done.stdout
     assert "noise scale (standard deviation of the residuals): 3." in done.stdout
     assert "(estimated)" in done.stdout
     records = list(csv.DictReader(source.open()))
-    done = stage.run("predict", stage.study, "--input", source, "--model", model)
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("predict", stage.study, "--input", source, "--model", model)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert list(rows[0]) == ["line", "prediction", "reason"]
     said = [float(row["prediction"]) for row in rows]
@@ -83,8 +81,7 @@ def test_fit_predict_and_their_files(tmp_path: Path) -> None:
 def test_an_estimate_is_json(tmp_path: Path, counts: bool, privacy: str) -> None:
     stage = stage_of(tmp_path, poisson(privacy) if counts else linear(privacy))
     source = write(tmp_path / "train.csv", 400, counts=counts)
-    done = stage.run("fit", stage.study, "--input", source, "--json")
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("fit", stage.study, "--input", source, "--json")
     dispersion = json.loads(done.stdout)["dispersion"]
     if privacy == OPEN and not counts:
         # the variance of the noise is 9, and 400 records tell it with an error of 0.64
@@ -98,8 +95,7 @@ def test_bad_records_get_a_reason_and_clipped_responses_are_said(tmp_path: Path)
     assert stage.run("fit", stage.study, "--input", source, "--save-model", model).returncode == 0
     odd = tmp_path / "odd.csv"
     odd.write_text(f"heat,load,power\n50,0,1000\n{CANARY},0,5\n50,0,{CANARY}\n50,0,nan\n50,0,55\n")
-    done = stage.run("predict", stage.study, "--input", odd, "--model", model, "--json")
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("predict", stage.study, "--input", odd, "--model", model, "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [list(row) for row in rows] == [["line", "prediction", "reason"]] * 5
     assert [row["reason"] for row in rows] == [
@@ -121,8 +117,7 @@ def test_fit_leaves_the_slots_of_bad_counts_empty(tmp_path: Path, rows: str) -> 
     stage = stage_of(tmp_path, poisson(OPEN))
     source = write(tmp_path / "counts.csv", 200, counts=True)
     source.write_text(source.read_text() + rows)
-    done = stage.run("fit", stage.study, "--input", source)
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("fit", stage.study, "--input", source)
     assert "1 of 201 records could not be used" in done.stderr
     assert "poisson regression, unit scaling, in log mean of" in done.stdout
     assert "dispersion (variance / mean): 0." in done.stdout
@@ -190,8 +185,7 @@ def test_study_check_speaks_of_the_study_s_own_noise(
     tmp_path: Path, text: str, said: list[str], unsaid: str
 ) -> None:
     stage = stage_of(tmp_path, text)
-    done = stage.run("study", "check", stage.study)
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("study", "check", stage.study)
     for words in said:
         assert words in done.stdout
     assert unsaid not in done.stdout
@@ -224,8 +218,7 @@ def test_a_live_linear_study_ends_in_the_fold_of_its_log(
     try:
         stage.ensure_topics()
         stage.worker()
-        stage.produce("ward", source)
-        assert stage.code("ward") == 0, stage.said("ward")
+        stage.produced("ward", source)
         final = stage.final_estimate()
         assert final.releases == 20
         assert final.loss == "linear"
@@ -244,10 +237,8 @@ def test_a_live_linear_study_ends_in_the_fold_of_its_log(
         values += [50 * value for value in offline.coefficients.tolist()[1:]]
         assert [coefficient.value for coefficient in final.coefficients] == values
         assert (final.status, final.records) == (offline.status, offline.records)
-        done = stage.run("watch", stage.study, "--save-model", model)
-        assert done.returncode == 0, done.stderr
-        done = stage.run("predict", stage.study, "--input", source)
-        assert done.returncode == 0, done.stderr
+        stage.ran("watch", stage.study, "--save-model", model)
+        done = stage.ran("predict", stage.study, "--input", source)
         assert "MAE " in done.stderr
         assert LinearRegressor.load(model).file.coefficients == final.coefficients
     finally:

@@ -33,8 +33,7 @@ def test_fit_shows_all_intervals_with_what_each_needs_and_the_json_says_the_same
     # steps that fall so slowly that the path mixes, too
     stage = stage_of(tmp_path, path=f"behind = 0, alpha = 0.501, eta0 = 20, {ALL}")
     source = write_csv(tmp_path / "records.csv", 20_000)
-    done = stage.run("fit", stage.study, "--input", source, "--intervals")
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("fit", stage.study, "--input", source, "--intervals")
     shown = " ".join(done.stdout.split())
     assert "plug-in: reads gradients; costs nothing beyond gradients" in shown
     assert "which cost mu 1.73 and 1.73 of a record's 3" in shown

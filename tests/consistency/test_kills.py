@@ -41,8 +41,7 @@ def test_random_kills_of_workers_and_producers_lose_and_repeat_nothing(stage: St
     stage.ensure_topics()
     play = Play(stage, sources)
     play.run()
-    for name in sources:
-        assert stage.code(name) == 0, stage.said(name)
+    stage.ended(*sources)
     stage.caught_up()
     seconds = sorted(round(value, 2) for value in play.recoveries)
     # evidence for the record of measurements; a worker that is killed again before its first

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.addresses import connected
+from infra.local import connected
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
 

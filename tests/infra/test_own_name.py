@@ -40,14 +40,14 @@ def check(port: int, *paths: str) -> None:
 
 
 def test_a_worker_answers_no_other_name() -> None:
-    folding: Any = SimpleNamespace(partitions={}, meters=Meters())
-    health, port = Health(folding, SimpleNamespace(owner=False), SimpleNamespace()), free_port()  # type: ignore[arg-type]
-    health._exposition = SimpleNamespace(text=lambda: b"veilstream_x 1\n")  # type: ignore[assignment]
+    folding: Any = SimpleNamespace(partitions={}, releases=0, meters=Meters())
+    publishing: Any = SimpleNamespace(owner=False, message=None)
+    progress: Any = SimpleNamespace(left={})
+    health, port = Health(folding, publishing, progress), free_port()
 
     async def run() -> None:
         await health.start("127.0.0.1", port)
         await asyncio.to_thread(check, port, "metrics", "healthz")
-        await health.stop()
 
     asyncio.run(run())
 

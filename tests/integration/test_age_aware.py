@@ -53,8 +53,7 @@ def test_rounds_live_through_crash_replay_and_backtest(stage: Stage, tmp_path: P
     stage.kill("w0")
     for name in CLIENTS[1:]:
         stage.produce(name, sources[name])
-    for name in CLIENTS:
-        assert stage.code(name) == 0, stage.said(name)
+    stage.ended(*CLIENTS)
     stage.worker()
     stage.caught_up()
     found = stage.final_estimate()
@@ -80,16 +79,14 @@ def test_rounds_live_through_crash_replay_and_backtest(stage: Stage, tmp_path: P
     # the newest: a worker may publish before it has read all rounds
     seen = stage.run("watch", stage.study, "--count", 1)
     assert "without any data the value would be" in seen.stdout
-    replayed = stage.run("replay", stage.study, "--check", "--json")
-    assert replayed.returncode == 0, replayed.stderr
+    stage.ran("replay", stage.study, "--check", "--json")
     whole = tmp_path / "all.csv"
     each = [sources[name].read_text().splitlines()[1:] for name in CLIENTS]
     rows = [f"{name},{row}" for name, one in zip(CLIENTS, each, strict=True) for row in one]
     whole.write_text("meter,power\n" + "\n".join(rows) + "\n")
-    tested = stage.run(
+    tested = stage.ran(
         "backtest", stage.study, "--input", whole, "--client-column", "meter", "--json"
     )
-    assert tested.returncode == 0, tested.stderr
     # all records are of all slots, and no fit of them is what an estimate aims at
     result = json.loads(tested.stdout)
     assert (result["budget"]["scope"], result["pooled"]["coefficients"]) == ("individual", None)
@@ -140,8 +137,7 @@ def test_a_client_that_dies_after_it_paid_and_a_worker_that_is_away(
     assert (found["round"], found["clients_used"], found["missing"]) == (3, 2, [late])
     stage.kill("w0")
 
-    stage.produce(late, sources[late])
-    assert stage.code(late) == 0, stage.said(late)
+    stage.produced(late, sources[late])
     sent = stage.releases()
     # what had left before it died, and was not known to have, left again in the same bytes
     whole = len(CLIENTS) * ROUNDS

@@ -211,8 +211,7 @@ def test_without_privacy_the_same_search_finds_the_record(
         source.write_text(f"{canaries.HEADER}{','.join(RECORD.values())},note\n")
         # a client alone makes no topics but its own
         stage.ensure_topics()
-        stage.produce("open", source)
-        assert stage.code("open") == 0, stage.said("open")
+        stage.produced("open", source)
         seen = found(outputs.topics(stage), FORMS)
     finally:
         stage.remove()

@@ -47,8 +47,7 @@ def follower(stage: Stage, *changes: tuple[str, str]) -> Stage:
 
 
 def change(one: Stage, other: Stage, *options: str) -> dict[str, Any]:
-    done = one.run("study", "change", one.study, other.study, "--json", *options)
-    assert done.returncode == 0, done.stderr
+    done = one.ran("study", "change", one.study, other.study, "--json", *options)
     return json.loads(done.stdout)
 
 
@@ -56,8 +55,7 @@ def enrol(stage: Stage, *clients: str) -> None:
     for client in clients:
         given = stage.folder / f"{client}.json"
         given.write_text(stage.run("client", "enrol", "--client", client).stdout)
-        done = stage.run("client", "admit", stage.study, given)
-        assert done.returncode == 0, done.stderr
+        stage.ran("client", "admit", stage.study, given)
 
 
 def begin(stage: Stage, *clients: str) -> None:
@@ -79,8 +77,7 @@ def test_a_change_that_keeps_the_state_goes_on_bit_by_bit(stage: Stage) -> None:
     begin(stage, "north")
     stage.worker()
     source = write_csv(stage.folder / "data.csv", 100)
-    stage.produce("north", source)
-    assert stage.code("north") == 0
+    stage.produced("north", source)
     stage.caught_up()
     assert stage.stop("w0") == 0
     before = stored(stage)
@@ -107,8 +104,7 @@ def test_a_change_that_keeps_the_state_goes_on_bit_by_bit(stage: Stage) -> None:
     assert stored(stage) == before
     with source.open("a") as file:
         file.writelines(lines(40, 1))
-    other.produce("north", source)
-    assert other.code("north") == 0
+    other.produced("north", source)
     other.caught_up()
     assert other.verified()
     assert stage.verified()
@@ -223,8 +219,7 @@ def test_a_plan_knows_clients_that_were_away_and_never_goes_back(stage: Stage) -
                 tally=Tally(20, {}, 0), now=1.0,
             )  # fmt: skip
     second = plain(stage, "b", "a")
-    done = stage.run("study", "change", second, plain(stage, "c", "b", "a"))
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("study", "change", second, plain(stage, "c", "b", "a"))
     assert "client away: 1 release for a" in done.stdout
     assert "client there: 1 release for b" in done.stdout
     assert "in this folder not yet: away, there" in done.stderr

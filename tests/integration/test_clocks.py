@@ -53,8 +53,7 @@ def test_a_clock_that_is_wrong_is_named_before_anything_is_spent(stage: Stage, n
     )
     admit_here(stage.task.study, stage.settings, [near, "far"])
     stage.worker()
-    stage.produce(near, write_csv(stage.folder / "near.csv", 200))
-    assert stage.code(near) == 0, stage.said(near)
+    stage.produced(near, write_csv(stage.folder / "near.csv", 200))
     stage.caught_up()
     stage.final_estimate()
     before, at = len(stage.releases()), CLOCKS[name]

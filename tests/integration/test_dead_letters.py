@@ -35,14 +35,12 @@ def counts(stage: Stage, name: str) -> int:
 
 
 def listed(stage: Stage, *options: object) -> list[dict[str, object]]:
-    done = stage.run("dlq", "list", stage.study, "--json", *options)
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("dlq", "list", stage.study, "--json", *options)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def asked(stage: Stage, command: str, *options: object) -> str:
-    done = stage.run("dlq", command, stage.study, *options)
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("dlq", command, stage.study, *options)
     return done.stdout + done.stderr
 
 

@@ -45,8 +45,7 @@ def test_who_watches_before_anybody_has_a_key_waits_and_sees_the_first_estimate(
         enrolment.write_text(done.stdout)
         assert stage.run("client", "admit", stage.study, enrolment).returncode == 0
         stage.worker()
-        stage.produce("north", write_csv(stage.folder / "north.csv", 100))
-        assert stage.code("north") == 0, stage.said("north")
+        stage.produced("north", write_csv(stage.folder / "north.csv", 100))
         assert feed.ready(PATIENCE)
         assert feed.refused == 0
     finally:

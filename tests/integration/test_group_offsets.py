@@ -41,8 +41,7 @@ def test_a_worker_commits_what_it_has_folded_wherever_it_began(stage: Stage, fir
         with source.open("a") as file:
             file.writelines(lines(windows * SLOTS, seed=round_))
         stage.worker()
-        stage.produce("north", source)
-        assert stage.code("north") == 0, stage.said("north")
+        stage.produced("north", source)
         stage.caught_up()
         [behind] = stage.watermarks()
         stage.until(lambda end=behind: committed(stage) == end, "all of it is committed")

@@ -343,4 +343,4 @@ def test_redis_behind_a_certificate_that_nobody_knows_is_a_setting(secured: Secu
     port = secured.tls.kafka.rsplit(":", 1)[1]
     client = redis_client(Settings(redis=f"rediss://{HOST}:{port}/0"))
     with pytest.raises(ConfigError, match="TLS connection to Redis"):
-        RedisStore(client, TASK).ping()
+        RedisStore(client, TASK).watermark(0)

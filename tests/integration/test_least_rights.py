@@ -189,8 +189,7 @@ def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: R
     feeding.environment["VEILSTREAM_FOLDER"] = stage.settings.folder
     names = itertools.count()
     admit_here(stage.task.study, stage.settings, ["north"])
-    feeding.produce("north", write_csv(stage.folder / "north.csv", 40))
-    assert feeding.code("north") == 0, feeding.said("north")
+    feeding.produced("north", write_csv(stage.folder / "north.csv", 40))
     bad = {"key": b"x", "value": b"no release"}
     send(stage.settings.kafka, stage.topics.releases.name, [bad])
 
@@ -230,8 +229,7 @@ def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: R
 def test_a_reader_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
     admit_here(stage.task.study, stage.settings, ["north"])
     stage.worker()
-    stage.produce("north", write_csv(stage.folder / "a.csv", 200))
-    assert stage.code("north") == 0
+    stage.produced("north", write_csv(stage.folder / "a.csv", 200))
     stage.until(lambda: stage.read(stage.topics.latest.name), "an estimate")
     stage.caught_up()
     stage.kill("w0")
@@ -337,7 +335,6 @@ def operator_at(store: RedisStore) -> None:
     store.replace(0, state)
     store.load(0)
     store.watermark(0)
-    store.doubted(0)
     store.doubt(0, None)
     state.erased = frozenset({"c"})
     store.erase({0: state}, "c")

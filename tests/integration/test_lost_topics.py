@@ -64,8 +64,7 @@ def test_clients_go_on_where_topics_were_made_anew(stage: Stage) -> None:
     ]
     for client, file in zip(clients, files, strict=True):
         stage.produce(client, file)
-    for client in clients:
-        assert stage.code(client) == 0, stage.said(client)
+    stage.ended(*clients)
     stage.final_estimate()
     said = stage.topics.models, stage.topics.study, stage.topics.clients
     for topic in said:
@@ -76,8 +75,7 @@ def test_clients_go_on_where_topics_were_made_anew(stage: Stage) -> None:
         with file.open("a") as more:
             more.write("".join(lines(200, 5 + seed)))
         stage.produce(client, file)
-    for client in clients:
-        assert stage.code(client) == 0, stage.said(client)
+    stage.ended(*clients)
     assert stage.final_estimate().releases == 40
     assert stage.said("w0").count("was made anew") >= 2
     listed = stage.run("client", "list", stage.study)
@@ -89,8 +87,7 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
     """Else compaction would leave it alone."""
     opened(stage, "north")
     stage.worker()
-    stage.produce("north", write_csv(stage.folder / "north.csv", 60))
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", write_csv(stage.folder / "north.csv", 60))
     stage.final_estimate()
     topic = stage.topics.models.name
     stage.until(lambda: stage.read(topic), "a model")
@@ -108,8 +105,7 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
 def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
-    stage.produce("north", write_csv(stage.folder / "north.csv", 20))
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", write_csv(stage.folder / "north.csv", 20))
     stage.final_estimate()
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
         admin.delete_topics([stage.topics.releases.name])
@@ -126,8 +122,7 @@ def test_a_worker_sees_that_a_client_made_the_releases_topic_anew(stage: Stage) 
     """What comes then has lower offsets than what was folded, and would be taken for known."""
     opened(stage, "north")
     stage.worker()
-    stage.produce("north", write_csv(stage.folder / "north.csv", 20))
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", write_csv(stage.folder / "north.csv", 20))
     stage.final_estimate()
     anew(stage, stage.topics.releases)
     assert stage.code("w0") == 40, stage.said("w0")
@@ -137,8 +132,7 @@ def test_a_worker_sees_that_a_client_made_the_releases_topic_anew(stage: Stage) 
 def test_estimates_that_were_lost_are_said_again_at_the_next_start(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
-    stage.produce("north", write_csv(stage.folder / "north.csv", 40))
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", write_csv(stage.folder / "north.csv", 40))
     before = stage.final_estimate()
     stage.kill("w0")
     anew(stage, stage.topics.estimates)
@@ -152,8 +146,7 @@ def test_estimates_that_were_lost_are_said_again_at_the_next_start(stage: Stage)
 def test_a_lost_topic_of_admissions_is_named_and_a_worker_says_them_again(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
-    stage.produce("north", write_csv(stage.folder / "north.csv", 20))
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", write_csv(stage.folder / "north.csv", 20))
     stage.final_estimate()
     stage.kill("w0")
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
@@ -169,8 +162,7 @@ def test_a_lost_topic_of_admissions_is_named_and_a_worker_says_them_again(stage:
     assert "north" in stage.run("client", "list", stage.study).stdout
     with (stage.folder / "north.csv").open("a") as more:
         more.write("".join(lines(20, 3)))
-    stage.produce("north", stage.folder / "north.csv")
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", stage.folder / "north.csv")
 
 
 def test_recovering_a_lost_log_says_again_whom_nobody_believes(stage: Stage) -> None:
@@ -179,8 +171,7 @@ def test_recovering_a_lost_log_says_again_whom_nobody_believes(stage: Stage) -> 
     stage.worker()
     for seed, client in enumerate(("north", "south")):
         stage.produce(client, write_csv(stage.folder / f"{client}.csv", 100, seed))
-    for client in ("north", "south"):
-        assert stage.code(client) == 0, stage.said(client)
+    stage.ended("north", "south")
     stage.caught_up()
     assert stage.run("client", "revoke", stage.study, "evil").returncode == 0
     assert stage.run("study", "keys", stage.study, "--stolen").returncode == 0
@@ -190,8 +181,7 @@ def test_recovering_a_lost_log_says_again_whom_nobody_believes(stage: Stage) -> 
     # as `study keys --stolen` says: what the old key had signed is said under the new one
     assert stage.run("study", "recover", stage.study, "--yes").returncode == 0
     anew(stage, stage.topics.releases)
-    done = stage.run("study", "recover", stage.study, "--yes")
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("study", "recover", stage.study, "--yes")
     assert "what it held is lost" in done.stderr
     assert "trust.largest_share" in done.stderr
     assert "3 clients: evil, north, south" in done.stderr
@@ -213,8 +203,7 @@ def test_what_came_before_a_lost_log_was_recovered_is_folded_after_all(shared: S
     opened(stage, "north")
     stage.worker()
     file = write_csv(stage.folder / "north.csv", 60)
-    stage.produce("north", file)
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", file)
     stage.caught_up()
     stage.kill("w0")
     assert "WARNING" not in stage.run("client", "list", stage.study).stderr
@@ -222,8 +211,7 @@ def test_what_came_before_a_lost_log_was_recovered_is_folded_after_all(shared: S
     assert "study recover" in stage.run("client", "list", stage.study).stderr
     with file.open("a") as more:
         more.write("".join(lines(60, 3)))
-    stage.produce("north", file)
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", file)
     verified = stage.run("state", "verify", stage.study)
     assert (verified.returncode, "study recover" in verified.stderr) == (40, True), verified.stderr
     # also where the log has come as far as the admission was
@@ -232,8 +220,7 @@ def test_what_came_before_a_lost_log_was_recovered_is_folded_after_all(shared: S
         assert "study recover" in said.stdout + said.stderr, words
     for _ in range(2):
         # killed on its way it is repeated
-        done = stage.run("study", "recover", stage.study, "--yes")
-        assert done.returncode == 0, done.stderr
+        stage.ran("study", "recover", stage.study, "--yes")
     letters = read_letters(stage.task.study, stage.settings)
     assert [(x.reason, x.client, str(x.place)) for x in letters] == [
         ("undecodable", "x", "0/0"), *(("not-admitted", "north", f"0/{n}") for n in range(3)),
@@ -253,8 +240,7 @@ def test_a_rebuild_sets_aside_what_no_worker_has_seen(stage: Stage) -> None:
     opened(stage, "north")
     send(stage.settings.kafka, stage.topics.releases.name, [{"key": b"x", "value": b"nonsense"}])
     for _ in range(2):
-        done = stage.run("state", "rebuild", stage.study, "--yes")
-        assert done.returncode == 0, done.stderr
+        stage.ran("state", "rebuild", stage.study, "--yes")
     letters = read_letters(stage.task.study, stage.settings)
     assert [(x.reason, str(x.place)) for x in letters] == [("undecodable", "0/1")]
 
@@ -272,8 +258,7 @@ def test_a_client_that_starts_again_waits_for_no_answer_to_what_may_be_lost(lead
         assert stage.stop("north") == 0, stage.said("north")
     anew(stage, stage.topics.releases)
     stage.worker()
-    stage.produce("north", file)
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", file)
     assert stage.final_estimate().releases == 7
 
 
@@ -287,8 +272,7 @@ def test_a_verification_of_a_log_that_has_grown_again_asks_for_a_recovery(shared
     stage, file = shared, write_csv(shared.folder / "north.csv", 40)
     opened(stage, "north")
     stage.worker()
-    stage.produce("north", file)
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", file)
     stage.caught_up()
     stage.kill("w0")
     anew(stage, stage.topics.releases)
@@ -309,8 +293,7 @@ def test_who_is_admitted_is_asked_again_where_both_topics_that_say_it_are_lost(
     stage, file = shared, write_csv(shared.folder / "north.csv", 40)
     opened(stage, "north")
     stage.worker()
-    stage.produce("north", file)
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", file)
     stage.caught_up()
     stage.kill("w0")
     anew(stage, stage.topics.releases)
@@ -320,8 +303,7 @@ def test_who_is_admitted_is_asked_again_where_both_topics_that_say_it_are_lost(
     assert admitted(stage, "north").returncode == 0
     with file.open("a") as more:
         more.write("".join(lines(40, 3)))
-    stage.produce("north", file)
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", file)
     assert stage.final_estimate().releases == 2
 
 
@@ -331,8 +313,7 @@ def test_a_rebuild_refuses_a_log_that_ends_before_what_was_folded(shared: Stage)
     stage, file = shared, write_csv(shared.folder / "north.csv", 200)
     opened(stage, "north")
     stage.worker()
-    stage.produce("north", file)
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", file)
     stage.caught_up()
     stage.until(lambda: stage.read(stage.topics.models.name), "a model")
     stage.kill("w0")
@@ -345,15 +326,13 @@ def test_a_rebuild_refuses_a_log_that_ends_before_what_was_folded(shared: Stage)
     assert "lost-log.md" in refused.stderr
     assert stage.partitions()[0].head.next_offset == stands
     # the client has nothing new to send, and what it sent is gone
-    stage.produce("north", file)
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", file)
     assert "10 of this client's 10 releases are no longer in it" in stage.said("north")
     assert "stands" not in stage.said("north").splitlines()[-1]
     done = stage.run("study", "recover", stage.study, stdin=subprocess.DEVNULL)
     assert (done.returncode, "nobody answered" in done.stderr) == (2, True), done.stderr
     assert stage.partitions()[0].head.next_offset == stands
-    again = stage.run("study", "recover", stage.study, "--yes")
-    assert again.returncode == 0, again.stderr
+    again = stage.ran("study", "recover", stage.study, "--yes")
     for said in (done.stderr, again.stderr):
         assert f"the state stands at {stands} and the log ends at 0" in said
         assert "of 10 releases (200 record slots)" in said

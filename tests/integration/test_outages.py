@@ -56,8 +56,7 @@ def stream(stage: Stage, rate: float = 120.0) -> None:
 
 def complete(stage: Stage) -> None:
     """Wait for the end of the stream and check that every release counts once."""
-    for client in CLIENTS:
-        assert stage.code(client) == 0, stage.said(client)
+    stage.ended(*CLIENTS)
     stage.caught_up()
     estimate = stage.final_estimate()
     assert (estimate.releases, estimate.records) == (RELEASES, RELEASES * SLOTS)
@@ -86,8 +85,7 @@ def test_redis_killed_in_mid_stream_stops_the_worker_which_later_goes_on(
     more = write_csv(stage.folder / "west.csv", 100, 9)
     if stage.processes["w0"].poll() is not None:
         stage.worker()
-    stage.produce("west", more)
-    assert stage.code("west") == 0
+    stage.produced("west", more)
     until(lambda: _folded(stage), "folded")
     assert stage.final_estimate().releases == RELEASES + 5
 
@@ -150,7 +148,7 @@ def test_clients_that_know_newer_models_than_a_redis_that_forgot_do_not_wait_for
     stage.kill("w0")
     stage.redis.delete(*stage.stored_keys())
     stage.worker()
-    assert stage.code("north") == 0, stage.said("north")
+    stage.ended("north")
     assert stage.final_estimate().releases == 30
 
 
@@ -182,8 +180,7 @@ def test_a_redis_that_lost_the_end_of_a_log_that_rests_is_found_out(shared: Buil
     for records in (RECORDS - 5 * SLOTS, RECORDS):
         for seed, client in enumerate(CLIENTS):
             stage.produce(client, write_csv(stage.folder / f"{client}.csv", records, seed))
-        for client in CLIENTS:
-            assert stage.code(client) == 0, stage.said(client)
+        stage.ended(*CLIENTS)
         stage.caught_up()
         copies.append(stage.stored_copy())
     stage.put_back(copies[0])

@@ -49,8 +49,7 @@ def test_models_lack_no_more_than_the_last_windows_and_wait_for_no_estimate(buil
     names, begun = ("north", "south", "west"), time.monotonic()
     for number, name in enumerate(names):
         stage.produce(name, write_csv(stage.folder / f"{name}.csv", 2000, number))
-    for name in names:
-        assert stage.code(name) == 0, stage.said(name)
+    stage.ended(*names)
     stage.caught_up()
     assert time.monotonic() - begun < SLOW / 2
     models = models_of(stage)

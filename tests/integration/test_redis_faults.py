@@ -110,7 +110,7 @@ def test_a_wrong_password_and_missing_rights_name_their_settings(
     client.execute_command("ACL", "SETUSER", "some", "on", f">{RIGHT}", "~other:*", "+@all")
     wrong = dataclasses.replace(server, redis_username="some", redis_password=WRONG)
     with pytest.raises(ConfigError, match="VEILSTREAM_REDIS_PASSWORD"):
-        RedisStore(redis_client(wrong), TASK).ping()
+        RedisStore(redis_client(wrong), TASK).watermark(0)
     right = dataclasses.replace(wrong, redis_password=RIGHT)
     with pytest.raises(ConfigError, match=r"must allow VEILSTREAM_REDIS_USERNAME the keys veil"):
         RedisStore(redis_client(right), TASK).load(0)

@@ -22,8 +22,7 @@ def filled(stage: Stage, records: int = 400) -> None:
     stage.worker("w0")
     for seed, client in enumerate(CLIENTS):
         stage.produce(client, write_csv(stage.folder / f"{client}.csv", records, seed))
-    for client in CLIENTS:
-        assert stage.code(client) == 0, stage.said(client)
+    stage.ended(*CLIENTS)
     stage.caught_up()
     stage.final_estimate()
     assert stage.stop("w0") == 0
@@ -46,8 +45,7 @@ def stage(
 
 
 def replayed(stage: Stage, *options: object) -> list[dict[str, Any]]:
-    done = stage.run("replay", stage.study, "--json", *options)
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("replay", stage.study, "--json", *options)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -77,8 +75,7 @@ def test_the_last_estimate_of_a_replay_is_the_live_one_bit_by_bit(stage: Stage) 
 
 
 def test_every_published_estimate_is_what_a_replay_to_its_positions_gives(stage: Stage) -> None:
-    done = stage.run("replay", stage.study, "--check", "--json")
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("replay", stage.study, "--check", "--json")
     found = json.loads(done.stdout)
     assert found["equal"]
     assert found["compared"] == len(stage.estimates()) > 5
@@ -91,8 +88,7 @@ def test_a_replay_touches_nothing_of_the_live_study(stage: Stage, tmp_path: Path
     stamps = [(file, file.stat().st_mtime_ns) for file in files]
     assert files
     replayed(stage, "--every", "7")
-    done = stage.run("replay", stage.study, "--out", tmp_path / "x.parquet", "--every", "1s")
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("replay", stage.study, "--out", tmp_path / "x.parquet", "--every", "1s")
     assert ("privacy spent: 0. The clients noised" in done.stderr) == stage.task.study.private
     assert stage.run("replay", stage.study, "--check").returncode == 0
     assert outside(stage) == before

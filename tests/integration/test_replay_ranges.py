@@ -20,7 +20,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from agents import history
-from agents.replay import File
+from agents import replay as replaying
 from pipeline.cli.main import cli
 from pipeline.errors import (
     BrokerError,
@@ -203,15 +203,15 @@ def test_a_signal_leaves_no_file_and_the_same_command_gives_the_same_bytes(
     replay(stage, "--every", "3", "--out", whole)
     out = tmp_path / name
     ask = ["--every", "3", "--out", out]
-    write, seen = File.write, [0]
+    write, seen = replaying.write_estimate, [0]
 
-    def interrupted(self: File, message: Any) -> None:
-        write(self, message)
+    def interrupted(message: Any) -> bytes:
         seen[0] += 1
         if seen[0] == 4:
             os.kill(os.getpid(), signal.SIGINT)
+        return write(message)
 
-    monkeypatch.setattr(File, "write", interrupted)
+    monkeypatch.setattr(replaying, "write_estimate", interrupted)
     assert code_of(stage, *ask) == 130
     assert seen == [4]
     assert "start the replay again" in capfd.readouterr().err

@@ -54,8 +54,7 @@ def test_a_worker_verifies_itself_and_a_difference_stops_publishing(stage: Stage
     port = free_port()
     options = ("--verify", "every=1s", "--health-port", port)
     stage.start("w0", "worker", stage.study, "--instance", "w0", *options)
-    stage.produce("north", write_csv(stage.folder / "a.csv", 200))
-    assert stage.code("north") == 0
+    stage.produced("north", write_csv(stage.folder / "a.csv", 200))
     stage.caught_up()
     ends = {str(n): {"since": 0, "next_offset": end} for n, end in enumerate(stage.watermarks())}
     until(
@@ -122,8 +121,7 @@ def test_a_verification_ends_with_the_process_that_started_it(stage: Stage) -> N
 
 def test_a_difference_that_another_machine_finds_ends_a_worker_that_runs(stage: Stage) -> None:
     stage.worker()
-    stage.produce("north", write_csv(stage.folder / "a.csv", 100))
-    assert stage.code("north") == 0
+    stage.produced("north", write_csv(stage.folder / "a.csv", 100))
     stage.caught_up()
     forge(stage, next(n for n, end in enumerate(stage.watermarks()) if end))
     # as `state verify --every` does
@@ -141,8 +139,7 @@ def test_a_state_that_the_study_has_not_stored_is_refused_where_it_has_keys(
         assert stage.run("study", "keys", stage.study).returncode == 0
         admit_here(stage.task.study, stage.settings, ["north"])
         stage.worker()
-        stage.produce("north", write_csv(stage.folder / "a.csv", 200))
-        assert stage.code("north") == 0, stage.said("north")
+        stage.produced("north", write_csv(stage.folder / "a.csv", 200))
         stage.caught_up()
         stage.stop("w0")
         number = next(n for n, end in enumerate(stage.watermarks()) if end)
@@ -160,6 +157,5 @@ def test_a_state_that_the_study_has_not_stored_is_refused_where_it_has_keys(
             done = stage.run("worker", stage.study, "--instance", "w0")
             assert done.returncode == 40, (kept, done.stderr)
             assert "state rebuild" in done.stderr
-        done = stage.run("state", "rebuild", stage.study, "--yes")
-        assert done.returncode == 0, done.stderr
+        done = stage.ran("state", "rebuild", stage.study, "--yes")
         assert stage.run("state", "verify", stage.study).returncode == 0

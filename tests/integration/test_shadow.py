@@ -57,7 +57,7 @@ def test_a_rebuild_without_what_is_lost_is_no_difference(stage: Stage) -> None:
     store(stage, 45)
     cut(stage, 30)
     assert shadow.compare() == [Compared(0, 45, 45, [])]
-    assert not stage.store.doubted(0)
+    assert not stage.store.standing(0)[1]
 
 
 @pytest.mark.parametrize("lost", [0, 10])
@@ -70,4 +70,4 @@ def test_a_state_that_says_it_begins_behind_the_log_is_found_out(stage: Stage, l
     state.head = msgspec.structs.replace(state.head, begun=12)
     stage.store.replace(0, state)
     assert shadow.compare() == [Compared(0, lost, 30, ["head"])]
-    assert stage.store.doubted(0)
+    assert stage.store.standing(0)[1]

@@ -60,7 +60,7 @@ def produced(stage: Stage, paths: list[Path]) -> None:
     for site, path in enumerate(paths):
         stage.produce(f"site-{site}", path)
     for site in range(SITES):
-        assert stage.code(f"site-{site}") == 0, stage.said(f"site-{site}")
+        stage.ended(f"site-{site}")
 
 
 @pytest.mark.takes("backtest, doctor and replay of a whole stream")
@@ -87,7 +87,7 @@ def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     stage.kill("w0")
     stage.worker()
     for site in range(SITES):
-        assert stage.code(f"site-{site}") == 0, stage.said(f"site-{site}")
+        stage.ended(f"site-{site}")
     stage.caught_up()
     for path, lines in zip(paths, found, strict=True):
         with path.open("a") as file:
@@ -105,14 +105,10 @@ def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     # 14,400 honest records: a standard error of about 0.05, and as much from noise
     assert (x.value, z.value) == pytest.approx((1.5, -1.0), abs=0.35)
     assert stage.verified()
-    replayed = stage.run("replay", stage.study, "--check", "--json")
-    assert replayed.returncode == 0, replayed.stderr
-    tested = stage.run("backtest", stage.study, "--input", paths[1], "--json", "--simulate", 1)
-    assert tested.returncode == 0, tested.stderr
-    doctor = stage.run(
+    stage.ran("replay", stage.study, "--check", "--json")
+    stage.ran("backtest", stage.study, "--input", paths[1], "--json", "--simulate", 1)
+    doctor = stage.ran(
         "doctor", "coverage", stage.study, "--records", 12_000, "--replications", 6, "--json"
     )
-    assert doctor.returncode == 0, doctor.stderr
     assert json.loads(doctor.stdout)["coverage"]["ready"] == 1.0
-    designed = stage.run("study", "design", stage.study, "--records", 100_000, "--clients", 5)
-    assert designed.returncode == 0, designed.stderr
+    stage.ran("study", "design", stage.study, "--records", 100_000, "--clients", 5)

@@ -98,8 +98,7 @@ def test_the_first_worker_writes_the_record_and_one_with_state_restores_it(stage
     stage.ensure_topics()
     assert known_revision(stage.task, stage.settings) is None
     stage.worker()
-    stage.produce("site", source)
-    assert stage.code("site") == 0, stage.said("site")
+    stage.produced("site", source)
     stage.caught_up()
     assert known_revision(stage.task, stage.settings) == stage.task.revision
     assert stage.stop("w0") == 0

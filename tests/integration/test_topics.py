@@ -166,8 +166,7 @@ def test_partitions_that_are_added_to_a_running_study_take_nothing(
         stage.worker()
         for seed, client in enumerate(clients):
             path = write_csv(stage.folder / f"{client}.csv", 40 * (round_ + 1), seed)
-            done = stage.run("produce", stage.study, "--client", client, "--source", path)
-            assert done.returncode == 0, done.stderr
+            done = stage.ran("produce", stage.study, "--client", client, "--source", path)
             assert ("the first 3 are used" in done.stderr) == bool(grown)
         stage.final_estimate()
     ends = Counter(record.partition for record in stage.releases())
@@ -208,8 +207,7 @@ def test_a_topic_without_room_for_a_message_is_refused_before_anything_is_spent(
             assert done.returncode == 10, done.stderr
             assert "max.message.bytes" in done.stderr
             assert not stage.database("north").exists()
-    stage.produce("north", stage.folder / "north.csv")
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", stage.folder / "north.csv")
     assert len(stage.releases()) == 3
     # one release that is larger than what is sent together otherwise
     with pytest.raises(ConfigError, match=r"max\.message\.bytes = .*, the study needs 54096"):
@@ -224,8 +222,7 @@ def configuration(admin: KafkaAdminClient, topic: str) -> dict[str, str]:
 
 def test_a_release_carries_no_time_finer_than_a_second(stage: Stage) -> None:
     """The second in which a window closed is public, the millisecond of its last record is not."""
-    stage.produce("north", write_csv(stage.folder / "north.csv", 60))
-    assert stage.code("north") == 0, stage.said("north")
+    stage.produced("north", write_csv(stage.folder / "north.csv", 60))
     found = stage.releases()
     assert len(found) == 3
     assert [record.timestamp % 1000 for record in found] == [0, 0, 0]

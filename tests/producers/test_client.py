@@ -67,7 +67,7 @@ def test_a_client_waits_for_a_newer_model_after_its_lead(build: Build) -> None:
     publish(stage, 1)
     stage.until(lambda: len(decoded(stage)) == 4, "two releases at model 1")
     publish(stage, 7)
-    assert stage.code("site") == 0, stage.said("site")
+    stage.ended("site")
     assert client.poll() == 0
     assert [r.header.version for r in decoded(stage)] == [0, 0, 1, 1, 7]
     later = [r for r in decoded(stage) if r.header.version]
@@ -78,8 +78,7 @@ def test_a_client_that_starts_late_begins_at_the_newest_model(build: Build) -> N
     stage = build(stream="max_in_flight_windows = 0")
     for version in (1, 2, 5, 4):
         publish(stage, version)
-    stage.produce("site", write_csv(stage.folder / "data.csv", 60))
-    assert stage.code("site") == 0
+    stage.produced("site", write_csv(stage.folder / "data.csv", 60))
     assert [r.header.version for r in decoded(stage)] == [5, 5, 5]
 
 
@@ -103,8 +102,7 @@ def test_models_that_are_not_of_this_study_are_ignored(build: Build) -> None:
     topic = stage.topics.models.name
     send(stage.settings.kafka, topic, [{"key": key, "value": value} for value in bad])
     publish(stage, 3)
-    stage.produce("site", write_csv(stage.folder / "data.csv", 20))
-    assert stage.code("site") == 0, stage.said("site")
+    stage.produced("site", write_csv(stage.folder / "data.csv", 20))
     assert [r.header.version for r in decoded(stage)] == [3]
 
 
@@ -113,8 +111,7 @@ def test_forged_versions_neither_hold_clients_nor_workers(build: Build) -> None:
     stage = build(stream="max_in_flight_windows = 0")
     for version in (2**40, VERSION_LIMIT, 2**30, 3, 2**52, 2**29):
         publish(stage, version)
-    stage.produce("site", write_csv(stage.folder / "data.csv", 60))
-    assert stage.code("site") == 0, stage.said("site")
+    stage.produced("site", write_csv(stage.folder / "data.csv", 60))
     assert [r.header.version for r in decoded(stage)] == [3, 3, 3]
     assert stage.said("site").count("somebody else writes to the topic") == 1
     stage.worker()
@@ -172,11 +169,9 @@ def test_a_stop_leaves_the_open_window_to_the_next_start(build: Build) -> None:
     stage.until(lambda: len(decoded(stage)) == 3, "the full windows")
     assert stage.stop("site") == 0, stage.said("site")
     assert len(decoded(stage)) == 3
-    stage.produce("site", source)
-    assert stage.code("site") == 0
+    stage.produced("site", source)
     assert stage.query("site", "SELECT next_seq, records FROM streams") == [(4, 70)]
-    stage.produce("site", source)
-    assert stage.code("site") == 0
+    stage.produced("site", source)
     assert len(decoded(stage)) == 4
 
 
@@ -196,8 +191,7 @@ def test_bad_records_keep_their_slots_and_are_counted_by_reason(build: Build) ->
     ]
     source = stage.folder / "data.csv"
     source.write_text(HEADER + "".join(good[:3] + bad + good[3:]) + "".join(lines(15, 5)))
-    stage.produce("site", source)
-    assert stage.code("site") == 0, stage.said("site")
+    stage.produced("site", source)
     first, second = decoded(stage)
     assert (_records(first), _records(second)) == (6, 15)
     assert stage.query("site", "SELECT records, rejected, clipped FROM streams") == [(21, 9, 0)]
@@ -221,8 +215,7 @@ def test_values_beyond_the_public_range_count_as_its_ends(build: Build) -> None:
     beyond.write_text(HEADER + "1e6,0,yes\n-5,0,no\n50,-3,yes\n50,99,no\n")
     ends.write_text(HEADER + "100,0,yes\n0,0,no\n50,-1,yes\n50,1,no\n")
     for client, source in (("beyond", beyond), ("ends", ends)):
-        stage.produce(client, source)
-        assert stage.code(client) == 0, stage.said(client)
+        stage.produced(client, source)
     one, other = decoded(stage)
     assert all(np.array_equal(one.parts[name], other.parts[name]) for name in one.parts)
     assert stage.query("beyond", "SELECT clipped FROM streams") == [(4,)]
@@ -233,8 +226,7 @@ def test_an_empty_file_releases_nothing(build: Build) -> None:
     stage = build()
     source = stage.folder / "data.csv"
     source.write_text(HEADER)
-    stage.produce("site", source)
-    assert stage.code("site") == 0, stage.said("site")
+    stage.produced("site", source)
     assert decoded(stage) == []
 
 
@@ -259,8 +251,7 @@ def test_raw_values_never_leave_the_client(build: Build) -> None:
     ]
     more = [line.replace("\n", f",{extra}\n") for line in lines(60, 3)]
     source.write_text("heat,load,failed,note\n" + "".join(rows + more))
-    done = stage.run("produce", stage.study, "--client", "site", "--source", source)
-    assert done.returncode == 0, done.stderr
+    done = stage.ran("produce", stage.study, "--client", "site", "--source", source)
     stage.caught_up()
     stage.final_estimate()
     assert stage.query("site", "SELECT rejected FROM streams")[0][0] >= 3
@@ -313,8 +304,7 @@ def test_empty_cells_are_what_the_study_declares_from_the_source_to_the_estimate
     source = stage.folder / "gaps.csv"
     source.write_text(HEADER + "".join(records))
     stage.worker()
-    stage.produce("site", source)
-    assert stage.code("site") == 0, stage.said("site")
+    stage.produced("site", source)
     found = stage.final_estimate()
     assert stage.query("site", "SELECT records, rejected FROM streams") == [(400, 0)]
     values = {row.name: row.value for row in found.coefficients}

@@ -11,8 +11,8 @@ from pipeline.messages.admission import Entry
 from pipeline.methods import task_of
 from pipeline.release.layout import identity
 from pipeline.study_file.load import parse_study
-from producers import audit as counted
-from producers.audit import TOO_MUCH, Counted
+from producers import membership as counted
+from producers.membership import TOO_MUCH, Counted
 from tests.builders import LogEntry
 from tests.stage import study_text
 from tests.trusted import TRUST, World
@@ -134,7 +134,7 @@ def test_a_client_sees_what_was_above_its_share(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_client_without_a_study_key_looks_at_its_ledger(world: World) -> None:
-    found = Counted("north", identity(b"l-north").hex(), None)
+    found = Counted("north", identity(b"l-north").hex(), world.task.study, None)
     for ledger in ("l-north", "other"):
         entry = world.append("north", world.bare("north", 0))
         found.take(entry)

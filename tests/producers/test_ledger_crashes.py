@@ -58,12 +58,12 @@ class PositionApart(ClientStore):
 
     def __init__(self, path: Path, client: str) -> None:
         super().__init__(path, client)
-        advance = self._streams.advance
+        advance = self._advance
 
         def stay(study: str, seqs: Sequence[int], position: bytes, tally: Tally) -> None:
             advance(study, seqs, self.peek(study).position, tally)  # type: ignore[arg-type]
 
-        self._streams.advance = stay  # type: ignore[method-assign]
+        self._advance = stay  # type: ignore[method-assign]
 
     def release(self, task: Task, source: str, group: Any, **rest: Any) -> None:
         super().release(task, source, group, **rest)

@@ -114,7 +114,7 @@ def looks(path: Path) -> Looks:
 
 
 def known(folder: Path) -> KnownSources:
-    return KnownSources(folder, list)
+    return KnownSources(folder)
 
 
 def check(register: KnownSources, client: str, path: Path) -> None:

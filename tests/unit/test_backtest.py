@@ -29,39 +29,25 @@ from pipeline.study.model import Study
 from pipeline.study_file.load import read_study
 from tests.builders import oracle
 
-CLASSES = """
+HEAD = """
 [study]
-name = "classes"
+name = "{name}"
 [data]
-response = { name = "y", positive = "yes", negative = "no" }
+response = {{ name = "y", {response} }}
 [data.features]
-a = { min = -1, max = 1 }
-b = { min = -2, max = 2 }
+a = {{ min = -1, max = 1 }}
+b = {{ min = -2, max = 2 }}
 [estimator]
-loss = "logistic"
+loss = "{loss}"
 """
-NUMBERS = """
-[study]
-name = "numbers"
-[data]
-response = { name = "y", kind = "number", min = -5, max = 5 }
-[data.features]
-a = { min = -1, max = 1 }
-b = { min = -2, max = 2 }
-[estimator]
-loss = "linear"
-"""
-COUNTS = """
-[study]
-name = "counts"
-[data]
-response = { name = "y", kind = "count", max = 40 }
-[data.features]
-a = { min = -1, max = 1 }
-b = { min = -2, max = 2 }
-[estimator]
-loss = "poisson"
-"""
+CLASSES, NUMBERS, COUNTS = (
+    HEAD.format(name=name, response=response, loss=loss)
+    for name, response, loss in (
+        ("classes", 'positive = "yes", negative = "no"', "logistic"),
+        ("numbers", 'kind = "number", min = -5, max = 5', "linear"),
+        ("counts", 'kind = "count", max = 40', "poisson"),
+    )
+)
 SGD = """
 kind = "ldp-sgd"
 ridge = 0

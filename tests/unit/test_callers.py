@@ -56,7 +56,7 @@ LEDGER_TOPIC = "producers/prior_spend.py"
 ADMISSIONS = "infra/admissions.py"
 #: Sends releases again that are in the topic of dead letters, as they came.
 AGAIN_AS_IT_CAME = "infra/dead_letters.py"
-#: Closes producers, and makes those of single records for the two that may ask it.
+#: Makes and closes producers, for the three that may ask it.
 CLOSING = "infra/kafka.py"
 
 #: Function to the files that may import it, or reach for it in its module.
@@ -90,8 +90,8 @@ USERS = {
     "blank": {FORM, "pipeline/messages/release.py"},
     "release_of": {MAKING, "pipeline/stream/in_process.py"},
     "_SEAL": set(),
-    "KafkaProducer": {SENDER, CLOSING},
-    "record_producer": {ADMISSIONS, AGAIN_AS_IT_CAME},
+    "KafkaProducer": {CLOSING},
+    "record_producer": {SENDER, ADMISSIONS, AGAIN_AS_IT_CAME},
     "write_one": {"infra/topics.py", LEDGER_TOPIC},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
@@ -118,7 +118,7 @@ MAKERS = {
     "Header": {RELEASE},
     "Form": {"pipeline/release/task.py"},
     "Outgoing": {MAKING, VAULT},
-    "KafkaProducer": {SENDER, CLOSING},
+    "KafkaProducer": {CLOSING},
 }
 #: Where classes are from whose names others have, too: a calibration is answered, a file summed up.
 HOMES = {"Answer": "pipeline.release.privatise", "Summary": "pipeline.methods.renewable.client"}

@@ -7,6 +7,7 @@ import io
 import math
 import re
 import statistics
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 import msgspec
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from pipeline.backtest import BacktestResult as Result
 from pipeline.backtest import Options
 from pipeline.backtest import grid as grids
 from pipeline.backtest.advice import CLOSE, advise
@@ -260,22 +262,33 @@ def test_means_have_the_standard_error_over_draws(grid: GridResult) -> None:
     assert "mean_absolute_error" not in cell.means
 
 
+def edited(grid: GridResult, change: Callable[[int, Result], Result]) -> GridResult:
+    """Return the grid as if its runs had other results: of each setting's number and its own."""
+    cells = []
+    for number, cell in enumerate(grid.cells):
+        runs = [dataclasses.replace(run, result=change(number, run.result)) for run in cell.runs]
+        cells.append(Cell(cell.setting, tuple(runs), cell.open))
+    return dataclasses.replace(grid, cells=tuple(cells))
+
+
 def scored(grid: GridResult, *scores: float) -> GridResult:
     """Return the grid as if its settings had these scores."""
-    cells = []
-    for cell, score in zip(grid.cells, scores, strict=True):
-        runs = tuple(
-            dataclasses.replace(
-                run,
-                result=dataclasses.replace(
-                    run.result,
-                    scores=dataclasses.replace(run.result.scores, auc=score, log_loss=1 - score),
-                ),
-            )
-            for run in cell.runs
-        )
-        cells.append(Cell(cell.setting, runs, cell.open))
-    return dataclasses.replace(grid, cells=tuple(cells))
+    return edited(grid, lambda number, result: dataclasses.replace(
+        result,
+        scores=dataclasses.replace(
+            result.scores, auc=scores[number], log_loss=1 - scores[number]
+        ),
+    ))  # fmt: skip
+
+
+def having(result: Result, *ends: tuple[float, float] | None) -> Result:
+    """Return a result whose coefficients have these intervals, and all further ones the last."""
+    rows = [
+        msgspec.structs.replace(row, interval=ends[min(place, len(ends) - 1)])
+        for place, row in enumerate(result.estimate.coefficients)
+    ]
+    estimate = msgspec.structs.replace(result.estimate, coefficients=rows)
+    return dataclasses.replace(result, estimate=estimate)
 
 
 def test_the_advice_is_the_smallest_epsilon_that_is_close_to_the_best(
@@ -302,22 +315,11 @@ def test_the_advice_is_the_smallest_epsilon_that_is_close_to_the_best(
         assert f"x{i} ({np.mean(np.abs(np.asarray(history[f'x{i}'])) > 1):.0%})" in clipped[0]
 
 
-def with_intervals(grid: GridResult, *having: int) -> GridResult:
+def with_intervals(grid: GridResult, *some: int) -> GridResult:
     """Return the grid as if some of its settings had an interval for all coefficients."""
-    cells = []
-    for number, cell in enumerate(grid.cells):
-        ends = (-1.0, 1.0) if number in having else None
-        runs = []
-        for run in cell.runs:
-            rows = [
-                msgspec.structs.replace(row, interval=ends)
-                for row in run.result.estimate.coefficients
-            ]
-            estimate = msgspec.structs.replace(run.result.estimate, coefficients=rows)
-            result = dataclasses.replace(run.result, estimate=estimate)
-            runs.append(dataclasses.replace(run, result=result))
-        cells.append(Cell(cell.setting, tuple(runs), cell.open))
-    return dataclasses.replace(grid, cells=tuple(cells))
+    return edited(
+        grid, lambda number, result: having(result, (-1.0, 1.0) if number in some else None)
+    )
 
 
 def test_the_advice_prefers_settings_with_intervals_and_says_where_there_are_some(
@@ -337,18 +339,8 @@ def test_the_advice_prefers_settings_with_intervals_and_says_where_there_are_som
 
 
 def test_the_advice_denies_no_interval_that_there_is(grid: GridResult) -> None:
-    cells = []
-    for cell in with_intervals(grid, 0, 1, 2, 3).cells:
-        runs = []
-        for run in cell.runs:
-            # three of four coefficients have one
-            rows = list(run.result.estimate.coefficients)
-            rows[0] = msgspec.structs.replace(rows[0], interval=None)
-            estimate = msgspec.structs.replace(run.result.estimate, coefficients=rows)
-            result = dataclasses.replace(run.result, estimate=estimate)
-            runs.append(dataclasses.replace(run, result=result))
-        cells.append(Cell(cell.setting, tuple(runs), cell.open))
-    some = dataclasses.replace(grid, cells=tuple(cells))
+    # three of four coefficients have one
+    some = edited(grid, lambda _, result: having(result, None, (-1.0, 1.0)))
     assert [cell.means["intervals"].value for cell in some.cells] == [0.75] * 4
     reason = advise(some).reason
     assert "none has intervals" not in reason
@@ -411,26 +403,17 @@ def test_the_advice_says_what_records_and_what_epsilon_would_bring(grid: GridRes
 
 
 def test_widths_are_not_compared_between_ridges(grid: GridResult) -> None:
-    def of(cell: Cell, ridge: float, width: float) -> Cell:
-        study = with_keys(
-            cell.setting.study, {"estimator.ridge": ridge, "privacy.epsilon": 1.0}, name="it"
-        )
-        runs = []
-        for run in cell.runs:
-            rows = [
-                msgspec.structs.replace(row, interval=(-width, width))
-                for row in run.result.estimate.coefficients
-            ]
-            estimate = msgspec.structs.replace(run.result.estimate, coefficients=rows)
-            result = dataclasses.replace(run.result, estimate=estimate)
-            runs.append(dataclasses.replace(run, result=result))
-        return Cell(dataclasses.replace(cell.setting, study=study), tuple(runs), cell.open)
-
     def told(*ridges: float) -> GridResult:
         # the last has the narrowest intervals, and a score that is close
-        cells = [of(c, r, w) for c, r, w in zip(grid.cells, ridges, (2, 3, 4, 1), strict=True)]
-        found = dataclasses.replace(grid, cells=tuple(cells))
-        return scored(found, 0.9, 0.899, 0.9, 0.897)
+        widths = (2.0, 3.0, 4.0, 1.0)
+        found = edited(grid, lambda n, result: having(result, (-widths[n], widths[n])))
+        cells = []
+        for cell, ridge in zip(found.cells, ridges, strict=True):
+            keys = {"estimator.ridge": ridge, "privacy.epsilon": 1.0}
+            study = with_keys(cell.setting.study, keys, name="it")
+            setting = dataclasses.replace(cell.setting, study=study)
+            cells.append(dataclasses.replace(cell, setting=setting))
+        return scored(dataclasses.replace(found, cells=tuple(cells)), 0.9, 0.899, 0.9, 0.897)
 
     alike, apart = told(0.1, 0.1, 0.1, 0.1), told(0.1, 0.1, 0.3, 0.3)
     assert advise(alike).cell is alike.cells[3]
@@ -439,27 +422,21 @@ def test_widths_are_not_compared_between_ridges(grid: GridResult) -> None:
 
 
 def test_coverage_is_judged_over_draws_by_their_error(grid: GridResult) -> None:
-    cell = grid.cells[0]
-
-    def of(*coverage: float) -> GridResult:
-        runs = tuple(
-            dataclasses.replace(
-                run,
-                result=dataclasses.replace(
-                    run.result, pooled=dataclasses.replace(run.result.pooled, coverage=share)
-                ),
-            )
-            for run, share in zip(cell.runs, coverage, strict=False)
-        )
-        return dataclasses.replace(grid, cells=(Cell(cell.setting, runs, cell.open),))
-
     def warned(*coverage: float) -> bool:
-        return any("of all records" in text for text in advise(of(*coverage)).warnings)
+        shares, cell = iter(coverage), grid.cells[0]
+
+        def covering(_: int, result: Result) -> Result:
+            pooled = dataclasses.replace(result.pooled, coverage=next(shares))
+            return dataclasses.replace(result, pooled=pooled)
+
+        some = Cell(cell.setting, cell.runs[: len(coverage)], cell.open)
+        told = edited(dataclasses.replace(grid, cells=(some,)), covering)
+        return any("of all records" in text for text in advise(told).warnings)
 
     assert warned(0.5, 0.52)
     assert not warned(0.5, 0.9)
     assert not warned(0.95, 0.97)
-    assert not any("of all records" in text for text in advise(of(0.5)).warnings)
+    assert not warned(0.5)
 
 
 def narrowest(grid: GridResult) -> int:

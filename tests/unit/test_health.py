@@ -25,7 +25,7 @@ def samples(message=None, verifying=None, meters=None):
     )
     publishing = SimpleNamespace(owner=True, faults=list, message=message)
     progress = SimpleNamespace(left={0: 3, 3: 0}, faults=list)
-    text = Health(folding, publishing, progress, verifying)._exposition.text().decode()
+    text = Health(folding, publishing, progress, verifying).text().decode()
     assert text.count("# HELP") == text.count("# TYPE")
     return {
         (sample.name.removeprefix("veilstream_"), *sample.labels.values()): sample.value

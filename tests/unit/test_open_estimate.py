@@ -68,36 +68,6 @@ def test_the_additive_form_equals_the_recursion_where_nothing_is_stale() -> None
         theta = found
 
 
-def test_stale_and_shuffled_releases_solve_the_sum_of_linearised_scores() -> None:
-    task = task_of(p=3, private=False, ridge=RIDGE)
-    rng = np.random.default_rng(1)
-    penalty = np.diag([0.0, RIDGE, RIDGE, RIDGE])
-    rows, total, right = [], np.zeros((4, 4)), np.zeros(4)
-    base = np.array([0.4, 1.1, -0.8, 0.5])
-    for _ in range(60):
-        window, at = simulate(rng, 50, 3), base + rng.normal(0, 0.3, 4)
-        s = summarise(task, *window, at, (1.0, 1.0))
-        # g + n R t + (H + n R)(theta - t) = 0, summed
-        total += s.curvature + 50 * penalty
-        right += (s.curvature + 50 * penalty) @ at - s.gradient - 50 * penalty @ at
-        rows.append(row_of(task, *window, at))
-    wanted = np.linalg.solve(total, right)
-    first = estimate_open(task, state_of(task, rows)).coefficients
-    assert_allclose(first, wanted, atol=1e-12)
-    for _ in range(5):
-        shuffled = [rows[i] for i in rng.permutation(60)]
-        parts = [state_of(task, shuffled[:17]), state_of(task, shuffled[17:])]
-        merged = OpenState(task.size)
-        for part in parts:
-            merged.add(part)
-        again = estimate_open(task, merged)
-        assert_allclose(again.coefficients, first, atol=1e-12)
-        assert again.covariance is not None
-        assert_allclose(
-            again.covariance, estimate_open(task, state_of(task, rows)).covariance, rtol=1e-9
-        )
-
-
 @pytest.mark.parametrize("q", [0.5, 1.0, 4.0])
 def test_the_stream_converges_to_the_pooled_fit_of_an_independent_optimiser(q: float) -> None:
     task = task_of(p=3, private=False, ridge=RIDGE, q=q)
@@ -123,25 +93,6 @@ def test_one_more_linearisation_at_the_pooled_fit_stays_there() -> None:
     pooled = oracle(features, responses, np.ones(5000), q=1.0, ridge=RIDGE)
     state = state_of(task, [row_of(task, features, responses, pooled)])
     assert_allclose(estimate_open(task, state).coefficients, pooled, atol=1e-7)
-
-
-def test_the_sandwich_is_the_sum_of_the_products_of_penalised_record_scores() -> None:
-    task = task_of(p=3, private=False, ridge=0.2)
-    rng = np.random.default_rng(4)
-    windows = [simulate(rng, 60, 3) for _ in range(4)]
-    points = [rng.normal(0, 0.5, 4) for _ in windows]
-    state = state_of(task, [row_of(task, *w, t) for w, t in zip(windows, points, strict=True)])
-    penalty = np.diag([0.0, 0.2, 0.2, 0.2])
-    meat, bread = np.zeros((4, 4)), 240 * penalty
-    for (features, responses), at in zip(windows, points, strict=True):
-        design = np.column_stack([np.ones(60), features])
-        scores = design * task.loss.slope(design @ at, responses)[:, None] + penalty @ at
-        meat += scores.T @ scores
-        bread += (design * task.loss.curvature(design @ at, responses)[:, None]).T @ design
-    inverse = np.linalg.inv(bread)
-    found = estimate_open(task, state).covariance
-    assert found is not None
-    assert_allclose(found, inverse @ meat @ inverse, rtol=1e-9, atol=1e-15)
 
 
 def test_an_open_study_gives_no_interval_before_it_has_records_enough() -> None:

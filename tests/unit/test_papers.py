@@ -12,13 +12,12 @@ import pytest
 from scipy import stats
 
 from benchmarks.papers import six_figures
-from benchmarks.papers.cells import Cell, Runs, cell_of, conditional_cell, judged, show, write
+from benchmarks.papers.cells import Cell, Runs, cell_of, conditional_cell, judged
 from benchmarks.papers.dwd import RESULTS
 from benchmarks.papers.dwd_rows import METHODS, PRIVATE_ROWS, ROWS
 from benchmarks.papers.dwd_runs import run_private_row, run_row
-from benchmarks.papers.harth import FEATURES, read_folder, read_person
+from benchmarks.papers.harth import FEATURES, read_folder
 from benchmarks.papers.populations import Population, autoregressive, drawn_sites, same_sites
-from pipeline.errors import DataError
 
 PLACE = ("1", "row", "column")
 
@@ -77,26 +76,6 @@ def test_a_cell_without_a_figure_of_the_paper_is_never_gated() -> None:
     runs = Runs([0.9, 0.91], [0.9, 0.91])
     cell = judged([cell_of(PLACE, runs, paper=None, gated=True, draws=10)])[0]
     assert (cell.gated, cell.within, cell.tolerance) == (False, None, None)
-
-
-def test_cells_are_written_with_every_field_and_shown_with_their_verdict(tmp_path: Path) -> None:
-    runs = Runs([0.9, 0.91], [0.9, 0.91])
-    cells = judged(
-        [
-            cell_of(("1", "a", "x"), runs, paper=90.5, gated=True, draws=10),
-            cell_of(("1", "a", "y"), runs, paper=10.0, gated=True, draws=10),
-            cell_of(("1", "b", "x"), runs, paper=None, gated=False, draws=10),
-        ]
-    )
-    write(cells, tmp_path / "cells.json")
-    rows = json.loads((tmp_path / "cells.json").read_text())
-    needed = {"table", "row", "column", "paper", "ours", "mc_error", "gated", "within"}
-    assert all(needed <= row.keys() for row in rows)
-    assert [row["paper"] for row in rows] == [90.5, 10.0, None]
-    text = show(cells, title="Title")
-    assert "90.50 (0.71) [90.5 +-" in text
-    assert " ok]" in text
-    assert " NO]" in text
 
 
 def _exactly(cell: Cell) -> Cell:
@@ -202,30 +181,6 @@ def test_generated_recordings_are_read_by_person(tmp_path: Path) -> None:
     assert features[0] == pytest.approx(np.clip(wanted, -1, 1))
     data = six_figures.pooled_people(people)
     assert (data.name, data.clients, len(data.responses)) == ("HARTH", 2, 8)
-
-
-@pytest.mark.parametrize(
-    ("labels", "value", "words"),
-    [([1, 99], "", "label that is none of 1, 2"), ([1, 6], "far", "not a number"),
-     ([1, 6], "nan", "not finite"), ([], "", "no row")],
-)  # fmt: skip
-def test_recordings_in_another_layout_are_refused(
-    tmp_path: Path, labels: list[int], value: str, words: str
-) -> None:
-    path = tmp_path / "S903.csv"
-    write_person(path, labels, value=value)
-    with pytest.raises(DataError, match=words):
-        read_person(path)
-
-
-def test_a_missing_column_or_folder_of_recordings_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no CSV file"):
-        read_folder(tmp_path)
-    (tmp_path / "S904.csv").write_text("timestamp,back_x,label\n")
-    with pytest.raises(DataError, match=r"S904\.csv has no column back_y"):
-        read_folder(tmp_path)
-    with pytest.raises(DataError, match=r"no elec\.csv\.gz"):
-        six_figures.electricity(tmp_path)
 
 
 def test_the_six_figures_are_those_of_the_counts() -> None:

@@ -138,26 +138,6 @@ def test_releases_that_never_came_count_as_noise() -> None:
     assert (errors[2] > 1.02 * before[2]).all()
 
 
-def test_order_batches_and_partitions_leave_no_trace() -> None:
-    task = task_of(p=3, epsilon=8.0, records=200, loss="logistic", ridge=0.0)
-    batch = batch_of(task, 2, sorted(e for e in range(5) for _ in range(8)))
-    slots, count = task.slots, len(batch.epochs)
-    whole = state_of(task, batch)
-    order = np.random.default_rng(1).permutation(count).tolist()
-    mixed = state_of(task, *(part_of(batch, [place], slots) for place in order))
-    assert mixed.encode() == whole.encode()
-    one, two = (state_of(task, part_of(batch, part, slots)) for part in (order[:17], order[17:]))
-    one.add(two)
-    assert one.encode() == whole.encode()
-    again = PrivateState.decode(Shape.of(task), whole.encode())
-    assert again.encode() == whole.encode()
-    a, b = estimate_private(task, whole), estimate_private(task, again)
-    assert a.coefficients.tobytes() == b.coefficients.tobytes()
-    assert a.covariance is not None
-    assert b.covariance is not None
-    assert a.covariance.tobytes() == b.covariance.tobytes()
-
-
 def test_a_state_that_lacks_a_part_is_refused() -> None:
     task = task_of(p=2, epsilon=8.0, records=200, loss="logistic")
     fields = state_of(task, batch_of(task, 2, [0, 1, 1])).encode()

@@ -11,26 +11,14 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, NumericError, PrivacyError, VeilstreamError
 from pipeline.learning import StreamClassifier
-from pipeline.losses import GeneralisedDWD
 from pipeline.methods import OFFLINE, revision_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.published.fits import (
-    Records,
-    Ridge,
-    federated_fit,
-    majorised_fit,
-    pooled_fit,
-    undamped_iterates,
-)
-from pipeline.methods.published.noise import GaussianNoise, LaplaceNoise, MessageNoise
-from pipeline.methods.published.online import OnlineFit, PrivateOnlineFit, TrustedOnlineFit
 from pipeline.prediction.estimators import LinearClassifier
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import oracle, rows_of, study_text
 from tests.published import (
-    CLIENTS,
     KEYS,
     NOISED,
     SLOTS,
@@ -45,72 +33,11 @@ from tests.published import (
     write,
 )
 
-
-def directly(kind: str, x: Matrix, y: Vector) -> Vector:
-    """Call the pure functions as a reader of the paper would."""
-    loss, ridge = GeneralisedDWD(1.0, GeneralisedDWD(1.0).smoothing / 5), Ridge(0.1)
-    clients = [Records.of(*part) for part in by_client(x, y)]
-    batches = [
-        [
-            Records.of(a[start : start + SLOTS], b[start : start + SLOTS])
-            for a, b in by_client(x, y)
-            if start < len(b)
-        ]
-        for start in range(0, max(map(len, clients)), SLOTS)
-    ]
-    together = Records(
-        np.concatenate([c.design for c in clients]), np.concatenate([c.responses for c in clients])
-    )
-    l2, rng = np.sqrt(3.0), np.random.default_rng(1)
-    if kind == "pooled":
-        return pooled_fit(loss, together, ridge).coefficients
-    if kind == "pooled-mm":
-        return majorised_fit(loss, together, 0.05).coefficients
-    if kind == "federated-newton":
-        return federated_fit(loss, clients, ridge).coefficients
-    if kind == "federated-newton-undamped":
-        held = Ridge(0.1, "identity")
-        return np.asarray(undamped_iterates(loss, clients, held, rounds=3)[-1])
-    fit: OnlineFit | PrivateOnlineFit
-    if kind == "online-newton":
-        fit = OnlineFit(loss, ridge, 3)
-    elif kind == "online-newton-laplace":
-        fit = TrustedOnlineFit(loss, ridge, 3, LaplaceNoise(0.8, 3.0, l2, 0.0, 200.0), rng)
-    elif kind == "online-newton-gaussian":
-        fit = TrustedOnlineFit(loss, ridge, 3, GaussianNoise(0.8, 1e-5, l2, 0.0, 200.0), rng)
-    else:
-        noise = MessageNoise(1.0, 1e-5, l2, clients=CLIENTS, tolerated=1)
-        fit = PrivateOnlineFit(GeneralisedDWD(1.0), ridge, 3, noise, rng)
-    for batch in batches:
-        fit.update(batch)
-    return fit.coefficients
-
-
 # --- fits ------------------------------------------------------------------------------------
 
 
 def test_every_kind_but_the_live_ones_is_tried_here() -> None:
     assert set(KEYS) == set(OFFLINE)
-
-
-@pytest.mark.parametrize("kind", KEYS)
-def test_fit_gives_what_the_pure_functions_give(kind: str, tmp_path: Path) -> None:
-    x, y = sample()
-    done = run(*write(tmp_path, text_of(kind), by_client(x, y)), "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    values = [c["value"] for c in found["coefficients"]]
-    assert_allclose(values, directly(kind, x, y), rtol=0, atol=1e-12)
-    assert (found["type"], found["estimator"]) == ("fit/1", kind)
-    assert (found["records"], found["clients"]) == (690, CLIENTS)
-    has_intervals = kind in ("pooled", "federated-newton")
-    assert (found["interval_method"] != "none") == has_intervals
-    assert all((c["interval"] is not None) == has_intervals for c in found["coefficients"])
-    assert bool(found["reason"]) == (not has_intervals)
-    online = kind.startswith("online")
-    wanted = "unconverged" if kind == "federated-newton-undamped" else "converged"
-    assert found["status"] == ("one-pass" if online else wanted)
-    assert (found["score"] is None) == (kind in NOISED)
 
 
 def test_the_pooled_fit_of_a_study_is_that_of_an_independent_solver() -> None:

@@ -16,7 +16,7 @@ from pipeline.release.task import Task
 from pipeline.stream.fold import OFFLINE, Reducer
 from pipeline.stream.partition import Partition, differences
 from pipeline.study_file.load import parse_study
-from producers.audit import TOO_MANY, Counted
+from producers.membership import TOO_MANY, Counted
 from tests.builders import LogEntry, folded, relogged, sample_log, study_text
 
 RELEASES, OF = 3, 12
@@ -114,9 +114,7 @@ def test_a_client_that_is_always_too_fast_is_never_locked_out() -> None:
 
 def test_the_client_itself_can_tell_what_is_above_the_rate(task: Task, log: list[LogEntry]) -> None:
     counts, refused = counted_by_hand(log, seqs_of(log))
-    assert task.study.trust is not None
-    rate = task.study.trust.rate
-    own = Counted("client-0", identity(b"l-client-0").hex(), None, rate)
+    own = Counted("client-0", identity(b"l-client-0").hex(), task.study, None)
     for entry in log:
         own.take(entry)
     mine = {entry.offset for entry in log if entry.key == b"client-0"}

@@ -83,19 +83,6 @@ def with_another_unit(layout: Layout) -> dict[str, Layout]:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_a_batch_equals_one_by_one_and_any_split_bit_for_bit(kind: str) -> None:
-    task, log = TASKS[kind], LOGS[kind]
-    log = relogged([*log[:9], log[2], dataclasses.replace(log[5], value=b"?"), *log[9:], log[0]])
-    whole = folded(task, log)
-    assert (whole.head.duplicates, whole.head.dead_letters) == (2, 1)
-    assert differences(whole, folded(task, log, [1] * len(log))) == []
-    rng = np.random.default_rng(0)
-    for _ in range(10):
-        sizes = rng.integers(0, 6, size=8).tolist()
-        assert differences(whole, folded(task, log, sizes)) == []
-
-
-@pytest.mark.parametrize("kind", TASKS)
 def test_any_mixture_in_a_batch_is_what_it_is_one_by_one(kind: str) -> None:
     """Repeats, jumps, foreign ledgers, erased clients, new ones and bad payloads of every kind."""
     task = TASKS[kind]
@@ -133,31 +120,6 @@ def test_any_mixture_in_a_batch_is_what_it_is_one_by_one(kind: str) -> None:
             assert letters == said
             assert state.changed == whole.changed
     assert reasons >= {"foreign-ledger", "undecodable", "wrong-shape", "wrong-key", "empty"}
-
-
-def test_any_order_and_any_partitioning_gives_the_same_private_sums_and_progress() -> None:
-    log = sample_log(PRIVATE, releases=40, clients=5, seed=2)
-    whole = folded(PRIVATE, log)
-    wanted = whole.sums.encode()
-    rng = np.random.default_rng(1)
-    for _ in range(8):
-        shuffled = [log[i] for i in rng.permutation(len(log))]
-        count = int(rng.integers(1, 5))
-        home = {f"client-{i}".encode(): int(rng.integers(count)) for i in range(5)}
-        parts = [
-            folded(PRIVATE, relogged([entry for entry in shuffled if home[entry.key] == part]))
-            for part in range(count)
-        ]
-        merged = Partition.empty(PRIVATE).sums
-        for partition in parts:
-            merged.add(partition.sums)
-        assert merged.encode() == wanted
-        progress = {name: p for partition in parts for name, p in partition.clients.items()}
-        assert {name: p.encode() for name, p in progress.items()} == {
-            name: p.encode() for name, p in whole.clients.items()
-        }
-        one, two = estimate_of(PRIVATE, parts), estimate_of(PRIVATE, [whole])
-        assert one.coefficients.tobytes() == two.coefficients.tobytes()
 
 
 def test_duplicates_anywhere_leave_the_private_sums_as_they_are() -> None:
@@ -361,9 +323,17 @@ OPEN_FAULTS: dict[str, Fault] = {
 }
 
 
-def check_fault(kind: str, reason: str, edit: Callable[[LogEntry], LogEntry]) -> None:
-    """Put one bad record among good ones: it alone is set aside, in a batch and one by one."""
-    task, log = TASKS[kind], list(LOGS[kind])
+FAULTS = {"private": PRIVATE_FAULTS, "apart": APART_FAULTS, "open": OPEN_FAULTS}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(k, name) for k, some in FAULTS.items() for name in some]
+)
+def test_a_bad_release_is_set_aside_with_its_reason_and_the_others_are_folded(
+    kind: str, name: str
+) -> None:
+    """It alone, in a batch and one by one."""
+    (reason, edit), task, log = FAULTS[kind][name], TASKS[kind], list(LOGS[kind])
     log[9] = dataclasses.replace(edit(log[9]), offset=9)
     for batches in (1, len(log)):
         state, reducer, letters = Partition.empty(task), Reducer(task), []
@@ -376,27 +346,6 @@ def check_fault(kind: str, reason: str, edit: Callable[[LogEntry], LogEntry]) ->
         assert state.head.next_offset == len(log)
         clean = folded(task, relogged([entry for entry in log if entry.offset != 9]))
         assert state.sums.encode() == clean.sums.encode()
-
-
-@pytest.mark.parametrize("name", PRIVATE_FAULTS)
-def test_a_bad_private_release_is_set_aside_with_its_reason_and_the_others_are_folded(
-    name: str,
-) -> None:
-    check_fault("private", *PRIVATE_FAULTS[name])
-
-
-@pytest.mark.parametrize("name", APART_FAULTS)
-def test_a_bad_release_of_one_size_is_set_aside_with_its_reason_and_the_others_are_folded(
-    name: str,
-) -> None:
-    check_fault("apart", *APART_FAULTS[name])
-
-
-@pytest.mark.parametrize("name", OPEN_FAULTS)
-def test_a_bad_open_release_is_set_aside_with_its_reason_and_the_others_are_folded(
-    name: str,
-) -> None:
-    check_fault("open", *OPEN_FAULTS[name])
 
 
 def test_a_start_release_beyond_its_range_is_set_aside() -> None:
@@ -528,28 +477,20 @@ def test_a_foreign_ledger_never_takes_over_a_client() -> None:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_a_stored_partition_comes_back_and_goes_on_in_the_same_way(kind: str) -> None:
-    task, log = TASKS[kind], LOGS[kind]
-    state = folded(task, log[:11])
-    again = Partition.decode(
-        task, state.fields(everything=True), state.client_fields(everything=True)
-    )
-    assert differences(state, again) == []
-    Reducer(task).fold(again, log[11:])
-    assert differences(again, folded(task, log)) == []
-
-
-@pytest.mark.parametrize("kind", TASKS)
 def test_storing_only_what_changed_keeps_the_stored_form_complete(kind: str) -> None:
     task, log = TASKS[kind], LOGS[kind]
-    state, reducer = Partition.empty(task), Reducer(task)
+    state, reducer, whole = Partition.empty(task), Reducer(task), folded(task, log)
     fields, clients = state.fields(everything=True), {}
     for start in range(0, len(log), 5):
         reducer.fold(state, log[start : start + 5])
         fields |= state.fields(everything=False)
         clients |= state.client_fields(everything=False)
         state.stored()
-        assert differences(state, Partition.decode(task, fields, clients)) == []
+        again = Partition.decode(task, fields, clients)
+        assert differences(state, again) == []
+        # a worker that starts goes on with what it reads
+        reducer.fold(again, log[start + 5 :])
+        assert differences(again, whole) == []
     reducer.fold(state, log[-3:])
     assert not state.changed
 

@@ -14,7 +14,7 @@ import pickle
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,8 +199,13 @@ def test_sealed_sums_are_not_made_by_hand(kind: Any, stamp: object) -> None:
             kind(**dict.fromkeys(names, value))
 
 
-def test_sealed_sums_do_not_change() -> None:
-    sealed = honest()
+def opened() -> privatise.OpenAnswer:
+    return privatise.disclose(PLAIN, OPENLY)
+
+
+@pytest.mark.parametrize("made", [honest, opened])
+def test_sealed_sums_do_not_change(made: Callable[[], Any]) -> None:
+    sealed = made()
     for field in dataclasses.fields(sealed):
         with pytest.raises((TypeError, PrivacyError)):
             dataclasses.replace(sealed, **{field.name: SUMS.gradient.integers})
@@ -209,12 +214,12 @@ def test_sealed_sums_do_not_change() -> None:
         with pytest.raises(AttributeError):
             delattr(sealed, field.name)
     with pytest.raises((AttributeError, TypeError)):
-        sealed.raw = SUMS  # type: ignore[attr-defined]
+        sealed.raw = SUMS
     for name, array in sealed.parts.items():
         with pytest.raises(TypeError):
-            sealed.parts[name] = SUMS.gradient.integers  # type: ignore[index]
+            sealed.parts[name] = SUMS.gradient.integers
         with pytest.raises(AttributeError):
-            sealed.parts.pairs = ((name, SUMS.gradient.integers),)  # type: ignore[misc]
+            sealed.parts.pairs = ((name, SUMS.gradient.integers),)
         with pytest.raises(ValueError, match="read-only"):
             array[:] = 0
 
@@ -229,12 +234,13 @@ def test_a_copy_of_sealed_sums_is_the_same_release(copied: Any) -> None:
 
 
 def test_sums_of_one_policy_are_not_written_under_another() -> None:
-    opened = privatise.disclose(PLAIN, OPENLY)
-    for task, sums in ((PRIVATE, opened), (PLAIN, honest())):
+    for task, sums in ((PRIVATE, opened()), (PLAIN, honest())):
         with pytest.raises(PrivacyError):
             seal(task, sums, **IDENTITY)
-    with pytest.raises(PrivacyError):
+    with pytest.raises(PrivacyError, match="only leave with noise"):
         privatise.disclose(PRIVATE, OPENLY)
+    with pytest.raises(PrivacyError, match="no noise"):
+        privatise.privatise(PLAIN, ASKED, SecureStream())
 
 
 # --- what a message can hold -----------------------------------------------------------------

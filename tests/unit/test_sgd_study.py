@@ -25,7 +25,7 @@ from pipeline.release.model import Model, round_model
 from pipeline.release.task import form_of
 from pipeline.stream.fold import Reducer
 from pipeline.stream.merge import combine
-from pipeline.stream.partition import Partition, differences
+from pipeline.stream.partition import Partition
 from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
@@ -37,22 +37,6 @@ LINEAR = task_of()
 
 
 # --- the stream
-
-
-@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace", "none"])
-def test_any_batches_and_any_restarts_give_the_same_bits(mechanism: str) -> None:
-    task = task_of(mechanism=mechanism, path="burn_in = 100")
-    log = log_of(task, 60)
-    whole = folded(task, log, [])
-    for sizes in ([1] * 60, [7, 3, 20], [59]):
-        assert differences(folded(task, log, sizes), whole) == []
-    # what was stored and read again goes on as if it had not been
-    half = folded(task, log[:31], [])
-    again = Partition.decode(
-        task, half.fields(everything=True), half.client_fields(everything=True)
-    )
-    assert Reducer(task).fold(again, log[31:]) == []
-    assert differences(again, whole) == []
 
 
 def test_weights_of_a_small_radius_shrink_the_curvature_and_so_the_caps() -> None:

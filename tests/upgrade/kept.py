@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from infra.addresses import connected
+from infra.local import connected
 from infra.topics import ensure_topics
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings

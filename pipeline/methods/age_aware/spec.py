@@ -266,11 +266,7 @@ def clients_of(spec: Spec) -> dict[str, str]:
         at = f"estimator.method.groups.{group}.clients"
         for client in _spelled(at, card):
             if not is_plain(client):
-                raise ConfigError(
-                    f"{at}: no client can be called {client!r}: {RULE}. One that is older than the "
-                    "rule keeps its id, and stays out of age-aware studies: records that it has "
-                    "not released may go to a new client of a plain id"
-                )
+                raise ConfigError(f"{at}: no client can be called {client!r}: {RULE}")
             if client in found:
                 raise ConfigError(f"{at}: {client!r} is named twice")
             found[client] = group

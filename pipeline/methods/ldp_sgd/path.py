@@ -211,7 +211,7 @@ class SgdPath:
         return np.repeat([self.steps.step(max(pair) + block) for pair in known], block)
 
     def stretch(self) -> Sums:
-        """Return the sums after a burn-in of 6 to 12 %, or of `burn_in` while that is more."""
+        """Return the sums after a burn-in of 5 to 12 %, or of `burn_in` while that is more."""
         chosen = None
         for mark in self.marks:
             gone = self.records - self.sums.records + mark.records

@@ -51,7 +51,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     burn_in: Annotated[
         int,
         key(
-            ("records before averages begin; afterwards 6 to 12 % are left out"),
+            ("records before averages begin; afterwards 5 to 12 % are left out"),
             1000,
             ge=0,
             le=10**9,

@@ -1,0 +1,155 @@
+"""Plans, backtests and simulations give the numbers that they gave when they were recorded.
+
+`make golden` records them anew and prints what changed. Words may change: of texts it has the
+numbers alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.api.check import facts_of, warnings_of
+from pipeline.api.planning import plan, verdict
+from pipeline.backtest import Options, run_backtest
+from pipeline.estimators.population import Population, target_of
+from pipeline.methods import method_of, task_of
+from pipeline.release.task import form_of
+from pipeline.simulate.coverage import Size, result_of, simulated, stream, sum_up
+from pipeline.simulate.verdict import judge
+from pipeline.study_file.load import parse_study, read_study
+from tests.unit.test_backtest import STUDIES as HISTORIES
+from tests.unit.test_backtest import TIMED, history, timed
+from tests.unit.test_method_checks import STUDIES, TOY, small
+
+FILE = Path(__file__).parent / "facts.json"
+#: Relative: sums over some thousand numbers in float64, whose order is free.
+TOLERANCE = 1e-9
+#: Records and clients: few of both, and many.
+SIZES = ((3_000, 3), (200_000, 40))
+LIVE = {
+    **{f"{kind}, {form}": text for kind, forms in STUDIES.items() if kind != TOY
+       for form, text in forms.items()},
+    "renewable, forgets": lambda: small(forgetting='half_life = 5000, of = "records"'),
+    "renewable, apart": lambda: small(loss="logistic", growth=0, noise_memory=0, user_records=3),
+    "renewable, rare": lambda: small(loss="logistic", p=6, ridge=0.0).replace(
+        'negative = "0"', 'negative = "0", typical = 0.05'
+    ),
+}  # fmt: skip
+#: One of each kind, of which plans are made that compare kinds.
+PLANNED = ("renewable, linear-exchange", "renewable, rare", "ldp-sgd, logistic", "noisy-mle, score",
+           "noisy-copies, linear")  # fmt: skip
+
+
+def checked(name: str) -> Any:
+    """Return what `study check` says of a study at some sizes, and what its task is made of."""
+    task = task_of(parse_study(LIVE[name]()))
+    said = [[facts_of(task, *size), warnings_of(task, *size)] for size in SIZES]
+    ends = [task.study.data.response.ends, *task.ends, task.longest, task.magnitudes]
+    return [said, ends, task.response_scale, form_of(task).layout.text]
+
+
+def planned(name: str) -> Any:
+    """Return a plan with its rows, and its verdict."""
+    found = plan(parse_study(LIVE[name]()), 20_000, 8)
+    return [found, verdict(found)]
+
+
+def backtested(name: str) -> Any:
+    """Return what a backtest says of 600 records."""
+    study = read_study(HISTORIES[name].replace("records = 50", "records = 50\nseconds = 100"))
+    options = TIMED if "by record" not in name else Options(client_column="who", bins=10)
+    found = run_backtest(study, timed(history(study, 600)), options).to_dict()
+    del found["seconds"], found["estimate"]["published_at"]
+    return found
+
+
+def judged(name: str) -> Any:
+    """Return what the doctor says of three streams."""
+    task = simulated(parse_study(LIVE[name]()))
+    population = Population.of(task)
+    streams = [result_of(task, stream(population, Size(2_000, 2), 1, i)) for i in range(3)]
+    found = sum_up(task, streams, target_of(population).coefficients)
+    outlook = method_of(task.study).plan(task, 2_000, 2)
+    return [found, judge(task, found, outlook, 2_000)]
+
+
+PARTS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
+    "checked": (checked, tuple(LIVE)),
+    "planned": (planned, PLANNED),
+    "backtested": (backtested, ("classes", "numbers, open", "counts", "by record", "weighted")),
+    "judged": (judged, ("renewable, gdwd", "ldp-sgd, logistic", "noisy-mle, score")),
+}
+NAMES = [(part, name) for part, (_, names) in PARTS.items() for name in names]
+
+
+def numbers(value: Any) -> Any:
+    """Return a value as JSON has it: of texts their numbers, and of objects their fields."""
+    if isinstance(value, str):
+        return re.findall(r"\d[\d,.]*(?:e-?\d+)?", value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return numbers(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [numbers(inner) for inner in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if not isinstance(value, Mapping):
+        names = getattr(value, "__dataclass_fields__", None) or value.__struct_fields__
+        value = {name: getattr(value, name) for name in names}
+    # what a study is stands in `test_revisions`
+    return {str(key): numbers(value[key]) for key in value if key not in ("study", "revision")}
+
+
+def differences(found: Any, wanted: Any, where: str) -> list[str]:
+    """Return in words where two documents differ, floats by more than rounding."""
+    if isinstance(wanted, dict) and isinstance(found, dict) and found.keys() == wanted.keys():
+        pairs: list[Any] = [(key, found[key], wanted[key]) for key in wanted]
+    elif isinstance(wanted, list) and isinstance(found, list) and len(found) == len(wanted):
+        pairs = [(place, *pair) for place, pair in enumerate(zip(found, wanted, strict=True))]
+    elif isinstance(wanted, float) and isinstance(found, float):
+        near = found == pytest.approx(wanted, rel=TOLERANCE, abs=1e-12, nan_ok=True)
+        return [] if near else [f"{where}: {wanted!r} is now {found!r}"]
+    else:
+        return [] if found == wanted else [f"{where}: {wanted!r} is now {found!r}"]
+    return [said for key, *two in pairs for said in differences(*two, f"{where}, {key}")]
+
+
+def taken(part: str, name: str) -> Any:
+    """Return what a part says now, as it is stored."""
+    return json.loads(json.dumps(numbers(PARTS[part][0](name))))
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(FILE.read_text())
+    return found
+
+
+@pytest.mark.takes("plans look at every kind and budget")
+@pytest.mark.parametrize(("part", "name"), NAMES, ids=[f"{p}-{n}" for p, n in NAMES])
+def test_a_fact_is_the_one_that_was_recorded(
+    part: str, name: str, golden: dict[str, dict[str, Any]]
+) -> None:
+    assert differences(taken(part, name), golden[part][name], name) == []
+
+
+def main() -> None:
+    """Record all of it again."""
+    before = json.loads(FILE.read_text()) if FILE.exists() else {}
+    after: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for part, name in NAMES:
+        old, new = before.get(part, {}).get(name), taken(part, name)
+        found = differences(new, old, part)
+        after[part][name] = new if found else old
+        print(f"{part}, {name}: {'; '.join(found)[:300] or 'as before'}")
+    FILE.write_text(json.dumps(after, indent=None, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()
