@@ -55,11 +55,10 @@ class Objects(Batch):
     """
 
     def __init__(
-        self, texts: Sequence[bytes | None], lost: Mapping[int, str] | None = None,
+        self, texts: Sequence[bytes], lost: Mapping[int, str] | None = None,
         read: Callable[[bytes], Read] | None = None,
     ) -> None:  # fmt: skip
-        self._lost_before, self._read = lost or {}, read or json_object
-        self._texts = [b"{}" if at in self._lost_before else t or b"" for at, t in enumerate(texts)]
+        self._texts, self._lost_before, self._read = texts, lost or {}, read or json_object
 
     def __len__(self) -> int:
         """As `Batch`."""
@@ -101,9 +100,8 @@ class Objects(Batch):
             else:
                 break
         # what is in other columns is passed over, whatever its bytes are and however long a number
-        for at, text in enumerate(self._texts):
-            if text.isascii() and len(text) <= DIGITS:
-                continue
+        texts = enumerate(self._texts)
+        for at, text in [pair for pair in texts if not pair[1].isascii() or len(pair[1]) > DIGITS]:
             with suppress(UnicodeDecodeError):
                 if not _LONG.search(text.decode()):
                     continue
