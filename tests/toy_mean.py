@@ -119,7 +119,7 @@ class PrivateMean(Method[MeanTask]):
     )  # fmt: skip
     task, server = MeanTask, MeanServer
 
-    def plan(self, task: MeanTask, records: int, clients: int) -> Plan:
+    def plan(self, task: MeanTask, records: int, clients: int, seen: object = None) -> Plan:
         noise = {"sum_sd": task.channel.standard_deviation}
         return Plan(latest=LEAST, usual=LEAST, facts={"noise": noise})
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from pipeline.api.planning import CLIENTS, RECORDS, classes, exact, half, when, with_ridge
-from pipeline.api.sample import expected
+from pipeline.api.planning import CLIENTS, RECORDS, numbers, told
+from pipeline.api.sample import Like, expected
 from pipeline.errors import VeilstreamError
 from pipeline.losses import MEANINGS
 from pipeline.messages.topics import Topics
@@ -173,10 +173,13 @@ def warnings_of(task: Task, records: int = RECORDS, clients: int = CLIENTS) -> l
     return [warning for warning in found if warning]
 
 
-def facts_of(task: Task, records: int = RECORDS, clients: int = CLIENTS) -> dict[str, object]:
+def facts_of(
+    task: Task, records: int = RECORDS, clients: int = CLIENTS, like: Like | None = None
+) -> dict[str, object]:
     """Return what a study means, by name, in numbers and words.
 
     records, clients: As `check_study` takes them.
+    like: What the plan is of; None: what ranges and typical values say.
 
     Raises ConfigError, PrivacyError if its noise cannot be scaled with these parameters.
     """
@@ -193,19 +196,10 @@ def facts_of(task: Task, records: int = RECORDS, clients: int = CLIENTS) -> dict
         return facts
     if task.encoding.columns:
         facts["norm"] = expected(task)
-    outlook = method_of(task.study).plan(task, records, clients)
+    study, seen = like or (task.study, None)
+    outlook = method_of(study).outlook(task_of(study), records, clients, seen)
     facts.update(outlook.facts)
-    facts["intervals"] = {
-        "come": when(outlook, task.study),
-        **({"half": said} if (said := half(outlook, task.study, records, clients)) else {}),
-        **({"ridge": said} if (said := with_ridge(outlook)) else {}),
-        **({"exact": said} if (said := exact(outlook, task.study)) else {}),
-        **({"classes": said} if (said := classes(outlook, task.study)) else {}),
-        **({"but": outlook.why} if outlook.why else {}),
-        "first": outlook.first,
-        "latest": outlook.latest,
-        "usual": outlook.usual,
-    }
+    facts["intervals"] = {**told(outlook, study, records, clients), **numbers(outlook)}
     rate = task.study.trust.rate if task.study.trust is not None else None
     if rate is not None:
         facts["rate"] = (

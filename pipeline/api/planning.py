@@ -1,14 +1,15 @@
 """What a plan says in words: when intervals come, whether records are enough, what would do.
 
 Sizes in a plan are *typical*: of independent features whose values spread over the whole range,
-about the typical value where it is given. Where a study has a ridge, another one is *sure*, as the
-ridge alone is enough for it: it holds for all slopes that do not go with the intercept, which has
-no ridge.
+about the typical value where it is given; or of records like those of a sample. Where a study has
+a ridge, another one is *sure*, as the ridge alone is enough for it: it holds for all slopes that do
+not go with the intercept, which has no ridge.
 
 What a study of a size can find, before there are data: settings, and a power analysis.
 
-By formulas of the study's method from public numbers alone; nothing is simulated and no data are
-read. `veilstream doctor coverage` simulates the same study, which takes longer and tells more.
+By formulas of the study's method, from public numbers alone or a sample; nothing is simulated. All
+commands print what `told` says of a plan. `veilstream doctor coverage` simulates the same study,
+which takes longer and tells more.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods import METHODS, load_live, method_of, require_live, task_of
 from pipeline.methods.base import LARGEST_EPSILON, Plan, Proposal
 from pipeline.study.model import Study
-from pipeline.study.reference import rarer_share
+from pipeline.study.reference import Seen, rarer_share
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import study_of
 from pipeline.words import counted
 
-#: What the typical size supposes, and what the ridge does not reach.
+#: What a size supposes, and what the ridge does not reach.
 SPREAD = "if features are independent and fill their ranges (around `typical`, where it is given)"
-IF = f"{SPREAD}, later if not"
+SAMPLED = "if records are like those of the sample"
 BUT = (
     "Only slopes that go with the intercept, which no ridge helps, may take longer: those of a "
     "feature that stays far from its typical value, or of a level that most records have"
@@ -49,8 +50,42 @@ LITTLE, NEARLY_ALL = 0.1, 0.95
 NAMED = 5
 #: No plan looks further ahead than for so many records.
 NEVER = 10**12
+#: Numbers of a plan that `--json` has beside the words.
+NUMBERS = ("first", "latest", "usual", "usual_half", "tenth")
 #: What the unit of a slope is, by loss; of numbers it is that of the response.
 UNITS = {"logistic": " in log odds", "poisson": " in the log of the mean"}
+
+
+def told(outlook: Plan, study: Study, records: int, clients: int) -> dict[str, str]:
+    """Return all that is said of a plan, by name; what there is nothing to say of is left out."""
+    found = {
+        "come": when(outlook, study),
+        "half": half(outlook, study, records, clients),
+        "ridge": with_ridge(outlook),
+        "exact": exact(outlook, study, records),
+        "classes": classes(outlook, study),
+        "but": outlook.why,
+    }
+    return {name: said for name, said in found.items() if said}
+
+
+def numbers(outlook: Plan) -> dict[str, Any]:
+    """Return the numbers of a plan, as every command has them in `--json`."""
+    return {name: getattr(outlook, name) for name in NUMBERS}
+
+
+def _supposed(outlook: Plan) -> str:
+    """Say of which records the sizes are."""
+    return SAMPLED if outlook.seen else SPREAD
+
+
+def _if(outlook: Plan) -> str:
+    """Say it, and what else would be."""
+    if outlook.seen or outlook.tenth is None:
+        return _supposed(outlook) + ("" if outlook.seen else ", later if not")
+    late = outlook.tenth >= NEVER
+    after = f"not within {NEVER:,} records" if late else f"after about {_about(outlook.tenth)}"
+    return f"{SPREAD}, and {after} if they filled a tenth of them"
 
 
 def when(outlook: Plan, study: Study | None = None) -> str:
@@ -70,19 +105,20 @@ def when(outlook: Plan, study: Study | None = None) -> str:
 def _after(outlook: Plan) -> str:
     latest, usual, intercept = outlook.latest, outlook.usual, outlook.intercept
     if latest is not None and latest <= usual:
-        own = "perhaps later" if intercept is None else f"after about {intercept:,}, {IF}"
+        own = "perhaps later" if intercept is None else f"after about {intercept:,}, {_if(outlook)}"
         return f"after {latest:,} records for slopes; for the intercept {own}. {BUT}"
     typical = f"after about {usual:,} records"
     if intercept is not None and intercept > usual:
         typical += f" for slopes and {intercept:,} for the intercept"
     if latest is None and outlook.narrow is not None:
         return (
-            f"{typical}, {SPREAD}. If features use only a part of their ranges: hardly before "
-            f"{outlook.narrow:,}, and perhaps much later. No number of records guarantees it"
+            f"{typical}, {_supposed(outlook)}. If features use only a part of their ranges: hardly "
+            f"before {outlook.narrow:,}, and perhaps much later. No number of records guarantees it"
         )
     if latest is None:
-        return f"{typical}, {IF}. No number of records guarantees it"
-    return f"{typical}, {IF}. Whatever features are like, slopes have one after {latest:,}. {BUT}"
+        return f"{typical}, {_if(outlook)}. No number of records guarantees it"
+    sure = f"Whatever features are like, slopes have one after {latest:,}. {BUT}"
+    return f"{typical}, {_if(outlook)}. {sure}"
 
 
 def _at_first(outlook: Plan, first: int) -> str:
@@ -93,7 +129,7 @@ def _at_first(outlook: Plan, first: int) -> str:
             f"at first {said}, and to stay after about {_about(outlook.usual)} (until then a later "
             "estimate may have none again)"
         )
-    said = f"{said}, {IF}"
+    said = f"{said}, {_if(outlook)}"
     if outlook.late and outlook.whole is not None:
         names = ", ".join(outlook.late[:NAMED]) + (", ..." if len(outlook.late) > NAMED else "")
         said += f"; for {names} after about {_about(outlook.whole)}"
@@ -110,10 +146,9 @@ def half(outlook: Plan, study: Study, records: int, clients: int) -> str:
     if outlook.usual_half is None or not study.data.features:
         return ""
     kept = "" if outlook.kept is None else f", of which the ridge keeps about {outlook.kept:.0%}"
-    return (
-        f"+-{outlook.usual_half:.2g} for a slope at {counted_of(records, clients)}, {SPREAD}: of "
-        f"{f'penalised slopes{kept}' if study.estimator.ridge else 'real slopes'}"
-    )
+    which = f"penalised slopes{kept}" if study.estimator.ridge else "real slopes"
+    size = counted_of(records, clients)
+    return f"+-{outlook.usual_half:.2g} for a slope at {size}, {_supposed(outlook)}: of {which}"
 
 
 def with_ridge(outlook: Plan) -> str:
@@ -127,10 +162,10 @@ def with_ridge(outlook: Plan) -> str:
     )
 
 
-def exact(outlook: Plan, study: Study, records: int | None = None) -> str:
+def exact(outlook: Plan, study: Study, records: int) -> str:
     """Say how long intervals must be whatever is known, and when "ready" comes at the latest.
 
-    records: The size for which the outlook is; None: it has none.
+    records: The size for which the outlook is.
 
     Returns: Empty where no formula knows it.
     """
@@ -138,12 +173,12 @@ def exact(outlook: Plan, study: Study, records: int | None = None) -> str:
         return ""
     classes = study.data.response.kind == "class"
     unit = "half a logit" if classes else "half a standard deviation of the residuals"
-    at = "" if records is None else f"+-{found.half:.2g} at {records:,} records, and "
     return (
         "for the widest coefficient, an exact interval (one that allows for the noise alone) is "
-        f"{at}+-{found.wanted:.2g} ({unit}) after about {_about(found.records)}; estimates are "
-        f"ready after {_about(found.ready)} at the latest, if features spread over their ranges "
-        f"and {'classes are as even' if classes else 'residuals are as large'} as assumed"
+        f"+-{found.half:.2g} at {counted_of(records)}, and +-{found.wanted:.2g} ({unit}) after "
+        f"about {_about(found.records)}; estimates are ready after {_about(found.ready)} at the "
+        f"latest, {_supposed(outlook)} and "
+        f"{'classes are as even' if classes else 'residuals are as large'} as assumed"
     )
 
 
@@ -155,8 +190,8 @@ def classes(outlook: Plan, study: Study) -> str:
     after, typical, share = outlook.classes, study.data.response.typical, rarer_share(study)
     if after is None:
         said = f"assumed: {share:.3g} of the records have the rarer class (as data.response.typical"
-        return "" if typical is None else f"{said} says)"
-    whence = "as data.response.typical says"
+        return "" if typical is None or outlook.seen else f"{said} says)"
+    whence = "as in the sample" if outlook.seen else "as data.response.typical says"
     if typical is None:
         whence = "as data.response has no `typical`, a public guess of the share of `positive`"
     return (
@@ -177,17 +212,17 @@ def verdict(found: StudyPlan) -> str:
     outlook, size = found.own.outlook, f"{found.records:,} records"
     if outlook.usual <= found.records:
         sure = outlook.latest is not None and outlook.latest <= found.records
-        sure = sure or not found.study.data.features
+        sure = sure or outlook.seen or not found.study.data.features
         where = "" if sure else " where features spread over their ranges"
         enough = f"are enough{' for wide intervals only' if _is_blind(found) else ''}{where}"
-        told = _finds(found)
+        more = _finds(found)
         if outlook.intercept is not None and outlook.intercept > found.records:
             enough += ", but for the intercept"
-            told.append(
+            more.append(
                 "Predictions need the intercept, so they may be far off before it has an interval"
             )
-        told.append(f"Intervals come {when(outlook, found.study)}")
-        return ". ".join([f"{size} {enough}", *told])
+        more.append(f"Intervals come {when(outlook, found.study)}")
+        return ". ".join([f"{size} {enough}", *more])
     ways = []
     if found.enough_records is not None:
         ways.append(f"about {found.enough_records:,} records")
@@ -356,11 +391,16 @@ class StudyPlan:
 
 
 def plan(
-    study: Study, records: int, clients: int, told: Callable[[int, int], object] | None = None
+    study: Study,
+    records: int,
+    clients: int,
+    report: Callable[[int, int], object] | None = None,
+    seen: Seen | None = None,
 ) -> StudyPlan:
     """Plan a study for an expected number of records, all clients together.
 
-    told: Takes how many designs are made, and how many there will be at least: where the records
+    seen: As `Method.plan` takes it.
+    report: Takes how many designs are made, and how many there will be at least: where the records
         are too few, more are made to find how many are enough.
 
     Raises ConfigError if the study keeps no privacy, or is of a kind that runs over a file;
@@ -371,22 +411,30 @@ def plan(
     others = [other for kind in METHODS if (other := _as_kind(study, kind)) is not None]
     wanted = [(other, budget) for other in others for budget in sorted({*EPSILONS, epsilon})]
     for done, (other, budget) in enumerate(wanted, 1):
-        rows += _rows(other, budget, records, clients)
-        if told is not None:
-            told(done, len(wanted) + 1)
-    return replace(proposed(study, records, clients), rows=tuple(rows))
+        rows += _rows(other, budget, records, clients, seen)
+        if report is not None:
+            report(done, len(wanted) + 1)
+    return replace(proposed(study, records, clients, seen), rows=tuple(rows))
 
 
-def proposed(study: Study, records: int, clients: int) -> StudyPlan:
-    """Return the plan of a study alone, without rows; errors as those of `plan`."""
+def proposed(study: Study, records: int, clients: int, seen: Seen | None = None) -> StudyPlan:
+    """Return the plan of a study alone, without rows; parameters and errors as those of `plan`."""
     epsilon = _budget(study)
-    own = _row(study, epsilon, records, clients)
+    own = _row(study, epsilon, records, clients, seen, told=True)
     enough_records = enough_epsilon = larger = None
     if own.outlook.usual > records:
-        enough_records = _enough_records(study, epsilon, records, clients)
-        enough_epsilon = _enough_epsilon(study, epsilon, records, clients)
+
+        def is_enough(budget: float, size: int) -> bool:
+            return _row(study, budget, size, clients, seen).outlook.usual <= size
+
+        sizes = takewhile(lambda size: size < 2 * MOST_RECORDS, (2**k * records for k in count(1)))
+        enough_records = _least(list(sizes), lambda size: is_enough(epsilon, size))
+        # what is written is what is tried, with three digits
+        tried = takewhile(lambda e: e <= MOST_EPSILON, (1.25**k * epsilon for k in count(1)))
+        budgets = [float(f"{one:.3g}") for one in tried]
+        enough_epsilon = _least(budgets, lambda budget: is_enough(budget, records))
         # settings that cannot do at this size would not do at a larger one, either
-        larger = enough_records and _row(study, epsilon, enough_records, clients)
+        larger = enough_records and _row(study, epsilon, enough_records, clients, seen, told=True)
     changes = (larger or own).design.changes
     return StudyPlan(
         with_keys(study, changes, name="the design"), records, clients, own, (),
@@ -406,26 +454,33 @@ def _budget(study: Study) -> float:
     return epsilon
 
 
-def _row(study: Study, epsilon: float, records: int, clients: int) -> Row:
+def _row(
+    study: Study, epsilon: float, records: int, clients: int, seen: Seen | None, *,
+    told: bool = False,
+) -> Row:  # fmt: skip
+    """Return a row; `told`: its outlook is put in words, and says what else would be."""
     given = with_keys(study, {"privacy.epsilon": epsilon}, name="the study")
     method = method_of(given)
-    design = method.propose(given, records, clients)
+    design = method.propose(given, records, clients, seen)
     proposed = with_keys(given, design.changes, name="the design")
-    outlook = method.plan(task_of(proposed), records, clients)
+    of = method.outlook if told else method.plan
+    outlook = of(task_of(proposed), records, clients, seen)
     level = study.estimator.level
     times = 1 + float(ndtri(POWER)) / float(ndtri((1 + level) / 2))
     half, kept = outlook.usual_half, outlook.kept
-    seen = None if half is None else times * half
-    effect = seen if kept is None else seen / kept if seen is not None and kept > 0 else None
+    least = None if half is None else times * half
+    effect = least if kept is None else least / kept if least is not None and kept > 0 else None
     return Row(
         study.estimator.kind, study.estimator.loss, study.privacy.neighbours, epsilon, design,
-        outlook, seen, effect,
+        outlook, least, effect,
     )  # fmt: skip
 
 
-def _rows(study: Study, epsilon: float, records: int, clients: int) -> Iterator[Row]:
+def _rows(
+    study: Study, epsilon: float, records: int, clients: int, seen: Seen | None
+) -> Iterator[Row]:
     try:
-        yield _row(study, epsilon, records, clients)
+        yield _row(study, epsilon, records, clients, seen)
     except (ConfigError, PrivacyError):
         # a budget that this kind does not allow, or at which it cannot keep its promise, has no row
         return
@@ -461,33 +516,18 @@ def _as_kind(study: Study, kind: str) -> Study | None:
     return None
 
 
-def _enough_records(study: Study, epsilon: float, records: int, clients: int) -> int | None:
-    sizes = list(
-        takewhile(lambda size: size < 2 * MOST_RECORDS, (2**k * records for k in count(1)))
-    )
-    return _least(sizes, lambda size: _is_enough(study, epsilon, size, clients))
-
-
-def _enough_epsilon(study: Study, epsilon: float, records: int, clients: int) -> float | None:
-    # what is written is what is tried, with three digits
-    larger = takewhile(lambda e: e <= MOST_EPSILON, (1.25**k * epsilon for k in count(1)))
-    budgets = [float(f"{one:.3g}") for one in larger]
-    return _least(budgets, lambda tried: _is_enough(study, tried, records, clients))
-
-
-def _is_enough(study: Study, epsilon: float, records: int, clients: int) -> bool:
-    return _row(study, epsilon, records, clients).outlook.usual <= records
-
-
 def _least(ordered: Sequence[T], is_enough: Callable[[T], bool]) -> T | None:
     """Return the least that is enough, as is all behind it; None: none is."""
     place = bisect_left(ordered, True, key=is_enough)
     return ordered[place] if place < len(ordered) else None
 
 
-def least_epsilon(study: Study, records: int, clients: int, step: float = 1.1) -> float | None:
+def least_epsilon(
+    study: Study, records: int, clients: int, seen: Seen | None = None, step: float = 1.1
+) -> float | None:
     """Return the least epsilon, on a grid, at which so many records usually have intervals.
 
+    seen: As `Method.plan` takes it.
     step: From one epsilon of the grid to the next, > 1; the study's own comes before the first.
 
     Returns: None where none does, or the study has no single epsilon.
@@ -498,7 +538,7 @@ def least_epsilon(study: Study, records: int, clients: int, step: float = 1.1) -
     while epsilon is not None and (epsilon := step * epsilon) <= LARGEST_EPSILON:
         try:
             tried = with_keys(study, {"privacy.epsilon": epsilon}, name="the study")
-            if method_of(tried).plan(task_of(tried), records, clients).usual <= records:
+            if method_of(tried).plan(task_of(tried), records, clients, seen).usual <= records:
                 return epsilon
         except (ConfigError, PrivacyError):
             # whatever leaves no room here leaves none at a larger one either

@@ -3,7 +3,8 @@
 The first is public: it asks the reference population alone. The second reads raw data, for the eyes
 of whoever holds the file.
 
-What a sample file says of its classes, and of its order: from raw records, and NOT private.
+What a sample file says for a plan, of its classes, and of its order: from raw records, and NOT
+private.
 
 Estimates take records as independent of their place in the stream: the newest releases count most,
 at models that came from earlier ones. A file that is sorted by its response is no such stream.
@@ -20,16 +21,16 @@ from typing import Any
 import numpy as np
 from scipy.special import logit, ndtri
 
-from pipeline.api.planning import CLIENTS
 from pipeline.errors import DataError
-from pipeline.methods import method_of, offline_method, task_of
+from pipeline.methods import offline_method
 from pipeline.records.batch import Column, Columns
 from pipeline.records.encoder import Encoder
 from pipeline.records.features import Features, response_of
 from pipeline.release.quality import worded
 from pipeline.release.task import Task
 from pipeline.study.data import TRANSFORMS, Feature, transformed
-from pipeline.study.reference import norms, typical_norm_bound
+from pipeline.study.model import Study
+from pipeline.study.reference import Seen, norms, typical_norm_bound
 from pipeline.study_file.edit import with_keys
 from pipeline.types import Matrix, Vector
 from producers.sources.base import Slot, Source
@@ -67,21 +68,21 @@ def expected(task: Task) -> dict[str, object]:
 
 
 def of_sample(
-    task: Task, path: str, form: str = "csv", *, clients: int = CLIENTS
+    task: Task, path: str, form: str = "csv", sample: Sample | None = None
 ) -> dict[str, object]:
     """Return the same of the records of a file, and features that use a sliver of their range.
 
     The file needs the features alone, or the response where there are none. If it has responses,
     a record counts as usable only where its response can be read, and how frequent classes are is
     said, too, and what goes with the order of the records. None of it is private.
-    clients: How many are expected.
+    sample: What the file holds, where it has been read.
 
     Raises DataError if the file cannot be read, lacks a column, or has no record that can be used.
     """
     features = Features.of(task.study)
     if not features.names:
         return _of_response(task, path, form)
-    sample = read_sample(task, path, form)
+    sample = sample or read_sample(task, path, form)
     values, responses, read = sample.values, sample.responses, sample.read
     inside = features.clip(values)
     columns = features.encode(inside)
@@ -97,7 +98,7 @@ def of_sample(
         "share_shortened": _beyond(lengths, task.kept_norm),
         "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
-        **classes_of(task, responses, clients),
+        **classes_of(task, responses),
         **order_of(task, columns, responses),
     }
 
@@ -268,6 +269,32 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
     return Sample(values, np.concatenate(responses), read, faults, encoder.clipped, start.refused)
 
 
+#: A study with the classes of a sample, and records like which a plan expects its own.
+Like = tuple[Study, Seen]
+
+
+def like(task: Task, path: str, form: str = "csv") -> tuple[Like | None, dict[str, object]]:
+    """Return what a plan by the records of a file is of, and what `of_sample` says of them.
+
+    None: the study has no features, so that a plan needs none. Errors as those of `of_sample`.
+    """
+    features, study = Features.of(task.study), task.study
+    if not features.names:
+        return None, of_sample(task, path, form)
+    sample = read_sample(task, path, form)
+    responses: Vector | None = sample.responses
+    if not np.isfinite(sample.responses).all():
+        responses = None
+    elif task.classes:
+        share = float(np.mean(sample.responses > 0))
+        if share in {0.0, 1.0}:
+            responses = None
+        else:
+            study = with_keys(study, {"data.response.typical": share}, name="the sample")
+    seen = Seen(features.encode(features.clip(sample.values)), responses)
+    return (study, seen), of_sample(task, path, form, sample)
+
+
 class _Start:
     """Looks at the first records of a file as a client does at its start.
 
@@ -302,10 +329,9 @@ NAMED = 5
 WRONG = 1.5
 
 
-def classes_of(task: Task, responses: Vector, clients: int) -> dict[str, object]:
-    """Return how frequent the positive class is, and what that means for intervals.
+def classes_of(task: Task, responses: Vector) -> dict[str, object]:
+    """Return how frequent the positive class is, and whether the study's guess is far from it.
 
-    clients: How many are expected.
     responses: Encoded; NaN where a record has none. Empty for responses without classes.
     """
     known = responses[np.isfinite(responses)]
@@ -329,25 +355,10 @@ def classes_of(task: Task, responses: Vector, clients: int) -> dict[str, object]
         )
     elif abs(float(logit(share) - logit(supposed))) > math.log(WRONG):
         found["classes"] = (
-            f"data.response.typical {said}, so plans count with {supposed:g}"
-            f"{_later(task, share, clients)}. Choose a guess by what is public, and run "
-            "`veilstream study design` with it"
+            f"data.response.typical {said}, so plans without a sample count with {supposed:g}. "
+            "Choose a guess by what is public"
         )
     return found
-
-
-def _later(task: Task, share: float, clients: int) -> str:
-    """Say when both counts stand out with this share of the positive class."""
-    if offline_method(task.study) is not None:
-        return ""
-    study = with_keys(task.study, {"data.response.typical": share}, name="the sample")
-    outlook = method_of(study).plan(task_of(study), task.slots, clients)
-    if outlook.classes is None:
-        return ""
-    return (
-        f". With {share:.2g} no interval comes before {outlook.classes:,} records, at which both "
-        "noised class counts stand out of their noise"
-    )
 
 
 def order_of(task: Task, columns: Matrix, responses: Vector) -> dict[str, object]:

@@ -16,19 +16,19 @@ from pipeline.api.planning import (
     POWER,
     Row,
     StudyPlan,
-    classes,
     counted_of,
-    exact,
     lacking,
     plan,
+    told,
     two_digits,
     verdict,
-    with_ridge,
 )
-from pipeline.cli.context import AS_JSON, FILE, put, say, show
+from pipeline.api.sample import NOT_PRIVATE, like
+from pipeline.cli.context import AS_JSON, FILE, FORMAT, put, say, show
 from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
 from pipeline.losses import MEANINGS
+from pipeline.methods import task_of
 from pipeline.release.budget import standstill
 from pipeline.study.data import columns_of
 from pipeline.study_file.edit import edited, with_features, with_keys
@@ -45,6 +45,11 @@ CLIENTS = click.option(
     "--clients", type=click.IntRange(1, 10**6), default=planning.CLIENTS, show_default=True,
     help="How many clients you expect.",
 )  # fmt: skip
+SAMPLE = click.option(
+    "--sample", metavar="FILE",
+    help="Plan for records like those of this file, and say how they fit the declared ranges: from "
+    "raw data, NOT private.",
+)  # fmt: skip
 COLUMNS = ("epsilon", "window", "ridge", "first", "typical", "sure", "+- typical", "finds")
 #: What is said where a ridge takes the place of none.
 OVERRIDDEN = (
@@ -52,15 +57,13 @@ OVERRIDDEN = (
     "again, and intervals come later"
 )
 LEGEND = (
-    "Each row has its own design. typical: records from which on intervals stay, if features are "
-    "independent and their values spread over the whole range (around `typical`, where it is "
-    "given); first: after which half of such studies have had one. sure: records after which a "
+    "Each row has its own design. typical: records from which on intervals stay, for records as "
+    "said above; first: after which half of such studies have had one. sure: records after which a "
     "ridge alone is enough for all slopes that do not go with the intercept (-: not within these "
     "records, or no ridge). +- typical: half the interval of a slope at the end (-: wider than the "
     "response's range). finds: the smallest slope, before a ridge shrinks it, that "
-    f"{POWER:.0%} of such studies tell from zero. Values that use only a part of "
-    "their range need more records: `veilstream study check STUDY --sample FILE` compares old "
-    "records with the ranges."
+    f"{POWER:.0%} of such studies tell from zero. Values that use only a part of their range need "
+    "more records: --sample FILE plans for records like those of a file."
 )
 
 
@@ -76,19 +79,21 @@ LEGEND = (
 @click.option("--epsilon", type=float, help="Instead of the study's own.")
 @click.option("--delta", type=float, help="Instead of the study's own.")
 @click.option("--write", type=FILE, help="Write a new study file with the proposed settings.")
+@SAMPLE
+@FORMAT
 @AS_JSON
 def design(
     study: Path | None, features: int | None, records: int, clients: int, epsilon: float | None,
-    delta: float | None, write: Path | None, as_json: bool,
+    delta: float | None, write: Path | None, sample: str | None, form: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Propose settings for STUDY at an expected size, and say what it can find with them.
 
-    No data are read: the public ranges, bounds and budget alone determine when intervals appear and
-    how long they are. "typical" is for independent features with values that spread over the whole
-    range (around `typical`, where it is given). "sure" holds for other records, too: there a ridge
-    alone is enough for slopes. The intercept has no ridge, so it may need more records. So may
-    slopes that go with it: those of a feature that stays far from its typical value, or of a level
-    that most records have.
+    Without --sample no data are read: the public ranges, bounds and budget alone say when intervals
+    appear and how long they are. "typical" is for independent features with values that spread over
+    the whole range (around `typical`, where it is given), or for records like those of the sample.
+    "sure" holds for other records, too: there a ridge alone is enough for slopes. The intercept has
+    no ridge, so it may need more records. So may slopes that go with it: those of a feature that
+    stays far from its typical value, or of a level that most records have.
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")
@@ -98,10 +103,15 @@ def design(
     asked = {"privacy.epsilon": epsilon, "privacy.delta": delta}
     given = {key: value for key, value in asked.items() if value is not None}
     asked_for = with_keys(parse_study(text), given, name="the study")
+    seen = None
+    if sample is not None:
+        say(f"WARNING: --sample: {NOT_PRIVATE}")
+        found_like, _ = like(task_of(asked_for), sample, form)
+        asked_for, seen = found_like or (asked_for, None)
     data = asked_for.data
     work = Work("a plan of a study", 1 + len(columns_of(data.features, data.interactions)))
     with while_computing(work.said):
-        found = plan(asked_for, records, clients, work.report)
+        found = plan(asked_for, records, clients, work.report, seen)
     if write is not None:
         _write(write, designed(text, found, given))
     if as_json:
@@ -169,14 +179,10 @@ def _show(found: StudyPlan, given: Mapping[str, object], *, written: bool) -> No
     if given.get("estimator.ridge") == 0 and "estimator.ridge" in chosen.changes:
         click.echo(OVERRIDDEN)
     click.echo(verdict(found))
-    if said := exact(own.outlook, study, found.records):
-        click.echo(said)
-    if said := classes(found.chosen.outlook, study):
-        click.echo(said)
-    if said := with_ridge(own.outlook):
-        click.echo(said)
-    if own.outlook.why:
-        click.echo(own.outlook.why)
+    for name, said in told(own.outlook, study, found.records, found.clients).items():
+        # the verdict says when, where the records are enough
+        if name != "come":
+            click.echo(said)
     come = False
     for kind in dict.fromkeys(row.kind for row in found.rows):
         rows = [row for row in found.rows if row.kind == kind]

@@ -14,8 +14,10 @@ import numpy as np
 from agents.preflight import Finding, findings, look
 from infra.deploy import ROLES, Role
 from infra.local import connected
-from pipeline.api.planning import exact, least_epsilon
-from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
+from pipeline.api.planning import least_epsilon, told
+from pipeline.api.sample import NOT_PRIVATE, like
+from pipeline.cli.context import AS_JSON, FORMAT, STUDY, Group, live_task_of, put, say
+from pipeline.cli.design import SAMPLE
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population, Target, target_of
 from pipeline.methods import method_of, task_of
@@ -32,6 +34,7 @@ from pipeline.simulate.coverage import (
     sum_up,
 )
 from pipeline.simulate.verdict import Verdict, judge, limits
+from pipeline.study.model import Study
 from pipeline.study.reference import law_of
 from pipeline.study_file.load import load_study
 from producers.source_check import look_at_source
@@ -46,6 +49,7 @@ ASSUMED = {
     "uniform": "independent records, features uniform on their public ranges",
     "typical": "independent records, features about their typical values",
 }
+DRAWN = "records drawn from the sample"
 TOGETHER = "all clients alike, and each window at the newest model"
 
 
@@ -82,40 +86,49 @@ def doctor() -> None:
     help="Standard deviation of a number's residuals, in its unit.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**62), default=1, show_default=True)
+@SAMPLE
+@FORMAT
 @AS_JSON
 def coverage(
     study: Path, records: int, clients: int, replications: int | None, truth: str | None,
-    residual_scale: float | None, seed: int, as_json: bool,
+    residual_scale: float | None, seed: int, sample: str | None, form: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate STUDY at a size, and say whether its intervals cover as often as they promise.
 
-    No data are read. Records are drawn from the public ranges of the study file, around the typical
-    values that it declares, and go through its noise, steps and estimator. The answer is the share
-    of intervals that contain the true coefficients of the population, with its Monte Carlo error,
-    beside the rule of thumb. It holds for records like the simulated ones. Real records that are
-    correlated, drift or leave most of their range unused do worse.
+    Without --sample no data are read: records are drawn from the public ranges of the study file,
+    around the typical values that it declares. With it they are drawn from the file, each as often
+    as any other, and its own fit is what intervals are to hold. They go through the study's noise,
+    steps and estimator. The answer is the share of intervals that contain the true coefficients of
+    the population, with its Monte Carlo error, beside the rule of thumb. It holds for records like
+    the simulated ones. Real records that are correlated, drift or leave most of their range unused
+    do worse.
 
     Defaults: classes with equal odds and a linear predictor of variance 1; numbers around the
     middle of their range, with a predictor of an eighth of it and residuals of residual_bound /
     1.345; counts with a mean of a quarter of the largest. --truth and --residual-scale replace
     them.
     """
-    asked = load_study(study)
+    asked, seen = load_study(study), None
+    if sample is not None:
+        say(f"WARNING: --sample: {NOT_PRIVATE}")
+        found_like, _ = like(task_of(asked), sample, form)
+        asked, seen = found_like or (asked, None)
     task = simulated(asked)
     size = Size(records, clients)
     size.windows(task)
-    population = Population.of(task, _numbers(truth), residual_scale)
+    population = Population.of(task, _numbers(truth), residual_scale, seen)
     target = target_of(population, seed)
     # the formulas are asked for the study as it stands, not for its simulation
     real = task_of(asked)
-    plan = method_of(asked).plan(real, records, clients)
-    epsilon = least_epsilon(asked, records, clients) if plan.usual > records else None
+    plan = method_of(asked).outlook(real, records, clients, seen)
+    epsilon = least_epsilon(asked, records, clients, seen) if plan.usual > records else None
+    thumb = _thumb(plan, asked, size, epsilon)
 
     def judged(results: list[StreamResult]) -> tuple[Coverage, Verdict]:
         found = sum_up(task, results, target.coefficients)
         return found, judge(real, found, plan, records, epsilon)
 
-    say(f"rule of thumb: {_thumb(plan, epsilon)}")
+    say(f"rule of thumb: {thumb}")
     results = _run(population, size, seed, replications, lambda so_far: _tell(*judged(so_far)))
     found, verdict = judged(results)
     if as_json:
@@ -126,10 +139,8 @@ def coverage(
             | {"plan": own, "epsilon_for_intervals": epsilon, "holds_for": limits(plan, records)}
         )
     else:
-        _show(population, size, target, found, plan, epsilon, verdict)
+        _show(population, size, target, found, thumb, verdict)
         click.echo(f"  for other records: {limits(plan, records)}")
-        if said := exact(plan, asked, records):
-            click.echo(f"  at best: {said}")
 
 
 def _numbers(truth: str | None) -> np.ndarray | None:
@@ -179,11 +190,12 @@ def _tell(found: Coverage, verdict: Verdict) -> None:
 
 def _assumed(population: Population) -> str:
     task = population.task
-    told = f"{ASSUMED[law_of(task.encoding)]}, {TOGETHER}"
-    if task.study.data.response.kind == "number":
+    law = ASSUMED[law_of(task.encoding)] if population.seen is None else DRAWN
+    said = f"{law}, {TOGETHER}"
+    if task.study.data.response.kind == "number" and population.seen is None:
         scale = population.residual * task.response_scale[1]
-        told += f"; residuals with a standard deviation of {scale:.3g}"
-    return told + ("; levels of privacy in equal shares" if len(task.budget.levels) > 1 else "")
+        said += f"; residuals with a standard deviation of {scale:.3g}"
+    return said + ("; levels of privacy in equal shares" if len(task.budget.levels) > 1 else "")
 
 
 def _facts(
@@ -210,8 +222,7 @@ def _facts(
 
 
 def _show(
-    population: Population, size: Size, target: Target, found: Coverage, plan: Plan,
-    epsilon: float | None,
+    population: Population, size: Size, target: Target, found: Coverage, thumb: str,
     verdict: Verdict,
 ) -> None:  # fmt: skip
     task = population.task
@@ -240,14 +251,16 @@ def _show(
             f"(+-{part.error:.1%}), {part.worst!r} least, {part.worst_coverage:.1%} "
             f"(+-{part.worst_error:.1%}); mean length {part.length:.4g}"
         )
-    click.echo(f"rule of thumb: {_thumb(plan, epsilon)}")
+    click.echo(f"rule of thumb: {thumb}")
     click.echo(f"can intervals be trusted here, if records are as assumed? {verdict.verdict}")
     click.echo(f"  because {verdict.reason}")
     click.echo(f"  to change: {verdict.advice}")
 
 
-def _thumb(plan: Plan, epsilon: float | None) -> str:
-    parts = [f"intervals from about {plan.usual:,} records on"]
+def _thumb(plan: Plan, study: Study, size: Size, epsilon: float | None) -> str:
+    said = told(plan, study, size.records, size.clients)
+    parts = [f"intervals come {said['come']}"]
+    parts += [said[name] for name in ("half", "exact") if name in said]
     if epsilon is not None:
         parts.append(f"or from epsilon {epsilon:.2g} on at this size")
     if plan.slope_error:

@@ -11,8 +11,8 @@ import click
 
 from infra.deploy import ROLES, Role, alerts, dashboard, kafka_commands, manifests, redis_command
 from pipeline.api.check import facts_of, warnings_of
-from pipeline.api.planning import classes, proposed, verdict
-from pipeline.api.sample import NOT_PRIVATE, of_sample
+from pipeline.api.planning import NUMBERS, proposed, told, verdict
+from pipeline.api.sample import NOT_PRIVATE, like
 from pipeline.cli.change import change
 from pipeline.cli.context import (
     AS_JSON,
@@ -25,7 +25,7 @@ from pipeline.cli.context import (
     say,
     task_of,
 )
-from pipeline.cli.design import CLIENTS, RECORDS, design, designed
+from pipeline.cli.design import CLIENTS, RECORDS, SAMPLE, design, designed
 from pipeline.cli.keys import keys, recover
 from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
@@ -65,7 +65,7 @@ PLAIN = {
     "against_it": "what helps",
 }
 #: Numbers that another line says in words; `--json` has them alone, too.
-SAID = {"first", "latest", "usual", "share_of_positive"}
+SAID = {*NUMBERS, "share_of_positive"}
 
 
 @click.group(cls=Group)
@@ -128,28 +128,25 @@ def monitoring(what: str, study: Path | None) -> None:
 @RECORDS
 @CLIENTS
 @AS_JSON
-@click.option(
-    "--sample",
-    metavar="FILE",
-    help=(
-        "Also say how the records of this file fit the declared ranges: from raw data, NOT private."
-    ),
-)
+@SAMPLE
 @FORMAT
 def check(
     study: Path, records: int, clients: int, as_json: bool, sample: str | None, form: str
 ) -> None:
     """Check STUDY and print what it means: features, guarantee, noise, intervals, topics."""
     task = task_of(study)
-    for warning in warnings_of(task):
+    for warning in warnings_of(task, records, clients):
         say(f"WARNING: {warning}")
-    with while_computing(Work("what a study means", task.size).said):
-        facts = facts_of(task, records, clients)
+    found: dict[str, Any] = {}
+    seen = None
     if sample is not None:
         say(f"WARNING: --sample: {NOT_PRIVATE}")
-        found = of_sample(task, sample, form, clients=clients)
+        seen, found = like(task, sample, form)
         if warning := _unusable(found):
             say(f"WARNING: --sample: {warning}")
+    with while_computing(Work("what a study means", task.size).said):
+        facts = facts_of(task, records, clients, seen)
+    if found:
         facts["sample_not_private"] = found
     if as_json:
         put(facts)
@@ -220,7 +217,7 @@ def init(path: Path, records: int, clients: int, kind: str | None, event_time: s
     few = found.own.outlook.usual > found.records
     whose = "with the features of the example, " if found.study.data.features else ""
     say(f"{'WARNING: ' if few else ''}{whose}{verdict(found)}")
-    if said := classes(found.chosen.outlook, found.study):
+    if said := told(found.chosen.outlook, found.study, records, clients).get("classes"):
         say(said)
     size = f"--records {records} --clients {clients}"
     again = f", and for your features `veilstream study design {path} {size}`" if whose else ""

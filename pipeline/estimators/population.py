@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.reference_fit import Rows, study_rows, target
 from pipeline.release.task import Task
-from pipeline.study.reference import SEED, draw, law_of, moments, sample
+from pipeline.study.reference import SEED, Seen, draw, law_of, moments, sample
 from pipeline.types import Matrix, Vector
 
 #: Standard deviation of the linear predictor by kind of response, in encoded units.
@@ -40,16 +40,19 @@ class Population:
     truth: Coefficients of the linear predictor in encoded units, shape (d,).
     residual: Standard deviation of a number about it, in encoded units; unused by classes and
         counts.
+    seen: Where records are drawn from instead, and their responses, too, where they have any.
     """
 
     task: Task
     truth: Vector
     residual: float
+    seen: Seen | None = None
 
     @classmethod
     def of(
-        cls, task: Task, truth: Vector | None = None, residual: float | None = None
-    ) -> Population:
+        cls, task: Task, truth: Vector | None = None, residual: float | None = None,
+        seen: Seen | None = None,
+    ) -> Population:  # fmt: skip
         """Return the population of a study.
 
         truth: Coefficients as estimates print them, in the response's unit, shape (d,); by default
@@ -63,7 +66,7 @@ class Population:
         if residual is not None and not 0 < residual < math.inf:
             raise ConfigError("--residual-scale: must be a number above 0")
         if truth is None:
-            encoded = default_truth(task)
+            encoded = default_truth(task, seen)
         else:
             if len(truth) != task.size:
                 names = ", ".join(task.study.coefficient_names)
@@ -77,12 +80,13 @@ class Population:
         bound = task.study.estimator.residual_bound
         if scale is None and bound is not None:
             scale = bound / HUBER
-        return cls(task, encoded, RESIDUAL if scale is None else scale / unit)
+        return cls(task, encoded, RESIDUAL if scale is None else scale / unit, seen)
 
     def draw(self, rng: np.random.Generator, records: int) -> tuple[Matrix, Vector]:
         """Return encoded features, shape (n, p), and responses, shape (n,)."""
-        points = rng.random((records, len(self.task.encoding.names)))
-        features = draw(self.task.encoding, points, law_of(self.task.encoding))
+        features, known = self._at(rng.random((records, len(self.task.encoding.names))))
+        if known is not None:
+            return features, known
         predictor = self._predictor(features)
         kind = self.task.study.data.response.kind
         if kind == "class":
@@ -98,9 +102,11 @@ class Population:
         points: In (0, 1), shape (n, k + 1): each gives two records with the same features, of both
             classes with their probabilities, or of residuals on both sides of the median.
         """
-        features = draw(self.task.encoding, points[:, :-1], law_of(self.task.encoding))
-        predictor, u = self._predictor(features), points[:, -1]
+        (features, known), u = self._at(points[:, :-1]), points[:, -1]
         ones = np.ones(len(u))
+        if known is not None:
+            return features, known, ones / len(u)
+        predictor = self._predictor(features)
         kind = self.task.study.data.response.kind
         if kind == "class":
             responses = np.concatenate([ones, -ones])
@@ -115,6 +121,13 @@ class Population:
             else:
                 responses = self._cut(means + self.residual * ndtri(both))
         return np.tile(features, (2, 1)), responses, weights / len(u)
+
+    def _at(self, points: Matrix) -> tuple[Matrix, Vector | None]:
+        """Return features, (n, p), and their responses, (n,), where those are known."""
+        if (seen := self.seen) is None:
+            return draw(self.task.encoding, points, law_of(self.task.encoding)), None
+        at = (points[:, 0] * len(seen.features)).astype(np.intp)
+        return seen.features[at], None if seen.responses is None else seen.responses[at]
 
     def _predictor(self, features: Matrix) -> Vector:
         predictor: Vector = self.truth[0] + features @ self.truth[1:]
@@ -141,12 +154,17 @@ class Target:
 def target_of(population: Population, seed: int = 0) -> Target:
     """Return the minimiser of the population's mean loss, from two scrambled Sobol samples.
 
+    Of records that were seen, it is their own.
+
     NumericError if there is none, as for classes that are separable.
     """
     # scipy.stats alone takes a second to import
     from scipy.stats import qmc  # noqa: PLC0415
 
     size = len(population.task.encoding.names) + 1
+    if population.seen is not None and population.seen.responses is not None:
+        rows, mass = rows_of(population, even_points(size, len(population.seen.features)))
+        return Target(minimiser_of(population, rows, mass), 0.0)
     bits = max(8, min(14, int(math.log2(_NUMBERS / population.task.size))))
     found = []
     for number in range(2):
@@ -157,7 +175,7 @@ def target_of(population: Population, seed: int = 0) -> Target:
     return Target((one + other) / 2, float(np.abs(one - other).max()))
 
 
-def default_truth(task: Task) -> Vector:
+def default_truth(task: Task, seen: Seen | None = None) -> Vector:
     """Return coefficients of alternating sign with equal shares in the predictor, shape (d,).
 
     The standard deviation of the predictor is 1 for classes, which are as frequent as the study
@@ -165,20 +183,23 @@ def default_truth(task: Task) -> Vector:
     their range, and 0.3 for counts, whose mean is about a quarter of the largest.
     """
     kind = task.study.data.response.kind
-    products = moments(task.encoding, law_of(task.encoding))
+    products = moments(task.encoding, law_of(task.encoding)) if seen is None else seen.products
     means = products[0, 1:]
-    deviations = np.sqrt(np.diag(products)[1:] - means**2)
+    deviations = np.sqrt(np.maximum(np.diag(products)[1:] - means**2, 0.0))
+    # one value alone says nothing
+    deviations[deviations == 0] = 1.0
     signs = np.where(np.arange(task.size - 1) % 2, -1.0, 1.0)
     slopes = signs * SPREAD[kind] / math.sqrt(task.size - 1) / deviations
     middle = math.log(task.study.data.response.ends[1] / 4) if kind == "count" else 0.0
     if (share := task.study.data.response.typical) is not None:
-        middle = _log_odds(task, slopes, share) + float(slopes @ means)
+        middle = _log_odds(task, slopes, share, seen) + float(slopes @ means)
     return np.append(middle - float(slopes @ means), slopes)
 
 
-def _log_odds(task: Task, slopes: Vector, share: float) -> float:
+def _log_odds(task: Task, slopes: Vector, share: float, seen: Seen | None) -> float:
     """Return the intercept with which the positive class has this share."""
-    predictor = sample(task.encoding, law_of(task.encoding)) @ slopes
+    features = sample(task.encoding, law_of(task.encoding)) if seen is None else seen.features
+    predictor = features @ slopes
     found = scipy.optimize.brentq(
         lambda intercept: float(np.mean(expit(intercept + predictor))) - share,
         logit(share) - float(predictor.max()), logit(share) - float(predictor.min()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from pipeline.release.layout import Rows
 from pipeline.release.model import Part
 from pipeline.release.task import Task
 from pipeline.study.model import Study
+from pipeline.study.reference import Seen, narrowed
 from pipeline.types import Matrix, Vector
 
 S = TypeVar("S", bound=State)
@@ -160,7 +161,7 @@ class Exact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What formulas say of a study at a number of records, from public numbers alone.
+    """What formulas say of a study at a number of records, from public numbers or a sample.
 
     latest: Record slots after which the ridge alone is enough for intervals of slopes; None: no
         number of them is. What has no ridge, the intercept, and slopes that go with it may need
@@ -175,6 +176,8 @@ class Plan:
         part of their ranges alone; None: no formula knows it.
     usual_half: Half the length of a slope's interval at the size that was asked for, for such
         features, in the unit in which estimates print it. None where no formula knows it.
+    tenth: `first`, or `usual`, if numbers filled a tenth of their ranges; None: it is not known.
+    seen: Whether it is of records that were seen, and not of what ranges and typical values say.
     why: What it hangs on, in words; empty if there is nothing to say.
     exact: Of a method whose noise is that of single records; None for others.
     classes: Record slots after which the noised counts of both classes stand out of their noise, if
@@ -200,6 +203,8 @@ class Plan:
     latest: int | None
     usual: int
     usual_half: float | None = None
+    tenth: int | None = None
+    seen: bool = False
     why: str = ""
     intercept: int | None = None
     exact: Exact | None = None
@@ -365,18 +370,30 @@ class Method(ABC, Generic[T]):
         """Return the worker's part."""
 
     @abstractmethod
-    def plan(self, task: T, records: int, clients: int) -> Plan:
+    def plan(self, task: T, records: int, clients: int, seen: Seen | None = None) -> Plan:
         """Return what formulas say of a study at so many records of so many clients.
 
         clients: How many are expected, where a study names none.
+        seen: Records like those that are expected; None: as ranges and typical values say.
         """
 
-    def propose(self, study: Study, records: int, clients: int) -> Proposal:
-        """Return what a study of this size should set, from public numbers alone.
+    def outlook(self, task: T, records: int, clients: int, seen: Seen | None = None) -> Plan:
+        """Return the plan that every command prints; parameters as of `plan`."""
+        found = self.plan(task, records, clients, seen)
+        if seen is not None or not (task.study.noised and task.encoding.columns):
+            return replace(found, seen=seen is not None)
+        narrow = self.plan(task, records, clients, narrowed(task.encoding))
+        first, less = (one.first or one.usual for one in (found, narrow))
+        return replace(found, tenth=less if less > first else None)
+
+    def propose(
+        self, study: Study, records: int, clients: int, seen: Seen | None = None
+    ) -> Proposal:
+        """Return what a study of this size should set; parameters as of `plan`.
 
         Raises ConfigError, PrivacyError if the study itself cannot be.
         """
-        del study, records, clients
+        del study, records, clients, seen
         return Proposal()
 
     def simulation(self, task: T, rng: np.random.Generator) -> Simulation | None:

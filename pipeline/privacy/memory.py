@@ -20,7 +20,7 @@ from functools import cache
 
 import numpy as np
 
-from pipeline.types import Integers, Vector
+from pipeline.types import Integers, Matrix, Vector
 
 #: c_j in units of 2^-11, exact; the first is c_0 = 1.
 BITS = 11
@@ -150,19 +150,39 @@ def _sums_of_weights() -> Vector:
     return found
 
 
+@cache
+def _products() -> Matrix:
+    """Return the covariances of the sums of n and of n + l releases, for n, l up to `SETTLED`.
+
+    A draw enters a sum with as many weights as there are releases behind it.
+    """
+    sums = np.append(_sums_of_weights(), np.full(SETTLED + 1, _sums_of_weights()[-1]))
+    lags = np.arange(SETTLED)[:, None] + np.arange(SETTLED + 1)
+    found = np.cumsum(sums[:SETTLED, None] * sums[lags], axis=0) * SQUARED_NORM
+    table: Matrix = np.vstack([np.zeros(SETTLED + 1), found])
+    return table
+
+
+def covariance_of_sums(one: Integers, other: Integers) -> Vector:
+    """Return the covariance of the noise in the first so many releases of a chain, shape (n,).
+
+    In units of the noise of one release that remembers nothing.
+    """
+    fewer, apart = np.minimum(one, other), np.abs(one - other)
+    table, least = _products(), np.minimum(fewer, SETTLED)
+    beyond = (fewer - least) * (SQUARED_NORM * float(_sums_of_weights()[-1]) ** 2)
+    found: Vector = table[least, np.minimum(apart, SETTLED)] + beyond
+    return found
+
+
 def variance_between(first: int, last: int) -> float:
     """Return the variance of the noise in a chain's releases `first` to `last` together.
 
-    In units of the noise of one release that remembers nothing: V of the derivation. A draw enters
-    the sum with as many weights as there are releases behind it, less those before the first.
+    In the same units: V of the derivation.
     """
-    sums, count, before = _sums_of_weights(), last - first + 1, min(first - 1, SETTLED)
-    if count < 1:
-        return 0.0
-    own = sums[:count]
-    later = sums[np.minimum(np.arange(before) + count, SETTLED - 1)] - sums[:before]
-    total = float(own @ own + later @ later) + max(count - SETTLED, 0) * float(sums[-1]) ** 2
-    return float(total * SQUARED_NORM)
+    ends = np.array([first - 1, max(last, first - 1)])
+    both = covariance_of_sums(ends[:, None], ends)
+    return float(both[1, 1] - 2 * both[0, 1] + both[0, 0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

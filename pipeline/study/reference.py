@@ -9,6 +9,7 @@ numbers.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -27,6 +28,36 @@ KEPT = 0.99
 LEAST_NORM = 1.01
 #: Numbers that are held at once.
 _NUMBERS = 2**22
+#: Part of their ranges that values are supposed to fill where a plan asks for less than all.
+PART = 0.1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """Records that stand for the population of a plan, in the place of the public ones.
+
+    features: Encoded, shape (n, p).
+    responses: Encoded, shape (n,); None where only the study says what they are like.
+    """
+
+    features: Matrix
+    responses: Vector | None = None
+
+    @property
+    def products(self) -> Matrix:
+        """Mean of (1, x)(1, x)', shape (p + 1, p + 1)."""
+        design = np.column_stack([np.ones(len(self.features)), self.features])
+        found: Matrix = design.T @ design / len(design)
+        return found
+
+
+def narrowed(encoding: Encoding, part: float = PART) -> Seen:
+    """Return the public population where numbers fill such a part of their ranges.
+
+    It lies about their typical values, or about the middle.
+    """
+    records = min(RECORDS, _NUMBERS // max(len(encoding.columns), 1)) // 4
+    return Seen(draw(encoding, _points(encoding, records), law_of(encoding), part))
 
 
 def law_of(encoding: Encoding) -> Law:
@@ -35,10 +66,11 @@ def law_of(encoding: Encoding) -> Law:
     return "typical" if said else "uniform"
 
 
-def draw(encoding: Encoding, points: Matrix, law: Law = "typical") -> Matrix:
+def draw(encoding: Encoding, points: Matrix, law: Law = "typical", part: float = 1.0) -> Matrix:
     """Return encoded records, shape (n, p).
 
     points: In (0, 1), shape (n, k): one for each feature, random or evenly spread.
+    part: Of their ranges, which numbers fill.
     """
     low, high = encoding.scaled_ends
     scaled = low + points * (high - low)
@@ -48,15 +80,23 @@ def draw(encoding: Encoding, points: Matrix, law: Law = "typical") -> Matrix:
     if law == "typical":
         for index in np.flatnonzero(~levels):
             scaled[:, index] = _triangular(encoding, int(index), points[:, index])
+    if part != 1.0:
+        middle = encoding.typical
+        scaled[:, ~levels] = (middle + part * (scaled - middle))[:, ~levels]
     return encoding.expand(scaled)
 
 
 def sample(encoding: Encoding, law: Law = "typical", records: int = RECORDS) -> Matrix:
     """Return the encoded records that stand for the population, shape (n, p): always the same."""
+    return draw(encoding, _points(encoding, records), law)
+
+
+def _points(encoding: Encoding, records: int) -> Matrix:
     # raw words of the generator, whose further methods may change from version to version
     words = np.random.PCG64(SEED).random_raw(records * len(encoding.names))
     points = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
-    return draw(encoding, points.reshape(records, len(encoding.names)), law)
+    found: Matrix = points.reshape(records, len(encoding.names))
+    return found
 
 
 def norms(encoding: Encoding, law: Law = "typical") -> Vector:
@@ -100,9 +140,9 @@ def evenness(study: Study) -> float:
     return 4 * share * (1 - share)
 
 
-def kept_moments(encoding: Encoding, norm_bound: float) -> Matrix:
+def kept_moments(encoding: Encoding, norm_bound: float, seen: Seen | None = None) -> Matrix:
     """Return the same about typical values, where longer records count as if on the norm bound."""
-    found = moments(encoding)
+    found = moments(encoding) if seen is None else seen.products
     return found * min(1.0, norm_bound**2 / float(np.trace(found)))
 
 

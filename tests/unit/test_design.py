@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from pipeline.api import sample
 from pipeline.api.check import check_study
-from pipeline.api.planning import LITTLE, NEARLY_ALL, lacking, plan, proposed, verdict, when
+from pipeline.api.planning import (
+    LITTLE,
+    NEARLY_ALL,
+    lacking,
+    numbers,
+    plan,
+    proposed,
+    verdict,
+    when,
+)
 from pipeline.cli.design import design
+from pipeline.cli.doctor import coverage
+from pipeline.cli.study import check
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, load_live, method_of, task_of
 from pipeline.methods.base import Plan
@@ -358,3 +371,67 @@ def test_a_key_that_is_set_again_says_why_and_no_longer_what_was() -> None:
     third = edited(again, {"estimator.ridge": 0.4}, {"estimator.ridge": "three"})
     assert "two" not in third
     assert len(third.splitlines()) == len(once.splitlines())
+
+
+def narrow_sample(path: Path, share: float = 0.5, records: int = 2000) -> Path:
+    """Write records of two features in a tenth of their ranges, with classes by the first."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-0.1, 0.1, (records, 2))
+    up = rng.random(records) < share * (1 + 5 * x[:, 0])
+    rows = [f"{one},{other},{int(y)}" for (one, other), y in zip(x, up, strict=True)]
+    path.write_text("\n".join(["x0,x1,y", *rows]) + "\n")
+    return path
+
+
+@pytest.mark.takes("plans of many sizes and budgets, and two streams")
+@pytest.mark.parametrize("sampled", [False, True])
+def test_all_commands_have_the_numbers_of_one_plan(sampled: bool, tmp_path: Path) -> None:
+    path, size = tmp_path / "study.toml", ["--records", str(RECORDS), "--clients", str(CLIENTS)]
+    path.write_text(study_text(p=2, loss="logistic", ridge=0.0))
+    like, more = None, list[str]()
+    if sampled:
+        file = str(narrow_sample(tmp_path / "sample.csv"))
+        more = ["--sample", file]
+        like, _ = sample.like(task_of(parse_study(path.read_text())), file)
+    asked, seen = like or (parse_study(path.read_text()), None)
+    # a design of its settings is the study itself
+    own = proposed(asked, RECORDS, CLIENTS, seen).own
+    asked = with_keys(asked, own.design.changes, name="designed")
+    path.write_text(edited(path.read_text(), own.design.changes))
+    wanted = numbers(own.outlook)
+    looked = CliRunner().invoke(check, [str(path), *size, *more, "--json"])
+    simulated = CliRunner().invoke(
+        coverage, [str(path), *size, *more, "--replications", "2", "--json"]
+    )
+    for done, part in ((looked, "intervals"), (simulated, "plan")):
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)[part]
+        assert {name: found[name] for name in wanted} == wanted
+    # and in words, which name what is supposed
+    said = json.loads(looked.stdout)["intervals"]["come"]
+    assert said == when(method_of(asked).outlook(task_of(asked), RECORDS, CLIENTS, seen), asked)
+    assert said in simulated.stderr
+    assert ("like those of the sample" in said) == sampled
+    assert ("if they filled a tenth of them" in said) != sampled
+
+
+def test_values_that_fill_a_tenth_of_their_ranges_need_more_records(tmp_path: Path) -> None:
+    study = parse_study(study_text(p=2, loss="logistic", epsilon=4.0, ridge=0.0, records=250))
+    task = task_of(study)
+    found = method_of(study).outlook(task, RECORDS, CLIENTS)
+    assert found.first is not None
+    assert found.tenth is not None
+    assert found.tenth > 10 * found.first
+    # of a sample that fills a tenth it is about as much, whatever the ranges allow
+    like, _ = sample.like(task, str(narrow_sample(tmp_path / "sample.csv")))
+    assert like is not None
+    seen = method_of(study).outlook(task_of(like[0]), RECORDS, CLIENTS, like[1])
+    assert seen.tenth is None
+    assert seen.first is not None
+    assert found.tenth / 8 < seen.first < 8 * found.tenth
+    assert seen.usual_half is not None
+    assert seen.usual_half > 3 * (found.usual_half or 0.0)
+    # classes are those of the file
+    rare, _ = sample.like(task, str(narrow_sample(tmp_path / "rare.csv", 0.1)))
+    assert rare is not None
+    assert rare[0].data.response.typical == pytest.approx(0.1, abs=0.03)

@@ -83,7 +83,7 @@ def test_no_release_moves_more_and_the_worst_one_comes_near(
 
 
 def test_a_study_says_how_far_one_release_moves_it() -> None:
-    said = influence(task_of(loss="logistic"), 300)
+    said = influence(task_of(loss="logistic"), 300, 9000)
     assert isinstance(said["one_release_moves_at_most"], float)
     assert "as one of 300" in str(said["in"])
     # of more clients each has less, and windows that grow are always a part of all
@@ -91,4 +91,4 @@ def test_a_study_says_how_far_one_release_moves_it() -> None:
     few, many, later = (largest_move(task, n, k) for n, k in ((1e6, 30), (1e6, 300), (1e7, 300)))
     assert many < few / 5
     assert later == pytest.approx(many, rel=0.1)
-    assert influence(task_of(private=False), 3) == {"one_release_moves_at_most": OPEN}
+    assert influence(task_of(private=False), 3, 30) == {"one_release_moves_at_most": OPEN}

@@ -98,6 +98,7 @@ def test_noise_that_remembers_shows_a_rare_class_far_sooner() -> None:
     assert (one or 0) < 0.4 * (other or 0)
 
 
+@pytest.mark.takes("plans of many sizes and budgets")
 def test_a_design_for_a_rare_class_gives_its_count_more() -> None:
     even, rare = (proposed(study_with(typical), RECORDS, CLIENTS) for typical in (None, 0.02))
     assert "privacy.split" not in even.own.design.changes

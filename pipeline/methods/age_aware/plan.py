@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from pipeline.methods.age_aware.client import AgedTask
 from pipeline.methods.age_aware.markov import odds
 from pipeline.methods.base import Plan, Timetable
+from pipeline.study.reference import Seen
 from pipeline.words import counted
 
 #: Rounds that stand for ever: what they cost together grows no more, or without an end.
@@ -147,9 +148,9 @@ def rounds_that_fit(task: AgedTask) -> int | None:
     return low
 
 
-def plan(task: AgedTask, records: int, clients: int) -> Plan:
+def plan(task: AgedTask, records: int, clients: int, seen: Seen | None = None) -> Plan:
     """As `Method.plan`: one round of all clients is enough, whatever comes."""
-    del records, clients
+    del records, clients, seen
     needed = len(task.plan.names) * task.slots
     reach = float(ndtri((1 + task.study.estimator.level) / 2))
     return Plan(

@@ -54,6 +54,7 @@ from pipeline.methods.ldp_sgd.step_rule import (
     slowest,
 )
 from pipeline.study.model import Study
+from pipeline.study.reference import Seen
 from pipeline.study.versions import replace_keys
 from pipeline.types import Matrix, Vector
 
@@ -119,10 +120,13 @@ def _released(task: GradientTask) -> dict[str, object]:
     return found | {f"{name}_{unit}": cost for name, cost in costs}
 
 
-def slope_error(task: GradientTask, records: int) -> float:
-    """Return the standard error of a slope from the noise alone, in the response's unit."""
+def slope_error(task: GradientTask, records: int, products: Matrix | None = None) -> float:
+    """Return the standard error of a slope from the noise alone, in the response's unit.
+
+    products: As `exact` takes them.
+    """
     noise = task.record_noise if task.study.noised else 0.0
-    return task.response_scale[1] * noise / (slowest(task) * math.sqrt(records))
+    return task.response_scale[1] * noise / (slowest(task, products) * math.sqrt(records))
 
 
 #: Windows that are tried, the largest first: a larger one is cheaper, and makes models later.
@@ -133,11 +137,12 @@ LEAST = 20
 WORTH = 0.05
 
 
-def plan(task: GradientTask, records: int, clients: int) -> Plan:
+def plan(task: GradientTask, records: int, clients: int, seen: Seen | None = None) -> Plan:
     """As `Method.plan`, whatever the number of clients."""
     del clients
     rule, curvature, scaling = rule_of(task), mean_curvature(task), scaling_of(task)
-    first, usual, _ = due(task)
+    products = None if seen is None else seen.products
+    first, usual, _ = due(task) if products is None else due_with(task, products)
     trace = task.size if scaling is None else float(np.trace(scaling.first()))
     noise = task.record_noise if task.study.noised else 0.0
     # the step that an average over the path sees: its mean over the last seven eighths
@@ -156,14 +161,14 @@ def plan(task: GradientTask, records: int, clients: int) -> Plan:
             "newer models, which allow longer steps: fewer window.records or "
             "stream.publish.releases, or what estimator.path.behind can truly be"
         )
-    error = slope_error(task, records)
+    error = slope_error(task, records, products)
     return Plan(
         latest=None,
         usual=usual,
         first=first if first < usual else None,
         usual_half=float(ndtri((1 + task.study.estimator.level) / 2)) * error,
         why=_narrower(task),
-        exact=exact(task, records),
+        exact=exact(task, records, products),
         slope_error=error,
         cloud=scaled,
         # what a released curvature moves is straightened as well
@@ -200,7 +205,7 @@ def _narrower(task: GradientTask) -> str:
     )
 
 
-def propose(study: Study, records: int, clients: int) -> Proposal:
+def propose(study: Study, records: int, clients: int, seen: Seen | None = None) -> Proposal:
     """As `Method.propose`."""
     most = max(records // (LEAST * clients), WINDOWS[-1])
     best, least = WINDOWS[-1], float("inf")
@@ -208,7 +213,7 @@ def propose(study: Study, records: int, clients: int) -> Proposal:
         if window > most:
             continue
         task = GradientTask(replace_keys(study, {"window.records": window}))
-        found = records_needed(task)
+        found = (due(task) if seen is None else due_with(task, seen.products))[1]
         if found < (1 - WORTH) * least:
             best, least = window, found
     reason = (

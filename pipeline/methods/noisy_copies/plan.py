@@ -20,7 +20,7 @@ from pipeline.methods.noisy_copies.estimate import limit
 from pipeline.methods.sites.plan import REMEDIES, bend_of, influence
 from pipeline.methods.sites.plan import propose as plan_of_sites
 from pipeline.study.model import Study
-from pipeline.study.reference import moments
+from pipeline.study.reference import Seen, kept_moments
 from pipeline.study.versions import replace_keys
 from pipeline.types import Matrix
 
@@ -74,8 +74,9 @@ def warnings(task: CopiesTask) -> tuple[str, ...]:
     return tuple(said)
 
 
-def propose(study: Study, records: int, clients: int) -> Proposal:
+def propose(study: Study, records: int, clients: int, seen: Seen | None = None) -> Proposal:
     """As `Method.propose`: with windows so small that floating point leaves room in delta."""
+    del seen
     proposal = plan_of_sites(study, records, clients, moving=True)
     changes, window = dict(proposal.changes), proposal.changes["window.records"]
     while window > 1:
@@ -89,10 +90,10 @@ def propose(study: Study, records: int, clients: int) -> Proposal:
     return replace(proposal, changes=changes)
 
 
-def plan(task: CopiesTask, records: int, clients: int) -> Plan:
+def plan(task: CopiesTask, records: int, clients: int, seen: Seen | None = None) -> Plan:
     """As `Method.plan`: its study says how many sites there are."""
     del clients
-    information = _information(task)
+    information = _information(task, seen)
     kept = information + task.ridge / task.slots * np.eye(task.size)
     inverse = np.linalg.inv(information)
     noise = task.scale / task.copies
@@ -117,10 +118,9 @@ def _until(task: CopiesTask, least: float) -> int:
     return max(1, math.ceil(degrees / (task.copies - 1))) * task.slots
 
 
-def _information(task: CopiesTask) -> Matrix:
+def _information(task: CopiesTask, seen: Seen | None = None) -> Matrix:
     """Return what one record says, without the ridge, over the reference."""
-    found = moments(task.encoding, "typical")
-    found = found * min(1.0, task.norm_bound**2 / float(np.trace(found)))
+    found = kept_moments(task.encoding, task.norm_bound, seen)
     if task.classes:
         return bend_of(task) * task.loss.start_curvature * found
     return found / task.deviation**2

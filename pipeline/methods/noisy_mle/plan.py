@@ -28,6 +28,7 @@ from pipeline.methods.sites.plan import LATER, REMEDIES, bend_of, first_windows,
 from pipeline.methods.sites.plan import propose as plan_of_sites
 from pipeline.study.model import Study
 from pipeline.study.reference import (
+    Seen,
     kept_moments,
     moments,
 )
@@ -128,12 +129,12 @@ def warnings(task: SiteTask) -> tuple[str, ...]:
     return tuple(said)
 
 
-def plan(task: SiteTask, records: int, clients: int) -> Plan:
+def plan(task: SiteTask, records: int, clients: int, seen: Seen | None = None) -> Plan:
     """As `Method.plan`: its study says how many sites there are."""
     del clients
     counted = counted_slots(task.study, records)
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
-    curvature = planned_curvature(task)
+    curvature = planned_curvature(task, seen)
     bread = curvature + np.diag(task.penalty)
     ridge, usual = task.study.estimator.ridge, _until(task, float(np.linalg.eigvalsh(bread)[0]))
     releases = releases_in(task, records) - releases_in(task, records - counted)
@@ -172,8 +173,9 @@ def _why(task: SiteTask) -> str:
     return "intervals wait until models are near the estimate" if task.at_models else ""
 
 
-def propose(study: Study, records: int, clients: int) -> Proposal:
-    """As `Method.propose`."""
+def propose(study: Study, records: int, clients: int, seen: Seen | None = None) -> Proposal:
+    """As `Method.propose`: ridge and windows are enough whatever records are like."""
+    del seen
     task = SiteTask(study)
     shared = plan_of_sites(study, records, clients, moving=task.at_models)
     changes, reasons = dict(shared.changes), dict(shared.reasons)
@@ -378,10 +380,10 @@ def _scatter(task: SiteTask, first: int, rounds: int) -> float:
     return float(blocks @ about / total) / math.sqrt(last)
 
 
-def planned_curvature(task: SiteTask) -> Matrix:
+def planned_curvature(task: SiteTask, seen: Seen | None = None) -> Matrix:
     """Return the mean curvature of a record at the reference, shape (d, d)."""
     bend = bend_of(task) * task.loss.start_curvature
-    return bend * kept_moments(task.encoding, task.norm_bound)
+    return bend * kept_moments(task.encoding, task.norm_bound, seen)
 
 
 def covariance(task: SiteTask, curvature: Matrix, counted: float, releases: float) -> Matrix:

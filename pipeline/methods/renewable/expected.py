@@ -35,6 +35,7 @@ from pipeline.methods.renewable.solution import (
     LONGEST_STEP,
     SECOND_ORDER,
     hides,
+    moves,
     noise_of,
     raise_to_noise,
     rate_of_bend,
@@ -42,10 +43,13 @@ from pipeline.methods.renewable.solution import (
 )
 from pipeline.privacy import memory
 from pipeline.study.model import Privacy, Stream, Study, Window
+from pipeline.study.reference import Seen
 from pipeline.types import Matrix, Vector
 
 #: Pairs of records that stand for the population, and numbers that they hold at most.
 PAIRS, NUMBERS = 2**10, 2**20
+#: So many of the records that were seen stand for it, spread evenly over them.
+SAMPLED = 2**14
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,11 @@ class Reference:
     vectors: Matrix
 
 
-def reference_of(task: RenewableTask) -> Reference:
-    """Return the public population of a study: the same for all budgets and windows."""
+def reference_of(task: RenewableTask, seen: Seen | None = None) -> Reference:
+    """Return the population of a study: the same for all budgets and windows.
+
+    seen: As `Method.plan` takes it.
+    """
     budget = {"epsilon": 1.0, "delta": 1e-6, "seed": 0}
     privacy = (
         Privacy(mechanism="insecure-simulation", **budget)  # type: ignore[arg-type]
@@ -81,14 +88,15 @@ def reference_of(task: RenewableTask) -> Reference:
     plain = msgspec.structs.replace(
         task.study, privacy=privacy, window=Window(records=1), stream=Stream(), trust=None
     )
-    return _reference(msgspec.json.encode(plain))
+    return _reference(msgspec.json.encode(plain), seen)
 
 
 @lru_cache(maxsize=8)
-def _reference(written: bytes) -> Reference:
+def _reference(written: bytes, seen: Seen | None) -> Reference:
     task = RenewableTask(msgspec.json.decode(written, type=Study))
-    population, size = Population.of(task), task.size
-    count = max(2**8, 2 * size, min(PAIRS, NUMBERS // size))
+    population, size = Population.of(task, seen=seen), task.size
+    most = PAIRS if seen is None else min(SAMPLED, len(seen.features))
+    count = max(2**8, 2 * size, min(most, NUMBERS // size))
     rows, mass = rows_of(population, even_points(len(task.encoding.names) + 1, count))
     try:
         target = minimiser_of(population, rows, mass)
@@ -111,6 +119,8 @@ def _reference(written: bytes) -> Reference:
 PART = 0.05
 #: No plan looks further ahead.
 MOST_RECORDS = 1e12
+#: Newest epochs that an estimate may rest on.
+EPOCHS = 6
 #: Below this mean square distance of predictors a score is as good as linear.
 NEAR = 0.01
 #: How far the logarithm of the bend varies from stream to stream, over sqrt(2 / directions).
@@ -166,32 +176,48 @@ class Windows:
             slots = max(later, float(self._growth.records))
         return float(slots)
 
-    def number(self, slots: float) -> float:
+    def number(self, slots: float | Vector) -> Vector:
         """Return how many windows each client has released by then, with a part of the open one."""
-        own = slots / self._clients
-        beyond = max(own - self._ends[-1], 0.0) / self._growth.largest
-        within = np.interp(own, self._ends, np.arange(len(self._ends)))
-        return float(within + beyond)
+        own = np.asarray(slots) / self._clients
+        beyond = np.maximum(own - self._ends[-1], 0.0) / self._growth.largest
+        found: Vector = np.interp(own, self._ends, np.arange(len(self._ends))) + beyond
+        return found
 
     def releases(self, since: float, slots: float) -> float:
         """Return how many releases there are between two numbers of slots."""
-        return self._clients * (self.number(slots) - self.number(since))
+        return float(self._clients * (self.number(slots) - self.number(since)))
 
     def noise(self, since: float, slots: float) -> float:
-        """Return V, the variance of their noise in units of one release that remembers nothing.
+        """Return V, the variance of their noise in units of one release that remembers nothing."""
+        return float(self.together(since, slots, since, slots))
 
-        Clients are spread evenly over their windows.
+    def together(
+        self, since: float | Vector, until: float | Vector, other: float, last: float
+    ) -> Vector:
+        """Return the covariance of the noise of the releases between two pairs of numbers of slots.
+
+        Clients are spread evenly over their windows, and keep their places.
         """
+        ends = np.empty((4, *np.shape(since)))
+        ends[0], ends[1], ends[2], ends[3] = since, until, other, last
+        numbers = self.number(ends)
+        found = self._both(numbers[[1, 0, 1, 0]], numbers[[3, 2, 2, 3]])
+        total: Vector = self._clients * (found[0] + found[1] - found[2] - found[3])
+        return total
+
+    def _both(self, one: Vector, other: Vector) -> Vector:
+        """Return the mean covariance of a client's noise in so many windows, and in so many."""
         if not self._remembers:
-            return self.releases(since, slots)
-        one, other = self.number(since), self.number(slots)
-        first, last = math.floor(one), math.floor(other)
-        found = 0.0
-        for u, share in ((first, first + 1 - one), (first + 1, one - first)):
-            for t, part in ((last, last + 1 - other), (last + 1, other - last)):
-                if share and part:
-                    found += share * part * memory.variance_between(u + 1, t)
-        return self._clients * found
+            return np.minimum(one, other)
+        first, last = one.astype(np.int64), other.astype(np.int64)
+        begun, ended = one - first, other - last
+        fewer, more = np.minimum(begun, ended), np.maximum(begun, ended)
+        both = memory.covariance_of_sums(
+            np.array([first, first + (begun > ended), first + 1]),
+            np.array([last, last + (ended > begun), last + 1]),
+        )
+        found: Vector = (1 - more) * both[0] + (more - fewer) * both[1] + fewer * both[2]
+        return found
 
 
 def noise_size(task: RenewableTask, records: float, clients: int) -> float:
@@ -221,18 +247,20 @@ class Expected:
 
 
 def expect(
-    task: RenewableTask, records: float, clients: int, most: float = MOST_RECORDS
-) -> Expected:
+    task: RenewableTask, records: float, clients: int, most: float = MOST_RECORDS,
+    seen: Seen | None = None,
+) -> Expected:  # fmt: skip
     """Return what is expected of a noised stream of so many records.
 
     most: On how many an estimate rests at most.
+    seen: As `Method.plan` takes it.
     """
     first: float | None = None
     lasting: float | None = None
     whole: float | None = None
     late, without, before = np.zeros(task.size, dtype=bool), 1.0, 0.0
     variances = late.astype(np.float64)
-    for number, stage in enumerate(stages(task, clients)):
+    for number, stage in enumerate(stages(task, clients, seen)):
         now = stage.records
         if now <= records or not number:
             # the first of all stages stands for what is smaller
@@ -269,9 +297,9 @@ class Stage:
     ready: float
 
 
-def stages(task: RenewableTask, clients: int) -> Iterator[Stage]:
+def stages(task: RenewableTask, clients: int, seen: Seen | None = None) -> Iterator[Stage]:
     """Yield what is expected of the estimate at each model of a noised stream, without end."""
-    return _Course(task, clients).run()
+    return _Course(task, clients, reference_of(task, seen)).run()
 
 
 class _Estimate(NamedTuple):
@@ -279,17 +307,20 @@ class _Estimate(NamedTuple):
 
     since: Slots behind the public start from which on they count.
     mean, spread: Of its deviation from the target, shape (d,) each.
+    shares: As `records` and `noise` of the models.
     values, size: Eigenvalues of curvature and ridge, shape (d,), and s.
-    bent, error: As in `Solution`.
+    bent, error, moving: As in `Solution`.
     """
 
     since: float
     mean: Vector
     spread: Vector
+    shares: tuple[float, float]
     values: Vector
     size: float
     bent: float
     error: float
+    moving: bool = False
 
 
 class _Models:
@@ -299,39 +330,51 @@ class _Models:
         shape (k, d) each.
     bends: Curvature of a record there over that at the target, shape (k,).
     deviations: Root mean square of predictors by their chance, shape (k,).
+    records, noise: Roots of the shares of their variance that are by chance of the records and by
+        noise, for a slot that they rest on and for a unit of that noise, shape (k,).
     since, until: Slots behind the public start that they rest on, shape (k,); none of the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
         self._vectors, self._numbers = list[tuple[Vector, Vector]](), list[tuple[float, ...]]()
 
     def add(self, mean: Vector, score: Vector, *numbers: float) -> None:
-        """Add a model, with its bend, deviation, since and until."""
+        """Add a model, with its bend, deviation, records, noise, since and until."""
         self._vectors.append((mean, score))
         self._numbers.append(numbers)
         self.means, self.scores = np.array(self._vectors).swapaxes(0, 1)
-        self.bends, self.deviations, self.since, self.until = np.array(self._numbers).T
+        self.bends, self.deviations, *rest = np.array(self._numbers).T
+        self.records, self.noise, self.since, self.until = rest
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def covariances(self, own: float, since: float, until: float) -> Vector:
-        """Return their covariances with another estimate, as mean squares of predictors, (k,).
+    def covariances(
+        self, own: float, records: float, noise: float, since: float, until: float, both: Vector
+    ) -> Vector:
+        """Return covariances of the last n with another estimate, as mean squares of predictors.
 
-        own: Its deviation; since, until: what it rests on.
+        Records go together by those that both rest on; noise that remembers by less, as later
+        releases take back what is in earlier ones.
+
+        own: Its deviation; the next four as of the models.
+        both: Covariance of the noise that each of them and it rest on, shape (n,).
         """
-        shared = np.minimum(self.until, until) - np.maximum(self.since, since)
-        lengths = np.maximum((self.until - self.since) * (until - since), 1e-9)
-        found: Vector = own * self.deviations * np.maximum(shared, 0.0) / np.sqrt(lengths)
+        last = slice(len(self) - len(both), None)
+        shared = np.minimum(self.until[last], until) - np.maximum(self.since[last], since)
+        parts = records * self.records[last] * np.maximum(shared, 0.0)
+        parts += noise * self.noise[last] * both
+        found: Vector = own * self.deviations[last] * parts
         return found
 
 
 class _Course:
     """Follows a stream. Vectors are along the eigenvectors of curvature and ridge."""
 
-    def __init__(self, task: RenewableTask, clients: int) -> None:
+    def __init__(self, task: RenewableTask, clients: int, ref: Reference) -> None:
         self._task, self._noise, self._windows = task, noise_of(task), Windows(task, clients)
-        self._ref = ref = reference_of(task)
+        self._ref = ref
         turn, self._loadings = ref.vectors, ref.vectors**2
         self._design, self._at = ref.design @ turn, ref.design @ ref.target
         self._target = turn.T @ ref.target
@@ -344,7 +387,7 @@ class _Course:
         nothing = np.zeros(task.size)
         self._score, self._bend = self._of_records(nothing, nothing)
         self._longest = LONGEST_STEP / task.norm_bound
-        self._models = _Models()
+        self._models = _Models(self._windows)
         #: Slots of the releases at each model.
         self._folded = list[float]()
         #: Models that are the first of their epoch: where their releases begin, and what all models
@@ -354,26 +397,34 @@ class _Course:
     def run(self) -> Iterator[Stage]:
         """As `stages`."""
         slots, epoch, begun, models = 0.0, -1, self._windows.begun, self._models
-        self._add(*self._first(), -1.0, -1.0)
+        self._add(*self._first(), 0.0, 0.0, 0.0, 0.0)
         while True:
             newest = memory.epoch_of(int(begun + slots), self._task.slots)
             if newest > epoch:
                 epoch, self._starts[len(models) - 1] = newest, slots
                 self._common[len(models) - 1] = 0.0
+                if len(self._common) > EPOCHS:
+                    # what is older is as good as nothing of all records
+                    self._common.pop(min(self._common))
             amount = max(PART * (begun + slots), self._windows.next_window(slots))
             slots += amount
             self._fold(amount)
             best = self._best(slots)
             yield self._stage(best, slots)
-            self._add(best.mean, best.spread, best.since, slots)
+            self._add(best.mean, best.spread, *best.shares, best.since, slots)
 
     def _fold(self, amount: float) -> None:
         """Take the releases at the newest model."""
         models = self._models
-        own, since, until = models.deviations[-1], models.since[-1], models.until[-1]
-        both = np.array(self._folded) * models.covariances(own, since, until)[:-1]
+        own, oldest = models.deviations[-1], min(self._common)
+        records, noise = models.records[-1], models.noise[-1]
+        since, until = models.since[-1], models.until[-1]
+        shared = self._windows.together(models.since[oldest:], models.until[oldest:], since, until)
+        both = models.covariances(own, records, noise, since, until, shared)[:-1]
+        both *= self._folded[oldest:]
         for first in self._common:
-            self._common[first] += amount * (2 * float(both[first:].sum()) + amount * own**2)
+            together = float(both[first - oldest :].sum())
+            self._common[first] += amount * (2 * together + amount * own**2)
         self._folded.append(amount)
 
     def _best(self, slots: float) -> _Estimate:
@@ -382,7 +433,7 @@ class _Course:
         best = self._estimate(newest, slots)
         for first in older:
             found = self._estimate(first, slots)
-            if found.error > best.error:
+            if found.error > best.error or (found.moving and not best.moving):
                 break
             best = found
         return best
@@ -394,17 +445,24 @@ class _Course:
         share = np.array(self._folded[first:]) / count
         means, deviations = models.means[first:], models.deviations[first:]
         mean, bend = share @ means, float(share @ models.bends[first:])
-        noise = self._windows.noise(since, slots)
+        both = self._windows.together(
+            np.append(models.since[first:], since), np.append(models.until[first:], slots),
+            since, slots,
+        )  # fmt: skip
+        noise = float(both[-1])
         size = self._noise.of_curvature(noise, count)
         values = self._ref.values + (bend - 1) * self._curvature
         _, drawn, raised = raise_to_noise(values, size)
         way = (share @ models.scores[first:] + drawn * (self._target + mean)) / raised
-        meat = bend * self._middle / count + self._noise.of_gradient(noise, count) ** 2
-        spread = meat / raised**2
+        by_noise = self._noise.of_gradient(noise, count) ** 2 / raised**2
+        spread = bend * self._middle / count / raised**2 + by_noise
         # mean squares of predictors by chance: of the estimate, of the mean model, of the way
         own, common = float(spread @ self._weights), self._common[first] / count**2
-        both = share @ models.covariances(math.sqrt(own), since, slots)[first:]
-        apart, by_chance = max(common - 2 * float(both) + own, 0.0), spread / own
+        noisy = float(by_noise @ self._weights) / own
+        shares = math.sqrt((1 - noisy) / count), math.sqrt(noisy / noise)
+        both = models.covariances(math.sqrt(own), *shares, since, slots, both[:-1])
+        apart, by_chance = max(common - 2 * float(share @ both) + own, 0.0), spread / own
+        whole = self._ref.vectors @ way
         cut = _cut(float(way @ way + apart * by_chance.sum()), self._longest, len(way))
         way, apart = cut * way, cut**2 * apart
         squares = way**2 + apart * by_chance
@@ -417,32 +475,44 @@ class _Course:
         distance = scatter + times * (float(way**2 @ self._weights) + apart)
         bent = SECOND_ORDER * self._rate * distance
         error = float(spread @ self._weights) + CAUTION**2 * bent**2
-        return _Estimate(since, mean - way, spread, values, size, bent, error)
+        rough = self._loadings @ spread
+        far = moves(whole, cut * whole, rough)
+        found = _Estimate(since, mean - way, spread, shares, values, size, bent, error)
+        if far.any() and (far & (self._hides(found, USUALLY) <= HIDE * rough)).any():
+            found = found._replace(moving=True)
+        return found
+
+    def _hides(self, found: _Estimate, part: float) -> Vector:
+        """Return what unknown directions may hide of each coefficient, shape (d,).
+
+        Noise drives eigenvalues that are alike apart, the least one by about its size.
+
+        part: Of that by which they count as lower.
+        """
+        apart = found.size * math.sqrt(1 - 1 / len(found.values))
+        own = np.sqrt((self._target + found.mean) ** 2 + found.spread)
+        values = found.values - part * apart
+        hidden: Vector = self._loadings @ hides(values, found.size, own, usual_of(self._task))
+        return hidden
 
     def _stage(self, found: _Estimate, slots: float) -> Stage:
-        spread = found.spread
-        own = np.sqrt((self._target + found.mean) ** 2 + spread)
-        rough, apart = self._loadings @ spread, found.size * math.sqrt(1 - 1 / len(spread))
-        # noise drives eigenvalues that are alike apart, the least one by about its size
-        hidden, usual = (
-            self._loadings
-            @ hides(found.values - part * apart, found.size, own, usual_of(self._task))
-            for part in (1.0, USUALLY)
-        )
+        spread, rough = found.spread, self._loadings @ found.spread
+        hidden, usual = self._hides(found, 1.0), self._hides(found, USUALLY)
         unknown, variances = hidden > HIDE * rough, rough + usual
         ready, chance = 1.0, spread * self._weights
         few = self._windows.releases(found.since, slots) < releases_needed(self._task) - 0.5
-        if few or np.count_nonzero(usual[1:] > HIDE * rough[1:]) > len(rough) // 2:
+        if few or found.moving or np.count_nonzero(usual[1:] > HIDE * rough[1:]) > len(rough) // 2:
             ready = 0.0
         elif found.bent > 0:
             # as many independent squares as directions carry the variance
             scatter = SCATTER * math.sqrt(2 * float(chance @ chance)) / float(chance.sum())
-            near = math.log(math.sqrt(float(variances.min())) / found.bent) + scatter**2 / 2
+            # the least one is of a coefficient that hides nothing
+            near = math.log(math.sqrt(float(rough.min())) / found.bent) + scatter**2 / 2
             ready = float(ndtr(near / scatter))
         return Stage(self._windows.come(slots), variances, unknown, ready)
 
-    def _add(self, mean: Vector, spread: Vector, since: float, until: float) -> None:
-        """Add a model by its mean and its variance, shape (d,) each."""
+    def _add(self, mean: Vector, spread: Vector, *numbers: float) -> None:
+        """Add a model by its mean and its variance, (d,) each, with the rest of its numbers."""
         score, bend = self._ref.values * mean, 1.0
         if float((mean**2 + spread) @ self._weights) > NEAR:
             found, curvature = self._of_records(mean, spread)
@@ -450,7 +520,7 @@ class _Course:
             score = found - self._score + turn.T @ (penalty * (turn @ mean))
             bend = curvature / max(self._bend, 1e-9)
         deviation = math.sqrt(float(spread @ self._weights))
-        self._models.add(mean, score, bend, deviation, since, until)
+        self._models.add(mean, score, bend, deviation, *numbers)
 
     def _of_records(self, mean: Vector, spread: Vector) -> tuple[Vector, float]:
         """Return the expected score and curvature of a record at a model, shape (d,)."""

@@ -20,6 +20,7 @@ from pipeline.privacy import memory
 from pipeline.release.task import RecordBounds
 from pipeline.study.growth import growth_of
 from pipeline.study.model import Study
+from pipeline.study.reference import Seen
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
 START_SEMANTICS = {"logistic": 2}
@@ -85,13 +86,16 @@ class Renewable(Method[RenewableTask]):
         """As `Method.server`, for a study with noise or without."""
         return PrivateServer(task) if task.study.noised else OpenServer(task)
 
-    def plan(self, task: RenewableTask, records: int, clients: int) -> Plan:
+    def plan(
+        self, task: RenewableTask, records: int, clients: int, seen: Seen | None = None
+    ) -> Plan:
         estimator = task.study.estimator
         kept = not task.study.noised and estimator.forgetting is None
         jumps = estimator.loss in keys.JUMPS and estimator.smoothing is None
+        found = plans.plan(task, records, clients, seen)
         return replace(
-            plans.plan(task, records, clients),
-            facts=facts(task, clients),
+            found,
+            facts=facts(task, clients, found.usual),
             warnings=(EARLY,) if kept and jumps else (),
         )
 

@@ -32,7 +32,7 @@ from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.readiness import releases_needed
 from pipeline.methods.renewable.solution import FLOOR, KNOWN, LONGEST_STEP
 from pipeline.study.model import Study
-from pipeline.study.reference import rarer_share, typical_norm_bound
+from pipeline.study.reference import Seen, rarer_share, typical_norm_bound
 from pipeline.study.versions import replace_keys
 from pipeline.types import Vector
 
@@ -54,10 +54,10 @@ LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
 USUAL_WINDOWS, USUAL_CLIENTS = 160, 8
 
 
-def plan(task: RenewableTask, records: int, clients: int) -> Plan:
+def plan(task: RenewableTask, records: int, clients: int, seen: Seen | None = None) -> Plan:
     """As `Method.plan`."""
     ridge, counted = task.study.estimator.ridge, counted_slots(task.study, records)
-    reference = reference_of(task)
+    reference = reference_of(task, seen)
     penalised = reference.curvature + np.diag(task.penalty)
     kept = median_kept(penalised, task.penalty) if ridge else None
     if not task.study.noised:
@@ -66,7 +66,7 @@ def plan(task: RenewableTask, records: int, clients: int) -> Plan:
         needed = RECORDS_PER_COEFFICIENT * task.size
         return Plan(latest=needed, usual=needed, usual_half=half, kept=kept)
     most = min(counted_slots(task.study, MOST_RECORDS), MOST_RECORDS)
-    found = expect(task, counted, clients, most)
+    found = expect(task, counted, clients, most, seen)
     # without both classes there are no intervals at all
     classes = records_until(task, rarer_share(task.study), clients)
     first, lasting, whole = (
@@ -168,7 +168,7 @@ class _Tried:
         return self.outlook.usual, math.inf if half is None else half
 
 
-def propose(study: Study, records: int, clients: int) -> Proposal:
+def propose(study: Study, records: int, clients: int, seen: Seen | None = None) -> Proposal:
     """As `Method.propose`."""
     if not study.noised:
         return Proposal({}, {})
@@ -180,7 +180,7 @@ def propose(study: Study, records: int, clients: int) -> Proposal:
             # it follows from the others
             changes["estimator.ridge"] = _needed_ridge(task, records, clients)
             task = RenewableTask(replace_keys(study, changes))
-        return _Tried(changes, task, plan(task, records, clients))
+        return _Tried(changes, task, plan(task, records, clients, seen))
 
     task, reasons = RenewableTask(study), dict[str, str]()
     typical = {"estimator.norm_bound": "typical"}
@@ -250,14 +250,14 @@ def _up(number: float) -> float:
 OPEN = "anything: releases without noise can hold any sums, at any point"
 
 
-def influence(task: RenewableTask, clients: int) -> dict[str, object]:
+def influence(task: RenewableTask, clients: int, usual: int) -> dict[str, object]:
     """Return what one release can do at most, for `study check`.
 
     clients: How many there are, all alike: a release holds a tenth of its client's slots.
+    usual: As of the plan.
     """
     if not task.study.noised:
         return {"one_release_moves_at_most": OPEN}
-    usual = plan(task, task.slots, clients).usual
     return {
         "one_release_moves_at_most": largest_move(task, counted_slots(task.study, usual), clients),
         "after": (
@@ -305,8 +305,8 @@ def largest_move(task: RenewableTask, slots: float, clients: int) -> float:
     return min(reach, LONGEST_STEP / task.norm_bound) * task.response_scale[1]
 
 
-def facts(task: RenewableTask, clients: int) -> dict[str, object]:
-    """Return what `study check` prints of a study: noise, and when intervals can come."""
+def facts(task: RenewableTask, clients: int, usual: int) -> dict[str, object]:
+    """Return what `study check` prints of a study: noise, and what one release can do."""
     found: dict[str, object] = {}
     if task.study.noised and task.update_channels.curvature is not None:
         found["noise"] = {
@@ -319,7 +319,7 @@ def facts(task: RenewableTask, clients: int) -> dict[str, object]:
             "l1_bound": task.bounds.l1,
             **({"largest_weight": task.largest_weight} if task.classes else _slopes(task)),
         }
-    found["influence"] = influence(task, clients)
+    found["influence"] = influence(task, clients, usual)
     if task.study.estimator.forgetting is not None:
         found["forgetting"] = _forgetting(task)
     return found

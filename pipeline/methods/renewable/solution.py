@@ -48,7 +48,8 @@ LEFT_OVER = 2.0
 PARTLY = 0.7
 #: No step moves the predictor of any record further: beyond, curvature says nothing any more.
 LONGEST_STEP = 2.0
-#: Coefficients that are so many standard errors from the mean model of their releases still move.
+#: Coefficients that are so many standard errors from the mean model of their releases still move;
+#: as do those of which a shortened step leaves out more than the share `HIDE` of their variance.
 MOVING = 5.0
 #: Where models differ so much that predictors have the mean square distance D, linearised scores
 #: move the estimate's by half of it, times how fast the curvature changes.
@@ -178,7 +179,7 @@ class Solution:
         differ.
     hidden: Variance that unknown directions may hide of each, shape (d,).
     unknown: Which of them have no interval for that, shape (d,).
-    moving: Whether they are far from the models of the releases, for their errors.
+    moving: Whether any is still to move, as `moves` says.
     bent: About how far linearised scores bend predictors.
     error: Mean square error of predictors, records weighed by their curvature.
     design_effect: How many times the spread between releases is what independent records would
@@ -293,6 +294,19 @@ def shortened(task: RenewableTask, step: Vector) -> Vector:
     return step if moved <= LONGEST_STEP else step * (LONGEST_STEP / moved)
 
 
+def moves(whole: Vector, step: Vector, errors: Vector) -> NDArray[np.bool_]:
+    """Return which coefficients are still to move, shape (d,).
+
+    They are far from the models of the releases, for their errors; or a step was shortened, and
+    lacks more than their intervals allow for.
+
+    whole, step: The step, and what is taken of it, shape (d,) each.
+    errors: Variances of the coefficients, shape (d,).
+    """
+    found: NDArray[np.bool_] = whole**2 > MOVING**2 * errors
+    return found | ((whole - step) ** 2 > HIDE * errors)
+
+
 def _solved(task: RenewableTask, sums: Sums) -> Solution:
     noise, slots, penalty = noise_of(task), sums.slots, task.penalty
     mean, size = sums.points / slots, noise.of_curvature(sums.noise, slots)
@@ -327,7 +341,7 @@ def _solved(task: RenewableTask, sums: Sums) -> Solution:
         privacy=privacy,
         hidden=hidden,
         unknown=unknown,
-        moving=bool(np.any((whole**2 > MOVING**2 * errors) & ~unknown)),
+        moving=bool(np.any(moves(whole, step, errors) & ~unknown)),
         bent=bent,
         error=float(np.sum(chance * curvature)) / _weight(curvature) + CAUTION**2 * bent**2,
         design_effect=effect,
