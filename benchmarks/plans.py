@@ -26,6 +26,7 @@ from pipeline.methods import method_of
 from pipeline.methods.base import Simulation
 from pipeline.simulate.coverage import Releases, simulated
 from pipeline.study.model import Study
+from pipeline.study.reference import Seen, narrowed
 from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 
@@ -63,7 +64,7 @@ LOOK = 31 / 30
 
 @dataclass(frozen=True)
 class Planned:
-    """A study and its size."""
+    """A study and its size; part: of their ranges, which values fill."""
 
     loss: str
     features: int
@@ -73,6 +74,12 @@ class Planned:
     rarer: float = 0.5
     window: int = 250
     kind: str = "renewable"
+    part: float = 1.0
+
+    @property
+    def seen(self) -> Seen | None:
+        """Records that fill a part of their ranges; None where they fill all."""
+        return None if self.part == 1 else narrowed(self.study.encoding, self.part)
 
     @property
     def study(self) -> Study:
@@ -96,6 +103,8 @@ DESIGNS = {
     "many": Planned("logistic", 7, 1, 64, 200_000),
     "numbers": Planned("linear", 10, 4, 32, 100_000),
     "counts": Planned("poisson", 7, 1, 8, 200_000),
+    "narrow": Planned("logistic", 4, 1, 3, 200_000, part=0.25),
+    "narrow-rare": Planned("logistic", 4, 2, 3, 200_000, rarer=0.05, part=0.3),
     "gdwd": Planned("gdwd", 5, 1, 8, 100_000),
     "sgd": Planned("logistic", 3, 2, 1, 400_000, window=100, kind="ldp-sgd"),
     "sgd-many": Planned("logistic", 7, 10, 8, 100_000, window=100, kind="ldp-sgd"),
@@ -144,7 +153,7 @@ def _slopes(estimate: Estimate) -> Vector:
 
 @lru_cache(maxsize=1)
 def _population(planned: Planned) -> Population:
-    return Population.of(simulated(planned.study))
+    return Population.of(simulated(planned.study), seen=planned.seen)
 
 
 def main() -> None:
@@ -159,7 +168,7 @@ def main() -> None:
         planned = DESIGNS[name]
         study = planned.study
         found = method_of(study).plan(
-            method_of(study).task(study), planned.records, planned.clients
+            method_of(study).task(study), planned.records, planned.clients, planned.seen
         )
         with ProcessPoolExecutor(options.processes) as pool:
             runs = list(pool.map(stream, [planned] * options.streams, range(options.streams)))

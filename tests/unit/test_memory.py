@@ -125,3 +125,12 @@ def test_a_release_with_any_number_costs_no_more_than_others() -> None:
     assert far[0] == memory.variance(600) + 2 * memory.cross(600, 599)
     assert memory.variance(2**40) == memory.variance(512)
     assert max(far) < 2**61
+
+
+def test_the_noise_of_sums_goes_together_as_its_draws_do() -> None:
+    one, other = np.array([0, 1, 4, 7, 30, 520]), np.array([9, 1, 9, 3, 600, 540])
+    chain = covariance_of_chain(600)
+    wanted = [chain[:n, :m].sum() for n, m in zip(one, other, strict=True)]
+    assert memory.covariance_of_sums(one, other) == pytest.approx(wanted, rel=1e-9)
+    # later releases take back what is in earlier ones, so that it is less than by what both have
+    assert wanted[2] < np.sqrt(4 / 9 * chain[:4, :4].sum() * chain[:9, :9].sum())

@@ -13,7 +13,7 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.readiness import known_curvature
-from pipeline.methods.renewable.solution import Solution, bread_of
+from pipeline.methods.renewable.solution import Solution, bread_of, moves
 from pipeline.records.encoder import Encoder, Row
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
@@ -177,3 +177,13 @@ def test_what_a_new_study_should_declare_is_named_for_each_coefficient(*, declar
     assert found.bread.hidden == 2
     said = "if most values of x1 or of x2 are near one end of its range, a typical value"
     assert (said in known_curvature(task, found, 25_000).reason) is not declared
+
+
+def test_an_estimate_moves_while_a_shortened_step_lacks_what_intervals_do_not_know() -> None:
+    errors = np.full(3, 0.04)
+    whole = np.array([0.5, 0.5, 1.1])
+    # near, cut by 1.2 deviations, and more than five deviations from the models
+    assert moves(whole, whole * [1.0, 0.52, 1.0], errors).tolist() == [False, True, True]
+    # half of the variance is what intervals allow for
+    assert not moves(whole, whole - 0.99 * np.sqrt(errors / 2), errors)[:2].any()
+    assert moves(whole, whole - 1.01 * np.sqrt(errors / 2), errors).all()

@@ -120,7 +120,7 @@ PART = 0.05
 #: No plan looks further ahead.
 MOST_RECORDS = 1e12
 #: Newest epochs that an estimate may rest on.
-EPOCHS = 6
+EPOCHS = 8
 #: Below this mean square distance of predictors a score is as good as linear.
 NEAR = 0.01
 #: How far the logarithm of the bend varies from stream to stream, over sqrt(2 / directions).
