@@ -6,9 +6,9 @@ A fault is one of four: a comparison the other way, a sign, a constant, a call l
 draws a kind and then a place, from the code as it is now: of the packages that know no transport
 (`pyproject.toml` lists them), or with --all of all that is shipped. What runs at import, texts and
 annotations are left alone. A first run of all tests without Kafka, Redis or a browser finds out
-which of them pass each place; each fault is then planted in a copy of the program, and up to 40 of
-these tests run until one fails: half are those that pass the fewest places, as they are about this
-one, and the others are drawn. Prints each fault with the test that caught it, and the share that
+which of them pass each place, and how long they take; each fault is then planted in a copy of the
+program, and some of these tests run until one fails: the quickest for 10 seconds in all, and others
+that are drawn for as long. Prints each fault with the test that caught it, and the share that
 was caught; ends with 1 where it is below 85 %.
 """
 
@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
@@ -36,7 +37,8 @@ from queue import SimpleQueue
 from benchmarks.planted import FAILED, ROOT
 
 PACKAGES = ("pipeline", "producers", "agents", "state", "infra")
-MOST_TESTS = 40
+#: Of the quickest tests that pass a place, and of others: seconds in all, and how many at least.
+SECONDS, LEAST_TESTS = 10.0, 20
 #: The share that should be caught.
 ENOUGH = 0.85
 #: A fault counts as caught where its tests come to no end: in so many seconds, and so many times
@@ -218,10 +220,7 @@ def probed(tree: Path, chosen: list[Place]) -> None:
 def covered(
     tree: Path, chosen: list[Place], tests: list[str], jobs: int
 ) -> list[list[tuple[str, float]]]:
-    """Return for each place the tests without servers that pass it and succeed, with seconds.
-
-    Those that pass the fewest places come first.
-    """
+    """Return for each place the tests without servers that pass it and succeed, with seconds."""
     probed(tree, chosen)
     seen = tree / "seen"
     seen.mkdir()
@@ -231,7 +230,7 @@ def covered(
     passed: dict[str, tuple[float, list[int]]] = {}
     for file in seen.glob("*.json"):
         passed |= json.loads(file.read_text(encoding="utf-8"))
-    for test in sorted(passed, key=lambda test: (len(passed[test][1]), test)):
+    for test in sorted(passed):
         seconds, numbers = passed[test]
         for number in numbers:
             found[number].append((test, seconds))
@@ -241,10 +240,17 @@ def covered(
 
 
 def some_of(tests: list[tuple[str, float]], rng: random.Random) -> list[tuple[str, float]]:
-    """Return up to `MOST_TESTS`, the first half of them and some at random, the quickest first."""
-    first, others = tests[: MOST_TESTS // 2], tests[MOST_TESTS // 2 :]
-    more = rng.sample(others, min(len(others), MOST_TESTS - len(first)))
+    """Return the quickest tests and some at random, in the order of their seconds."""
+    quickest = sorted(tests, key=itemgetter(1))
+    first = _within_time(quickest)
+    others = quickest[len(first) :]
+    more = _within_time(rng.sample(others, len(others)))
     return sorted([*first, *more], key=itemgetter(1))
+
+
+def _within_time(tests: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    ends = accumulate(seconds for _, seconds in tests)
+    return tests[: max(LEAST_TESTS, sum(end <= SECONDS for end in ends))]
 
 
 def caught(tree: Path, place: Place, tests: list[tuple[str, float]]) -> str:

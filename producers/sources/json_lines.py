@@ -20,6 +20,8 @@ from pipeline.records.values import Record, is_missing, number_of
 from producers.sources.base import Slot
 from producers.sources.text import RECORD_LIMIT, Cut, RecordFile, Tape, check_start
 
+#: Fewer texts are decoded whole: arrays of so few values take longer than they save.
+FEW = 8
 #: Python makes no whole number of more digits from a text.
 DIGITS = 4300
 _LONG = re.compile(rf"[0-9]{{{DIGITS + 1}}}")
@@ -55,11 +57,10 @@ class Objects(Batch):
     """
 
     def __init__(
-        self, texts: Sequence[bytes | None], lost: Mapping[int, str] | None = None,
+        self, texts: Sequence[bytes], lost: Mapping[int, str] | None = None,
         read: Callable[[bytes], Read] | None = None,
     ) -> None:  # fmt: skip
-        self._lost_before, self._read = lost or {}, read or json_object
-        self._texts = [b"{}" if at in self._lost_before else t or b"" for at, t in enumerate(texts)]
+        self._texts, self._lost_before, self._read = texts, lost or {}, read or json_object
 
     def __len__(self) -> int:
         """As `Batch`."""
@@ -77,10 +78,12 @@ class Objects(Batch):
 
     def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
         """As `Batch.columns`."""
+        if len(self) < FEW:
+            return {name: Column([(r or {}).get(name) for r, _ in self._each]) for name in names}
         names = tuple(dict.fromkeys(names))
         decode, width = _decoder(names, frozenset(numbers)), len(names)
         cells, rest, lost = list[Any](), map(decode, self._texts), dict[int, str]()
-        wrong: dict[str, dict[int, str]] = {name: {} for name in numbers}
+        wrong: dict[str, dict[int, str]] = {name: {} for name in names if name in numbers}
 
         def thoroughly(at: int) -> Sequence[object]:
             record, why = self._read(self._texts[at])
@@ -101,24 +104,19 @@ class Objects(Batch):
             else:
                 break
         # what is in other columns is passed over, whatever its bytes are and however long a number
-        for at, text in enumerate(self._texts):
-            if text.isascii() and len(text) <= DIGITS:
-                continue
+        texts = enumerate(self._texts)
+        for at, text in [pair for pair in texts if not pair[1].isascii() or len(pair[1]) > DIGITS]:
             with suppress(UnicodeDecodeError):
                 if not _LONG.search(text.decode()):
                     continue
             if why := self._read(text)[1]:
                 lost[at] = why
         self.lost = {**lost, **self._lost_before}
-        found = dict[str, Column]()
-        for place, name in enumerate(names):
-            values = cells[place::width]
-            if name in wrong:
-                # None is NaN here, and JSON has no other
-                array = np.array(values, dtype=np.float64)
-                found[name] = Column(array, np.isnan(array), wrong=wrong[name])
-            else:
-                found[name] = Column(values)
+        found = {name: Column(cells[place::width]) for place, name in enumerate(names)}
+        # None is NaN here, and JSON has no other
+        read = np.array([found[name].values for name in wrong], dtype=np.float64)
+        for name, array, gone in zip(wrong, read, np.isnan(read), strict=True):
+            found[name] = Column(array, gone, wrong=wrong[name])
         return found
 
     def part(self, places: slice) -> Objects:

@@ -413,7 +413,8 @@ class KafkaTopic(Elsewhere):
                 lost[at] = "a message without a value"
             elif len(value) > RECORD_LIMIT:
                 lost[at] = "the message is too long"
-        found = Objects(values, lost)
+        texts = [b"{}" if at in lost else value or b"" for at, value in enumerate(values)]
+        found = Objects(texts, lost)
         if not self._spec.paths:
             return found
         records = [self._spec.record_of(found.record(at) or {}) for at in range(len(found))]

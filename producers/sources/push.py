@@ -292,13 +292,12 @@ class Pushed(Elsewhere):
             raise self._feed.fault
         if not found:
             return []
-        numbers, lines = zip(*found, strict=True)
+        numbers, lines = map(list, zip(*found, strict=True))
         self._at = numbers[-1]
-        lost = {
-            place: "the record is too long"
-            for place, line in enumerate(lines)
-            if len(line) > RECORD_LIMIT
-        }
+        lost = dict[int, str]()
+        for at, line in enumerate(lines):
+            if len(line) > RECORD_LIMIT:
+                lost[at], lines[at] = "the record is too long", b"{}"
 
         def place(at: int) -> tuple[bytes, int]:
             number = numbers[at]

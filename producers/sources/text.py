@@ -139,7 +139,7 @@ class Cut(NamedTuple):
 
 
 #: Bytes that are split into lines together, and fewer that are read line by line.
-BLOCK, FEW = 1 << 18, 4096
+BLOCK, FEW = 1 << 19, 4096
 NEWLINE, _RETURN = 10, 13
 
 

@@ -273,7 +273,7 @@ def test_a_study_is_designed_written_and_checked(bare: Stage) -> None:
     assert study.window.records == found["own"]["design"]["changes"]["window.records"]
     done = bare.run("study", "check", file)
     assert done.returncode == 0, done.stderr
-    assert "come: after " in done.stdout
+    assert "they come: at first after about " in done.stdout
     kept = file.read_text()
     done = bare.run("study", "design", file, *size, "--write", file)
     assert (done.returncode, file.read_text()) == (10, kept)

@@ -17,6 +17,7 @@ from pipeline.api.sample import of_sample
 from pipeline.api.table import table as shown
 from pipeline.cli.change import change
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
+from pipeline.messages.release import read
 from pipeline.methods import method_of, revision_of
 from pipeline.methods.age_aware import plan as facts
 from pipeline.methods.age_aware import schedule as plans
@@ -130,6 +131,21 @@ def test_an_estimate_is_of_the_newest_round_that_is_over() -> None:
     # a late upload joins its round as long as that is the newest
     third = report("b")
     assert (third["round"], third["clients_used"], third["missing"]) == (1, 4, [])
+
+
+@pytest.mark.parametrize("use", ["debiased", "wiener"])
+def test_a_value_without_its_drift_is_the_mean_of_what_was_sent(use: str) -> None:
+    task = ages.task_of(ages.study_text(method=f'use = "{use}"'))
+    run, rng, sent = OfflineRun(task), np.random.default_rng(6), []
+    for name in task.plan.names:
+        [records] = ages.rounds_of(task, name, 1, rng)
+        payload = run.release(name, window(records), run.model)
+        run.fold(name, payload)
+        [(number,)] = read(task, payload).parts.values()
+        sent.append(task.response_scale[0] + number * task.unit)
+    details = run.estimate(0.0)[0].details
+    assert details["drift_correction"] != 0
+    assert details["value"] - details["drift_correction"] == pytest.approx(np.mean(sent))
 
 
 def test_a_round_leaves_when_it_is_over_and_never_fresher() -> None:

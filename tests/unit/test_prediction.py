@@ -229,6 +229,7 @@ def test_a_predictor_of_zero_means_the_positive_class_as_in_the_demonstration() 
     task = make_task(parse_study(STUDY))
     model = LinearClassifier.of(task, message_of(task, [0.0, 0.0, 0.0]))
     assert model.predict([[1.0, 1.0]]).tolist() == ["yes"]
+    assert [model.score([[1.0, 1.0]], [label]) for label in ("yes", "no")] == [1.0, 0.0]
     flipped = LinearClassifier(model.file, labels=(2, 1))
     assert flipped.predict([[1.0, 1.0]]).tolist() == [1]
 

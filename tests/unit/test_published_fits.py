@@ -73,6 +73,16 @@ def test_intervals_of_the_pooled_fit_cover() -> None:
     assert np.all(np.abs(np.mean(inside, axis=0) - 0.95) < 0.05)
 
 
+@pytest.mark.parametrize(("kind", "keys"), [
+    ("pooled", ""), ("pooled-mm", ""), ("federated-newton", ""),
+    ("federated-newton-undamped", 'rounds = 2, ridge_matrix = "as-printed"'),
+])  # fmt: skip
+def test_one_class_has_no_fit_where_the_intercept_is_free(kind: str, keys: str) -> None:
+    x, _ = sample()
+    with pytest.raises(NumericError, match="one class only"):
+        fit_of(task_of(kind, keys), rows_by_client(x, np.ones(len(x))))
+
+
 # --- guarantees ------------------------------------------------------------------------------
 
 SENTENCES = {

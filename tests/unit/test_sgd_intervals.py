@@ -300,6 +300,9 @@ def test_all_intervals_of_a_study_stand_side_by_side_with_what_they_need() -> No
         assert lengths[name] == pytest.approx(lengths["plug-in"], rel=0.15)
     assert message.interval_needs["random-scaling"].endswith("costs nothing beyond gradients")
     assert "mu 1.73 and 1.73 of a record's 3" in message.interval_needs["plug-in-curvature"]
+    assert message.interval_needs["plug-in-products"].startswith(
+        "reads gradients, curvature and products, which cost mu 1.73, 1.73 and 1.73 of"
+    )
     assert "sqrt(3) mu-GDP" in message.interval_needs["plug-in-products"]
     shown = printed(message, task)
     assert all(f"{name}: {needs}" in shown for name, needs in message.interval_needs.items())

@@ -137,6 +137,8 @@ def test_a_path_that_has_not_moved_has_no_curvature() -> None:
         plug_in.without_release([path.sums])
     with pytest.raises(NumericError, match="burn-in"):
         random_scaling([(Sums.zero(SIZE, full=False), np.zeros(SIZE))])
+    with pytest.raises(NumericError, match="not positive yet"):
+        plug_in.plug_in(np.zeros((SIZE, SIZE)), np.eye(SIZE), 9)
 
 
 def test_a_path_that_diverges_stops_before_that_release_and_keeps_its_sums() -> None:

@@ -67,3 +67,20 @@ def test_numbers_and_slopes_that_no_ridge_holds_are_left_alone() -> None:
     for declared, ridge in (("c = { min = -1, max = 1 }", 0.01), (LEVELS, 0.0)):
         task = task_of(study_text(loss="logistic", ridge=ridge, declared=[declared], p=1))
         assert not held_back(task, fit_of(np.array([-3.0, 1.0]), 0.05 * np.eye(2))).any()
+
+
+@pytest.mark.parametrize(("together", "square"), [(0.2, 0.3), (-0.8, 0.64)])
+def test_numbers_beside_a_level_vary_in_it_as_in_all_records_or_more(
+    together: float, square: float
+) -> None:
+    declared = [LEVELS, "x = { min = -1, max = 1 }"]
+    task = task_of(study_text(loss="logistic", ridge=0.01, declared=declared, p=2))
+    # of records: a tenth have the level, and there x has this mean
+    shares = np.array([[1.0, 0.1, 0.0], [0.1, 0.1, 0.1 * together], [0.0, 0.1 * together, 0.3]])
+    found = held_back(task, fit_of(np.array([-3.0, 1.0, 0.0]), 0.2 * shares))
+    more = found[0, 0]
+    assert more > 0
+    row = np.array([1.0, 1.0, together])
+    assert found == pytest.approx(
+        more * np.outer(row, row) + np.diag([0, 0, more * (square - together**2)])
+    )

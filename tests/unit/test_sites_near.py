@@ -21,7 +21,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_copies import estimate as copies_estimate
 from pipeline.methods.noisy_copies import estimate as copies_near
 from pipeline.methods.noisy_copies.client import CopiesTask
-from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Drawn, Sent
+from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Drawn, Sent, covariance
 from pipeline.methods.noisy_mle import estimate as solving
 from pipeline.methods.noisy_mle.sums import Points
 from pipeline.methods.sites import robust as near
@@ -124,6 +124,23 @@ def test_what_copies_leave_out_is_what_their_ridge_holds_back() -> None:
     bent, moved = copies_near.left_out(task, sent, fit, 1e30 * np.eye(size))
     assert math.isfinite(bent)
     assert moved.max() == 1e9
+
+
+def test_a_covariance_of_copies_goes_with_the_squares_of_weights_and_shares() -> None:
+    copies = Copies(
+        np.array([120.0, 80.0]), np.array([19.0, 29.0]), np.array([10.0, 12.0]),
+        np.array([0.5, 0.4]), np.array([[0.8, -0.3], [1.4, -0.9]]),
+        np.array([[[4.0, -1.0], [-1.0, 6.0]], [[9.0, 2.0], [2.0, 5.0]]]), 1e-3,
+    )  # fmt: skip
+    information = np.array([[0.47, 0.08], [0.08, 0.4]])
+    found = Assembled(
+        np.array([1.0, -0.5]), information, 200 * information, np.stack([information] * 2)
+    )
+    once = np.array(covariance(copies, found))
+    assert np.all(np.linalg.eigvalsh(once) > 0)
+    assert np.array(covariance(copies, found, np.full(2, 3.0))) == pytest.approx(9 * once)
+    apart = sum(np.array(covariance(copies, found, one)) for one in np.eye(2))
+    assert apart == pytest.approx(once)
 
 
 def test_what_fits_of_few_records_err_is_bounded() -> None:
