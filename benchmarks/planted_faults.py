@@ -34,7 +34,6 @@ _SENSITIVITY, _PERSONAL = "tests/property/test_sensitivity.py", "tests/unit/test
 _ACCOUNTING, _PRIVATISE = "tests/unit/test_accounting.py", "tests/unit/test_privatise.py"
 _MECHANISMS, _LOST = "tests/unit/test_mechanisms.py", "tests/producers/test_lost_databases.py"
 _TOGETHER = "tests/property/test_one_budget.py"
-_FOUND = "tests/producers/test_found.py"
 _BUDGET, _NEWEST = "pipeline/release/budget.py", "tests/unit/test_newest.py"
 _RENEWABLE = "pipeline/methods/renewable/client.py"
 
@@ -201,7 +200,7 @@ FAULTS = (
     Fault(
         "the folder forgets how many releases there were",
         "producers/store.py",
-        "        self._counts.add(study, len(group))\n",
+        "        self._count(study, len(group))\n",
         "",
         (_LOST,),
     ),
@@ -210,14 +209,14 @@ FAULTS = (
         "producers/rollback.py",
         "if self.newest is None or release.seq >= self.newest.seq:",
         "if self.newest is None:",
-        (_FOUND,),
+        (_LOST,),
     ),
     Fault(
         "another ledger's releases taken for this one's",
         "producers/rollback.py",
-        "        if release.ledger != ledger:\n",
+        "        if release.ledger != self._ledger:\n",
         "        if not release.ledger:\n",
-        (_FOUND,),
+        (_LOST,),
     ),
     Fault(
         "versions in models that no release can say",

@@ -337,7 +337,7 @@ class World:
         """Put the servers, the steps and the simulated time where the real ones are."""
         calendar, write, many = Calendar(self.clock), Database.write, Database.write_many
 
-        def producer(**_: Any) -> Any:
+        def producer(*_: Any, **__: Any) -> Any:
             self.producers.append(self.servers.producer())
             return Watched(self, self.producers[-1])
 
@@ -358,7 +358,7 @@ class World:
 
         patch = mock.patch.object
         with (
-            patch(sender, "KafkaProducer", producer),
+            patch(sender, "record_producer", producer),
             patch(reconcile, "log_reader", reader),
             patch(models, "log_reader", no_models if self.scenario.held else reader),
             patch(publishing, "time", calendar),

@@ -136,7 +136,7 @@ def test_an_estimate_is_plain_json_and_comes_back(
     # still something there
     monkeypatch.setattr(open_side, "is_far", lambda *_: False)
     monkeypatch.setattr(solution, "SECOND_ORDER", 0.0)
-    monkeypatch.setattr(solution, "MOVING", math.inf)
+    monkeypatch.setattr(solution, "moves", lambda whole, *_: np.zeros(len(whole), dtype=bool))
     task = task_of(p=2, records=200, private=private, epsilon=8.0, loss="logistic")
     partition = folded(task, sample_log(task, releases=releases, start=1))
     _, message = combine(task, {0: partition}, topic="t", model_version=4, published_at=1.5)
