@@ -422,7 +422,8 @@ class Admission:
             say(
                 f"{self._name}: this client has released other records under this name, and one "
                 "budget holds for all of them. If these records are none of those, the data owner "
-                "may give them a name and a budget of their own: --source-name NAME"
+                "may have them in another file or table, with a name and a budget of their own: "
+                "--source-name NAME"
             )
 
     def tries(self, study: str, first: Sequence[Slot]) -> int:
