@@ -60,7 +60,7 @@ class Storm:
         self.rows = dict.fromkeys(self.clients, 0)
         self._copies: dict[str, list[Path]] = {client: [] for client in self.clients}
         self._skips: set[str] = set()
-        self._restored: set[str] = set()
+        self._restores: Counter[str] = Counter()
         self._grown = 0.0
 
     def prepare(self) -> None:
@@ -166,7 +166,7 @@ class Storm:
         shutil.copy(copy / here.name, here)
         if self.chance.random() < 0.5:
             shutil.copy(copy / f"{client}.lock", here.with_suffix(".lock"))
-        self._restored.add(client)
+        self._restores[client] += 1
         self.start(client)
 
     def tend(self) -> None:
@@ -178,7 +178,7 @@ class Storm:
 
     def judge(self, name: str, code: int) -> None:
         """Accept an end that has a reason."""
-        if code == BEHIND and name in self._restored:
+        if code == BEHIND and self._restores[name]:
             self.counts["refused"] += 1
             self._skips.add(name)
         elif code not in PASSING:
@@ -251,7 +251,9 @@ class Storm:
         self.faults += [f"{identity} has several bytes" for identity in noised_twice(found)]
         unsent = 0
         for client in self.clients:
-            faults, never = uncounted(stage, client, self.rows[client], found)
+            faults, never = uncounted(
+                stage, client, self.rows[client], found, self._restores[client]
+            )
             self.faults += faults
             unsent += never
         if not stage.task.study.noised:
