@@ -251,11 +251,12 @@ class Storm:
         self.faults += [f"{identity} has several bytes" for identity in noised_twice(found)]
         unsent = 0
         for client in self.clients:
-            faults, never = uncounted(
+            faults, never, passed = uncounted(
                 stage, client, self.rows[client], found, self._restores[client]
             )
             self.faults += faults
             unsent += never
+            self.counts["passed_over"] += passed
         if not stage.task.study.noised:
             self.faults += shared_records(stage.task, found)
         stored = stage.partitions()

@@ -98,8 +98,10 @@ def shared_records(task: Task, found: dict[Identity, set[bytes]]) -> list[str]:
 
 def uncounted(
     stage: Stage, client: str, rows: int, found: dict[Identity, set[bytes]], restores: int
-) -> tuple[list[str], int]:
-    """Return what is wrong with a client's accounts, and how many of its releases never left.
+) -> tuple[list[str], int, int]:
+    """Return what is wrong with a client's accounts.
+
+    And how many of its releases never left, and how many slots are in none.
 
     All windows are full: a record in two releases would make more of them than the source has. Of a
     copy that comes back with releases that wait, nobody can tell whether their records lie behind
@@ -113,8 +115,8 @@ def uncounted(
     lost = {seq for (seq,) in stage.query(client, "SELECT seq FROM ledger WHERE lost = 1")}
     sent = {seq for name, _, seq in found if name == client}
     slots, faults = stage.task.slots, list[str]()
-    most = restores * WAITING * slots
-    if not 0 <= rows + owed - next_seq * slots <= most:
+    most, passed = restores * WAITING * slots, rows + owed - next_seq * slots
+    if not 0 <= passed <= most:
         faults.append(f"{client}: {next_seq} releases of {slots} slots, and {rows} records")
     if owed or not 0 <= records + rejected + (len(lost) - next_seq) * slots <= most:
         faults.append(f"{client}: {records} used, {len(lost)} releases lost, {owed} slots owed")
@@ -124,4 +126,4 @@ def uncounted(
         faults.append(f"{client}: more than one ledger")
     if stage.query(client, "SELECT count(*) FROM outbox") != [(0,)]:
         faults.append(f"{client}: releases were not sent")
-    return faults, next_seq - len(sent)
+    return faults, next_seq - len(sent), passed
