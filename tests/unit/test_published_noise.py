@@ -23,6 +23,7 @@ from pipeline.methods.published.noise import (
     normal_symmetric,
 )
 from pipeline.methods.published.online import (
+    ClassBalance,
     OnlineFit,
     PrivateOnlineFit,
     TrustedOnlineFit,
@@ -115,6 +116,31 @@ def test_without_noise_and_stabiliser_the_trusted_stream_is_the_plain_one() -> N
         assert_allclose(trusted.update(batch_of(seed)), plain.update(batch_of(seed)), atol=1e-12)
 
 
+def test_records_are_clipped_to_the_bounds_of_the_noise() -> None:
+    noise = GaussianNoise(0.8, 1e-5, l2_bound=1.2, step_bound=0.0, stabiliser=1e6)
+    seen = TrustedOnlineFit(LOSS, Ridge(0.1, "identity"), 4, noise, np.random.default_rng(0))
+    assert np.max(np.linalg.norm(seen._prepared(batch_of(3)[0]).design, axis=1)) <= 1.2 + 1e-12
+
+
+def test_the_stabiliser_acts_as_a_ridge_that_never_fades() -> None:
+    """Its limit is that of the penalty lambda + rho / n_b: (.472, .325) here, by quadrature."""
+    loss = GeneralisedDWD(1.0, 0.01, ramp="symmetric")
+    y = np.where(np.arange(1_000) < 800, 1.0, -1.0)
+    found = []
+    for seed in range(8):
+        rng = np.random.default_rng([4, seed])
+        noise = GivenNoise(0.0, stabiliser=500.0)
+        fit = TrustedOnlineFit(loss, Ridge(0.1, "identity"), 11, noise, rng)
+        for _ in range(150):
+            fit.update([Records.of(rng.normal(size=(1_000, 10)) + 0.2 * y[:, None], y)])
+        found.append([fit.coefficients[0], fit.coefficients[1:].sum() / math.sqrt(10)])
+    error = np.std(found, axis=0, ddof=1) / math.sqrt(8)
+    # figures are rounded to three digits; two comparisons, one false alarm in a thousand
+    reach = stats.t.isf(2.5e-4, 7) * error + 5e-4
+    # how far the start still weighs: one batch in 150
+    assert np.all(np.abs(np.mean(found, axis=0) - (0.472, 0.325)) < reach + 0.5 / 150)
+
+
 # --- noise in every message ------------------------------------------------------------------
 
 
@@ -155,6 +181,43 @@ def test_symmetric_noise_is_isotropic_in_the_frobenius_norm() -> None:
     for (i, j), variance in (((0, 0), 9.0), ((3, 3), 9.0), ((0, 1), 4.5), ((2, 3), 4.5)):
         low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], 2_000) / 2_000 * variance
         assert low < np.mean(draws[:, i, j] ** 2) < high
+
+
+@pytest.mark.parametrize("tolerated", [0, 7])
+def test_the_first_step_carries_the_noise_that_was_promised(tolerated: int) -> None:
+    noise = MessageNoise(1.0, 1e-5, 2.0, 8, tolerated)
+    batch = batch_of(6)
+    steps = []
+    for seed in range(500):
+        fit = PrivateOnlineFit(LOSS, Ridge(0.1), 4, noise, np.random.default_rng([7, seed]))
+        steps.append(fit.update(batch))
+    bread = 200 * (np.full(4, LOSS.start_curvature * 4 / 4) + Ridge(0.1).of_gradient(4))
+    scaled = np.array(steps) * bread
+    promised = noise.total_factor() * noise.gradient_deviation(LOSS, first=True)
+    factor = math.sqrt(8 / (8 - tolerated))
+    assert promised == pytest.approx(factor * 2.0 / noise.mu)
+    low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], 4 * 499) / (4 * 499)
+    assert low < np.mean(np.var(scaled, axis=0, ddof=1)) / promised**2 < high
+
+
+def test_with_a_large_budget_noised_messages_reach_the_plain_stream() -> None:
+    batches = [batch_of(seed, n=500) for seed in range(40)]
+    noise = MessageNoise(1e6, 1e-5, 2.5, counts_share=0.05, largest_weight=4.0)
+    plain = OnlineFit(LOSS, Ridge(0.05), 4)
+    fits = [
+        PrivateOnlineFit(LOSS, Ridge(0.05), 4, noise, np.random.default_rng(0), balanced=balanced)
+        for balanced in (False, True)
+    ]
+    weighted = OnlineFit(LOSS, Ridge(0.05), 4, balance=ClassBalance(4.0))
+    for batch in batches:
+        for fit in (plain, weighted, *fits):
+            fit.update(batch)
+    # (1, x) has at most norm 2, so nothing is clipped; the start is another one
+    assert_allclose(fits[0].coefficients, plain.coefficients, atol=0.05)
+    assert_allclose(fits[1].coefficients, weighted.coefficients, atol=0.05)
+    # what the weights are worth here, for comparison
+    assert weighted.coefficients[0] < plain.coefficients[0] - 0.15
+    assert fits[0].floored == 0
 
 
 def test_message_noise_states_its_guarantee_with_its_assumptions() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import optimize
+from scipy import optimize, stats
 
 from pipeline.errors import DataError, NumericError
+from pipeline.linalg import sandwich
 from pipeline.losses import GeneralisedDWD, Logistic, Loss
 from pipeline.methods.published.fits import (
     Records,
@@ -85,6 +88,14 @@ def test_the_pooled_fit_is_that_of_an_independent_solver(
     assert_allclose(fit.coefficients, wanted, atol=1e-8)
 
 
+def test_without_a_ridge_overlapping_classes_have_a_pooled_fit_too() -> None:
+    records = records_of(2, 400, 3)
+    wanted = independent_fit(records, q=1.0, ridge=np.zeros(4))
+    assert_allclose(
+        pooled_fit(GeneralisedDWD(1.0), records, Ridge(0.0)).coefficients, wanted, atol=1e-8
+    )
+
+
 @pytest.mark.parametrize("q", [0.01, 1.0, 100.0])
 def test_damped_federated_steps_reach_the_pooled_fit_however_records_are_spread(q: float) -> None:
     records, ridge, loss = records_of(3, 600, 4), Ridge(0.02), GeneralisedDWD(q)
@@ -108,6 +119,60 @@ def test_the_majorised_fit_has_half_the_ridge_and_stops_early_by_its_rule() -> N
     # the rule leaves a gap that is visible in the third digit of the coefficients
     assert 1e-3 < np.linalg.norm(early.coefficients - exact) < 0.2
     assert not majorised_fit(PAPER_LOSS, records, 0.1, rounds=3).converged
+
+
+# intercept and slope along (1, ..., 1) of the population's minimiser, by quadrature: mu = 0.2,
+# sigma = 1, four positives for each negative, q = 1
+POPULATION = {
+    (10, "identity", 0.1): (0.7684, 0.5809),
+    (10, "intercept-free", 0.1): (0.9861, 0.6079),
+    (10, "intercept-free", 0.2): (0.9595, 0.4558),
+    (20, "identity", 0.1): (0.6683, 0.8087),
+    (20, "intercept-free", 0.1): (0.8979, 0.8445),
+    (20, "intercept-free", 0.2): (0.8545, 0.6600),
+    (50, "identity", 0.1): (0.5040, 1.0138),
+    (50, "intercept-free", 0.1): (0.7396, 1.0411),
+    (50, "intercept-free", 0.2): (0.6766, 0.8167),
+    (100, "identity", 0.1): (0.3600, 1.0490),
+    (100, "intercept-free", 0.1): (0.6226, 1.0588),
+    (100, "intercept-free", 0.2): (0.5599, 0.8295),
+}
+
+
+@lru_cache(maxsize=1)
+def sample(p: int) -> Records:
+    return two_gaussians(100 + p, 30_000, p)
+
+
+@pytest.mark.parametrize(
+    ("p", "shape", "weight"),
+    # many features take ever more records
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] > 20)) for case in POPULATION],
+)
+def test_the_pooled_fit_converges_to_the_population_s_minimiser(
+    p: int, shape: str, weight: float
+) -> None:
+    records, ridge = sample(p), Ridge(weight, shape)  # type: ignore[arg-type]
+    fit = pooled_fit(PAPER_LOSS, records, ridge).coefficients
+    penalty = ridge.of_gradient(p + 1)
+    slope = PAPER_LOSS.slope(records.design @ fit, records.responses)
+    meat = np.zeros((p + 1, p + 1))
+    # the share of the classes is fixed by design: scores vary within classes only
+    for label in (-1.0, 1.0):
+        chosen = records.responses == label
+        scores = records.design[chosen] * slope[chosen, None]
+        centred = scores - scores.mean(axis=0)
+        meat += centred.T @ centred
+    bread = objective_of(PAPER_LOSS, [records], ridge).at(fit).curvature * len(records)
+    covariance = sandwich(bread, meat)
+    along = np.concatenate([[0.0], np.full(p, p**-0.5)])
+    first = np.eye(p + 1)[0]
+    for contrast, wanted in zip((first, along), POPULATION[p, shape, weight], strict=True):
+        error = float(np.sqrt(contrast @ covariance @ contrast))
+        # 24 comparisons, one false alarm in a thousand; quadrature is rounded to four digits
+        reach = float(stats.norm.isf(1e-3 / 24 / 2)) * error + 5e-5
+        assert abs(float(contrast @ fit) - wanted) < reach
+    assert penalty[0] == (weight if shape == "identity" else 0.0)
 
 
 def test_undamped_steps_from_zero_go_up_before_they_go_down() -> None:
@@ -192,6 +257,20 @@ def test_collinear_columns_need_a_ridge(fault: str) -> None:
         atol=1e-8,
     )
     assert_allclose(federated_fit(loss, [records], ridge).coefficients, pooled, atol=1e-7)
+
+
+@pytest.mark.parametrize("q", [1e-3, 1e3])
+def test_extreme_tails_have_a_fit_whose_gradient_is_zero(q: float) -> None:
+    loss, records, ridge = GeneralisedDWD(q), records_of(9, 500, 3), Ridge(0.05)
+    fit = pooled_fit(loss, records, ridge)
+    assert fit.score < 1e-9
+    objective = objective_of(loss, [records], ridge)
+    rng = np.random.default_rng(10)
+    best = objective.at(fit.coefficients).value
+    # a convex function: no point nearby, and none on a line to zero, is lower
+    for direction in [*rng.normal(size=(20, 4)), fit.coefficients]:
+        for length in (1e-4, 1e-2, -1e-4, -1e-2):
+            assert objective.at(fit.coefficients + length * direction).value >= best - 1e-15
 
 
 def test_an_undamped_step_with_a_singular_curvature_is_refused() -> None:

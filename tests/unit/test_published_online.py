@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 
 from pipeline.errors import DataError, NumericError
 from pipeline.losses import GeneralisedDWD, Logistic, Loss
 from pipeline.methods.published.fits import Records, Ridge, federated_fit, pooled_fit, sums_at
-from pipeline.methods.published.online import FIRST_ROUNDS, OnlineFit
+from pipeline.methods.published.online import FIRST_ROUNDS, ClassBalance, OnlineFit
 from tests.builders import simulate
 
 PAPER_LOSS = GeneralisedDWD(1.0, 0.01, ramp="symmetric")
@@ -75,6 +76,67 @@ def test_one_step_from_zero_is_the_mean_over_the_ridge_and_a_fitted_start_is_not
     assert_allclose(OnlineFit(loss, ridge, 3).update(batch), pooled, atol=1e-5)
 
 
+def test_with_two_ridges_the_intercept_lags_behind_its_own_optimum() -> None:
+    loss, rng = PAPER_LOSS, np.random.default_rng(6)
+
+    def batch() -> list[Records]:
+        y = np.where(np.arange(500) < 400, 1.0, -1.0)
+        return [Records.of(rng.normal(size=(500, 20)) + 0.2 * y[:, None], y)]
+
+    fits = {
+        "printed": OnlineFit(loss, Ridge.as_printed(0.1), 21, first="one-step"),
+        "same": OnlineFit(loss, Ridge(0.1), 21),
+    }
+    for _ in range(100):
+        records = batch()
+        for fit in fits.values():
+            fit.update(records)
+    # the free intercept's population value at p = 20 is .8979
+    assert abs(fits["same"].coefficients[0] - 0.8979) < 0.05
+    assert abs(fits["printed"].coefficients[0] - 0.8979) > 0.2
+
+
+def unbalanced(rng: np.random.Generator) -> list[Records]:
+    y = np.where(np.arange(500) < 400, 1.0, -1.0)
+    return [Records.of(rng.normal(size=(500, 4)) + 0.4 * y[:, None], y)]
+
+
+@pytest.mark.parametrize("deviation", [0.0, 20.0])
+def test_class_weights_centre_the_rule_between_classes_of_unequal_size(deviation: float) -> None:
+    intercepts, plain = [], OnlineFit(GeneralisedDWD(1.0), Ridge(0.1), 5)
+    for seed in range(12):
+        rng = np.random.default_rng([7, seed])
+        balance = ClassBalance(deviation=deviation, rng=rng)
+        fit = OnlineFit(GeneralisedDWD(1.0), Ridge(0.1), 5, balance=balance)
+        for _ in range(60):
+            batch = unbalanced(rng)
+            fit.update(batch)
+            if seed == 0:
+                plain.update(batch)
+        intercepts.append(fit.coefficients[0])
+        # five deviations of the 60 noises, in parts of the 6,000 records of the rarer class
+        noise = 5 * deviation * np.sqrt(60) / 6_000
+        assert balance.weights == pytest.approx((2.5, 0.625), rel=noise + 1e-12)
+    # by symmetry the weighted population's intercept is 0; the first, unweighted batch still has
+    # a sixtieth of the curvature behind it
+    reach = stats.t.isf(5e-4, 11) * np.std(intercepts, ddof=1) / np.sqrt(12)
+    assert abs(np.mean(intercepts)) < reach + plain.coefficients[0] / 60
+    assert plain.coefficients[0] > 0.3
+
+
+def test_counts_are_noised_once_for_every_message() -> None:
+    draws = []
+    for seed in range(400):
+        balance = ClassBalance(100.0, deviation=50.0, rng=np.random.default_rng([8, seed]))
+        for _ in range(4):
+            balance.add(1_000, 3_000)
+        draws.append(balance._counts - (4_000, 12_000))
+    variance = np.var(draws)
+    # 800 normal draws of variance 4 x 50^2: a chi-square quantile at one in ten thousand
+    low, high = stats.chi2.ppf([5e-5, 1 - 5e-5], 800) / 800 * 4 * 50**2
+    assert low < variance < high
+
+
 def test_a_batch_that_cannot_be_folded_leaves_the_state_as_it_was() -> None:
     loss = PAPER_LOSS
     features, _ = simulate(np.random.default_rng(9), 30, 2)
@@ -95,3 +157,13 @@ def test_batches_of_the_wrong_shape_are_refused() -> None:
         fit.update([Records.of(np.ones((4, 3)), np.ones(4))])
     with pytest.raises(DataError, match="at least one record"):
         fit.update([Records.of(np.ones((0, 2)), np.ones(0))])
+
+
+@pytest.mark.parametrize("q", [1e-3, 1e3])
+def test_streams_with_extreme_tails_stay_finite(q: float) -> None:
+    fit = OnlineFit(GeneralisedDWD(q), Ridge(0.05), 4)
+    batches = batches_of(10, 20, 2, 100, 3)
+    for batch in batches:
+        fit.update(batch)
+    pooled = pooled_fit(GeneralisedDWD(q), joined(batches), Ridge(0.05)).coefficients
+    assert np.linalg.norm(fit.coefficients - pooled) < 0.5 * np.linalg.norm(pooled)
