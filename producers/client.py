@@ -159,9 +159,9 @@ class Making:
 OUTBOX_LIMIT = 1000
 #: Windows that share a transaction, and slots that one turn reads, at most.
 GROUP = 64
-GROUP_SLOTS = 16_384
+GROUP_SLOTS = 65_536
 #: Slots that are read at a time: they stay in a processor's cache until they are encoded.
-PART = 4096
+PART = 16_384
 #: How long one turn waits for records, in seconds; where releases wait for their claim, less.
 TURN_SECONDS, CLAIM_SECONDS = 0.2, 0.005
 

@@ -57,7 +57,9 @@ class Column(NamedTuple):
     @property
     def numbers(self) -> Vector:
         """The values of a typed column, shape (n,); any number where there is none."""
-        return np.asarray(self.values, dtype=np.float64)
+        # bits that lie where there is no value may be of no number
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.values, dtype=np.float64)
 
     @property
     def missing(self) -> Mask:

@@ -244,8 +244,8 @@ WORDS = {"true": True, "false": False}
 #: Below it every whole number is one of double precision; whole numbers of 64 bits as Python writes
 #: them.
 EXACT, _WHOLE = 2**53, re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
-#: So many texts are named in an error.
-NAMED = 8
+#: So many texts are named in an error, and so many are looked for one by one.
+NAMED, FEW = 8, 8
 #: So many more ways to write the texts of a column are remembered.
 SPELLINGS = 256
 
@@ -331,10 +331,16 @@ class Codes:
         if kind not in self._tables:
             self._tables[kind] = self._table(kind)
         keys, codes = self._tables[kind]
-        values = column.astype(np.float64)
-        at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
-        same = (keys[at] == values) | (np.isnan(keys[at]) & np.isnan(values))
-        found = np.where(same, codes[at], math.nan)
+        with np.errstate(invalid="ignore"):
+            values = column.astype(np.float64)
+        if len(keys) <= FEW:
+            found = np.full(len(values), math.nan)
+            for key, code in zip(keys.tolist(), codes.tolist(), strict=True):
+                found = np.where(np.isnan(values) if key != key else values == key, code, found)
+        else:
+            at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
+            same = (keys[at] == values) | (np.isnan(keys[at]) & np.isnan(values))
+            found = np.where(same, codes[at], math.nan)
         if kind in "iu":
             for number, code in self._large.items():
                 found = np.where(column == number, code, found)
@@ -352,8 +358,9 @@ class Codes:
             given = [n if abs(n) < EXACT else float(n) for n in whole]
         else:
             given = [-math.inf, *numbers, math.inf, math.nan]
-        found = np.array([self._code_or_nan(value) for value in given], dtype=np.float64)
-        return np.array(given, dtype=np.float64), found
+        codes = [(float(value), self._code_or_nan(value)) for value in given]
+        keys, found = np.array([pair for pair in codes if pair[1] == pair[1]] or codes[:1]).T
+        return keys, found
 
     def _code_or_nan(self, value: object) -> float:
         try:

@@ -162,7 +162,7 @@ def _reading(name: str) -> Iterator[None]:
 
 #: Records that are read of a part at a time; and of those with very many columns, whose texts are
 #: made so many together, too.
-STEP, LEAST = 16_384, 1000
+STEP, LEAST = 65_536, 1000
 #: Bytes of the start and of the end of a file that tell whether it is what it was.
 MARKED = 16 << 10
 #: What pyarrow raises where a file is damaged, or has what it cannot read.
@@ -267,8 +267,9 @@ def _column(column: Any) -> Column:
 
     kind, whole = column.type, {"zero_copy_only": False}
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        # as many steps whether values are missing or not
-        filled = column.fill_null(False if pa.types.is_boolean(kind) else 0)
+        # what lies where nothing is: as many steps whether values are missing or not
+        bare = [None, column.buffers()[1]]
+        filled = pa.Array.from_buffers(kind, len(column), bare, 0, column.offset)
         return Column(filled.to_numpy(**whole), column.is_null().to_numpy(**whole))
     if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
         return Column(column.to_numpy(**whole), zoned=getattr(kind, "tz", None) is not None)

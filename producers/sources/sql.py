@@ -99,7 +99,8 @@ class Columnar(Connection):
 
     def batch(self, statement: str) -> Columns:
         """As `Connection.batch`."""
-        return columns_of(self._table(statement).combine_chunks())
+        [*found] = self._table(statement).combine_chunks().to_batches()
+        return columns_of(found[0]) if found else Columns({}, 0)
 
     def _table(self, statement: str) -> Any:
         with closing(self._db.cursor()) as cursor:
