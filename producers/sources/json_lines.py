@@ -80,13 +80,13 @@ class Objects(Batch):
         """As `Batch.columns`."""
         if len(self) < FEW:
             return {name: Column([(r or {}).get(name) for r, _ in self._each]) for name in names}
-        names = tuple(dict.fromkeys(names))
+        names, texts = tuple(dict.fromkeys(names)), self._texts
         decode, width = _decoder(names, frozenset(numbers)), len(names)
-        cells, rest, lost = list[Any](), map(decode, self._texts), dict[int, str]()
+        cells, rest, lost = list[Any](), map(decode, texts), dict[int, str]()
         wrong: dict[str, dict[int, str]] = {name: {} for name in names if name in numbers}
 
         def thoroughly(at: int) -> Sequence[object]:
-            record, why = self._read(self._texts[at])
+            record, why = self._read(texts[at])
             if record is None:
                 lost[at] = why or ""
                 return [None] * width
@@ -104,8 +104,10 @@ class Objects(Batch):
             else:
                 break
         # what is in other columns is passed over, whatever its bytes are and however long a number
-        texts = enumerate(self._texts)
-        for at, text in [pair for pair in texts if not pair[1].isascii() or len(pair[1]) > DIGITS]:
+        plain = np.fromiter(map(bytes.isascii, texts), dtype=np.bool_)
+        plain &= np.fromiter(map(len, texts), dtype=np.int64) <= DIGITS
+        for at in np.flatnonzero(~plain).tolist():
+            text = texts[at]
             with suppress(UnicodeDecodeError):
                 if not _LONG.search(text.decode()):
                     continue

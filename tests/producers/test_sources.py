@@ -360,7 +360,8 @@ def test_memory_is_constant(tmp_path):
     late.read(500, 0)
     _, resumed = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert max(early, resumed) < 1_000_000
+    # of one block, and of where its lines and quotes are
+    assert max(early, resumed) < 2_000_000
 
 
 def test_short_lines_below_many_columns_are_read_in_small_pieces(tmp_path: Path) -> None:
@@ -540,7 +541,7 @@ def test_forgotten_input_leaves_positions_valid(tmp_path):
     slots = []
     while not src.ended:
         slots += src.read(4000, 5.0)
-        src.forget(slots[-2000].position)  # committed: not the last that was handed out
+        src.forget(slots[-2000:][0].position)  # committed: not the last that was handed out
     src.close()
     assert [slot.record["x"] for slot in slots] == [str(i) for i in range(len(rows))]
     (data,) = tmp_path.glob("stdin-*.spool")
