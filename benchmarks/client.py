@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient, NewTopic
 
 from benchmarks.timing import TABLES
 from infra.local import LocalRuntime
@@ -126,6 +127,9 @@ class Case:
             quick.register("given", table)
             quick.execute("CREATE TABLE t AS SELECT * FROM given ORDER BY id")
         if self.kafka:
+            admin = KafkaAdminClient(bootstrap_servers=self.kafka)
+            admin.create_topics([NewTopic(f"data{self.slopes}", 1, 1)])
+            admin.close()
             producer = KafkaProducer(
                 bootstrap_servers=self.kafka, linger_ms=20, batch_size=1 << 18
             )
