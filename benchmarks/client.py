@@ -130,9 +130,7 @@ class Case:
             admin = KafkaAdminClient(bootstrap_servers=self.kafka)
             admin.create_topics([NewTopic(f"data{self.slopes}", 1, 1)])
             admin.close()
-            producer = KafkaProducer(
-                bootstrap_servers=self.kafka, linger_ms=20, batch_size=1 << 18
-            )
+            producer = KafkaProducer(bootstrap_servers=self.kafka, linger_ms=20, batch_size=1 << 18)
             with self.path("jsonl").open("rb") as lines:
                 for line in lines:
                     producer.send(f"data{self.slopes}", line)

@@ -247,7 +247,7 @@ class Kinds:
         self.codes = {said: code for code, said in enumerate(("", *words))}
         # the one that counts first has the largest number, and its code is minus that
         small = np.uint8 if len(words) < 2**8 else np.uint16
-        self.numbers = -np.arange(1, 1 + len(words)).astype(small)[:, None]
+        self.numbers = np.arange(-1, -1 - len(words), -1).astype(small)[:, None]
 
     def followed(self, by: Kinds) -> Kinds:
         """Return these and others."""

@@ -191,8 +191,8 @@ class Features:
             else:
                 (lists if codes is None else texts).append(place)
         if lists:
-            given = {place: columns[self.names[place]] for place in lists}
-            read = _numbers(given, self.names, dummy, reasons)
+            of_place = {place: columns[self.names[place]] for place in lists}
+            read = _numbers(of_place, self.names, dummy, reasons)
             for place, found in zip(lists, read, strict=True):
                 values[place] = found
         for place in texts:

@@ -336,7 +336,8 @@ class Codes:
         if len(keys) <= FEW:
             found = np.full(len(values), math.nan)
             for key, code in zip(keys.tolist(), codes.tolist(), strict=True):
-                found = np.where(np.isnan(values) if key != key else values == key, code, found)
+                same = np.isnan(values) if math.isnan(key) else values == key
+                found = np.where(same, code, found)
         else:
             at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
             same = (keys[at] == values) | (np.isnan(keys[at]) & np.isnan(values))
@@ -351,7 +352,7 @@ class Codes:
         read = (_number(text) for text in self._texts)
         numbers = sorted({0.0, *(number for number in read if number is not None)})
         if kind == "b":
-            given: Sequence[object] = [False, True]
+            given: Sequence[float] = [False, True]
         elif kind in "iu":
             whole = (int(number) for number in numbers if number.is_integer())
             # several of those beyond are one number in double precision, and different texts
