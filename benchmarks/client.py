@@ -12,6 +12,7 @@ Arrow. Prints medians and their ratio.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sqlite3
@@ -266,6 +267,8 @@ def main() -> None:
     parser.add_argument("--slopes", type=int, nargs="*", default=[6, 20])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    # as the command does, see `pipeline.cli.main`
+    gc.set_threshold(50_000, 20, 20)
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
         # a second thread of the matrix products would wait for the one core, and count
         alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}

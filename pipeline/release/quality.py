@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,8 +140,10 @@ def in_blocks(flags: NDArray[np.bool_], before: int) -> tuple[Integers, list[int
     before: Slots that the first block has already.
     """
     edges = [0, *range(BLOCK - before, len(flags), BLOCK)]
-    sizes = np.diff([*edges, len(flags)]).tolist()
-    return np.add.reduceat(flags, edges, axis=0, dtype=np.int64), sizes
+    sizes = [end - start for start, end in pairwise([*edges, len(flags)])]
+    # no sum is larger than a byte can be
+    sums = np.add.reduceat(flags.view(np.uint8), edges, axis=0, dtype=np.uint8)
+    return sums.astype(np.int64), sizes
 
 
 class Jumps:
