@@ -14,6 +14,7 @@ from pipeline.backtest.result import BacktestResult
 from pipeline.backtest.scores import WORDS
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods import method_of, task_of
+from pipeline.methods.plan_words import half_at
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 
@@ -103,10 +104,11 @@ def _failed(grid: GridResult) -> Iterator[str]:
         yield f"({number}) Failed, and in no number here: {'; '.join(some)}: {reason}"
 
 
-def _more(study: Study, result: BacktestResult) -> Iterator[str]:
+def _more(grid: GridResult, study: Study, result: BacktestResult) -> Iterator[str]:
     """Yield what more records, and what more epsilon, would bring by the plan of a study."""
     if not study.private:
         return
+    study, seen = grid.like(study)
     sizes = {"as it is": (study, 1), "with twice the records": (study, 2)}
     double = {"privacy.epsilon": 2 * (study.privacy.epsilon or 0.0)}
     # an epsilon that is too large to promise anything is none to advise
@@ -114,11 +116,10 @@ def _more(study: Study, result: BacktestResult) -> Iterator[str]:
         sizes["with twice the epsilon"] = with_keys(study, double, name="twice the epsilon"), 1
     said = []
     for words, (one, times) in sizes.items():
-        found = method_of(one).plan(task_of(one), times * result.records, result.clients)
-        half = found.usual_half if found.usual <= times * result.records else None
-        known = f"none before {found.usual:,} records" if half is None else f"+-{half:.2g}"
-        said.append(f"{known} {words}")
-    yield f"Half an interval of a slope, as plans expect it: {', '.join(said)}."
+        size = times * result.records
+        outlook = method_of(one).outlook(task_of(one), size, result.clients, seen)
+        said.append(f"{half_at(outlook, size)} {words}")
+    yield f"Half an interval of a slope, by a plan for records like these: {', '.join(said)}."
 
 
 def _warnings(grid: GridResult, taken: Cell, scored: list[Cell]) -> Iterator[str]:
@@ -132,7 +133,7 @@ def _warnings(grid: GridResult, taken: Cell, scored: list[Cell]) -> Iterator[str
     held, level = taken.means.get("coverage"), result.estimate.level
     if held and held.error is not None and held.value + 2 * held.error < level:
         yield f"Of intervals, {held.value:.0%} contain the fit of all records; {level:.0%} should."
-    yield from _more(taken.setting.study, result)
+    yield from _more(grid, taken.setting.study, result)
     if clipped := [f"{n} ({share:.0%})" for n, share in result.clipped.items() if share > 0.05]:
         yield f"Values outside their public range were clipped: {', '.join(clipped)}."
     for axis in (axis for axis in grid.axes if len(axis.values) > 1):

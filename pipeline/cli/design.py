@@ -16,11 +16,8 @@ from pipeline.api.planning import (
     POWER,
     Row,
     StudyPlan,
-    counted_of,
     lacking,
     plan,
-    told,
-    two_digits,
     verdict,
 )
 from pipeline.api.sample import NOT_PRIVATE, like
@@ -29,6 +26,7 @@ from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
 from pipeline.losses import MEANINGS
 from pipeline.methods import task_of
+from pipeline.methods.plan_words import counted_of, told, two_digits
 from pipeline.release.budget import standstill
 from pipeline.study.data import columns_of
 from pipeline.study_file.edit import edited, with_features, with_keys
@@ -106,8 +104,7 @@ def design(
     seen = None
     if sample is not None:
         say(f"WARNING: --sample: {NOT_PRIVATE}")
-        found_like, _ = like(task_of(asked_for), sample, form)
-        asked_for, seen = found_like or (asked_for, None)
+        (asked_for, seen), _ = like(task_of(asked_for), sample, form)
     data = asked_for.data
     work = Work("a plan of a study", 1 + len(columns_of(data.features, data.interactions)))
     with while_computing(work.said):

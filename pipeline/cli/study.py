@@ -11,7 +11,7 @@ import click
 
 from infra.deploy import ROLES, Role, alerts, dashboard, kafka_commands, manifests, redis_command
 from pipeline.api.check import facts_of, warnings_of
-from pipeline.api.planning import NUMBERS, proposed, told, verdict
+from pipeline.api.planning import proposed, verdict
 from pipeline.api.sample import NOT_PRIVATE, like
 from pipeline.cli.change import change
 from pipeline.cli.context import (
@@ -30,6 +30,7 @@ from pipeline.cli.keys import keys, recover
 from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, load_live
+from pipeline.methods.plan_words import NUMBERS, told
 from pipeline.release.quality import worded
 from pipeline.settings import Settings
 from pipeline.study_file.edit import TEMPLATE, edited, template_of

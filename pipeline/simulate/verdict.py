@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.methods import method_of
 from pipeline.methods.base import Plan
+from pipeline.methods.plan_words import SAMPLED, by_ridge
 from pipeline.release.task import Task
 from pipeline.simulate.coverage import Coverage
 
@@ -72,54 +73,21 @@ def judge(
             "more --replications, or fewer --records",
         )  # fmt: skip
     right, assumed = _right(found), list[str]()
-    if not _by_ridge(plan, records):
+    said, hangs = right.verdict, not by_ridge(plan, records)
+    if hangs and not plan.seen:
         assumed.append("independent features")
     if _leans(task):
         assumed.append("residuals")
         right = replace(right, advice=SMALLER)
-    if not assumed:
-        return right
-    return replace(right, verdict=f"{right.verdict}, for {' and '.join(assumed)} as assumed")
-
-
-def limits(plan: Plan, records: int) -> str:
-    """Say for which records a yes holds, as `study design` knows it by formulas."""
-    if _by_ridge(plan, records):
-        return (
-            f"the ridge alone is enough for slopes after {plan.latest:,} records; the "
-            "intercept has no ridge, so it and slopes that go with it may need more"
-        )
-    if plan.exact is not None:
-        return (
-            "this holds for features that are independent and use their whole range, as assumed. "
-            "Intervals of features that are correlated, or that use only a part of their range, "
-            "appear later and are longer"
-        )
-    if plan.classes is not None and plan.usual == plan.classes:
-        return (
-            "one class is so rare that its noised count stands out of the noise only after "
-            f"{plan.classes:,} records"
-        )
-    least = (
-        "no ridge is enough by itself"
-        if plan.latest is None
-        else f"the ridge alone is enough after {plan.latest:,} records"
-    )
-    return (
-        f"{least}, so at this size intervals depend on the assumption that features are "
-        "independent. Intervals of features that are correlated, or that use only a part of "
-        "their range, may be missing"
-    )
+    if assumed:
+        said += f", for {' and '.join(assumed)} as assumed"
+    return replace(right, verdict=f"{said}, {SAMPLED}" if hangs and plan.seen else said)
 
 
 def _leans(task: Task) -> bool:
     """Whether noise bends estimates the more the smaller residuals are."""
     estimator = task.study.estimator
     return task.study.noised and estimator.loss == "expectile" and estimator.tau != EVEN
-
-
-def _by_ridge(plan: Plan, records: int) -> bool:
-    return plan.latest is not None and plan.latest <= records
 
 
 def _wrong(
