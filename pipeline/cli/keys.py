@@ -1,4 +1,4 @@
-"""`veilstream study keys` and `recover`: by what a study is known, and the way back."""
+"""`veilstream study keys`: a study's key file, by which it is known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from infra.keyring import StudyPairs, made_study, pin, pinned, study_path, write_study
-from pipeline.cli.context import STUDY, agree, live_task_of, say, task_of
+from pipeline.cli.context import STUDY, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -40,31 +40,6 @@ def keys(study: Path, rotate: bool, stolen: bool) -> None:
     if rotate or stolen:
         held = _rotated(found, settings, held, stolen=stolen)
     click.echo(held.newest.public.hex())
-
-
-@click.command()
-@STUDY
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def recover(study: Path, yes: bool) -> None:
-    """Bring STUDY back after its releases topic was lost, or somebody else has written.
-
-    If the releases topic is gone or was made anew, read docs/guides/lost-log.md first; if strangers
-    wrote, read docs/admission.md. The command folds the log again, as the study's keys believe it,
-    and stores the result. It writes again who is admitted. Then it makes a model of that state,
-    with a version above all that anybody can hold. You may repeat it.
-
-    If the state stands beyond the log's end, it first says how many releases and record slots the
-    state holds. Those that the log lacks are lost, and their privacy budget stays spent.
-    """
-    from infra.local import connected  # noqa: PLC0415  as below
-    from pipeline.cli.recovery import recovered, tell_losses  # noqa: PLC0415
-
-    task = live_task_of(study, "`veilstream study recover`")
-    settings = connected(Settings.read(), redis=True)
-    tell_losses(task, settings)
-    if not yes:
-        agree("All workers of this study must be stopped. Recover it from its log?")
-    recovered(task, settings)
 
 
 def study_keys(study: Study, settings: Settings, say: Callable[[str], None] = say) -> StudyPairs:

@@ -13,21 +13,22 @@ from infra.deploy import ROLES, Role, alerts, dashboard, kafka_commands, manifes
 from pipeline.api.check import facts_of, warnings_of
 from pipeline.api.planning import proposed, verdict
 from pipeline.api.sample import NOT_PRIVATE, like
-from pipeline.cli.change import change
+from pipeline.cli.change import change, recover
 from pipeline.cli.context import (
     AS_JSON,
     FILE,
     FORMAT,
     STUDY,
     Group,
+    Work,
     live_task_of,
     put,
     say,
     task_of,
+    while_computing,
 )
 from pipeline.cli.design import CLIENTS, RECORDS, SAMPLE, design, designed
-from pipeline.cli.keys import keys, recover
-from pipeline.cli.patience import Work, while_computing
+from pipeline.cli.keys import keys
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, load_live
 from pipeline.methods.plan_words import NUMBERS, told

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.api.comparing import covers
-from pipeline.cli.demonstrations import MAIN, Flights
+from pipeline.cli.demo import MAIN, Flights
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.records.encoder import Row

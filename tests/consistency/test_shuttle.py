@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.api.comparing import counts
-from pipeline.cli.demonstrations import CLIENTS, Shuttle
+from pipeline.cli.demo import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open as open_side

@@ -27,7 +27,7 @@ from kafka.admin import (
 )
 
 from infra.deploy import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
-from pipeline.cli.admission import admit_here
+from pipeline.cli.client import admit_here
 from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
 from pipeline.page.content import Watched

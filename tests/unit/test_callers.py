@@ -95,7 +95,7 @@ USERS = {
     "write_one": {"infra/topics.py", LEDGER_TOPIC},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
-    "announce": {"agents/announcing.py", "pipeline/cli/topics.py", "pipeline/cli/applying.py"},
+    "announce": {"agents/announcing.py", "pipeline/cli/topics.py"},
     "AIOKafkaProducer": {"agents/link.py"},
 }
 #: Class to the files that may make one.

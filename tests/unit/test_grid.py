@@ -35,7 +35,7 @@ from pipeline.backtest.grid import (
     text_of,
 )
 from pipeline.backtest.report import report_of, rows_of
-from pipeline.cli.backtest_grid import summary, to_dict
+from pipeline.cli.backtest import summary, to_dict
 from pipeline.cli.pool import Pool
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.methods import method_of, task_of
