@@ -27,8 +27,7 @@ from pipeline.methods.renewable.readiness import (
     progress_of,
 )
 from pipeline.methods.renewable.solution import Solution, shortened, solve
-from pipeline.methods.renewable.state import PrivateState
-from pipeline.methods.renewable.sums import Weighed, total_of
+from pipeline.methods.renewable.state import PrivateState, Weighed, total_of
 from pipeline.types import Matrix, Vector
 
 #: How intervals are made.

@@ -22,7 +22,7 @@ from pipeline.methods.renewable.solution import (
     Bread,
     Solution,
 )
-from pipeline.methods.renewable.sums import Weighed, noise_of_counts, total_of
+from pipeline.methods.renewable.state import Weighed, noise_of_counts, total_of
 
 #: Slopes that lie in hidden directions at least so much as the one that does most are named.
 ALONG = 0.5

@@ -10,8 +10,8 @@ import math
 
 from pipeline.methods.base import Proposal
 from pipeline.methods.sites.client import WeighedTask
-from pipeline.methods.sites.epochs import LONGEST_STEP
 from pipeline.methods.sites.robust import LEAST_SITES, limit_of, possible
+from pipeline.methods.sites.server import LONGEST_STEP
 from pipeline.release.task import RecordBounds
 from pipeline.study.model import Study
 from pipeline.study.reference import evenness, rarer_share, typical_norm_bound

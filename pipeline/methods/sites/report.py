@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.base import Report
-from pipeline.methods.sites import robust as guards
+from pipeline.methods.sites import robust
 from pipeline.methods.sites.state import SiteState
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
@@ -67,7 +67,7 @@ class SiteReport(Report):
         if said is None or not said.flagged:
             return ()
         size = len(study.coefficient_names)
-        far = math.sqrt(guards.FLAGGED * guards.limit_of(size) / size)
+        far = math.sqrt(robust.FLAGGED * robust.limit_of(size) / size)
         rows = {row.site: row for row in said.sites}
         named = [
             f"{name} ({self._why(said, rows.get(name), name, far)})"
