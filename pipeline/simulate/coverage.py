@@ -87,23 +87,10 @@ def simulated(study: Study) -> Task:
 
 def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:
     """Return the last estimate of stream `number`; NumericError if no finite estimate exists."""
-    task, windows = population.task, size.windows(population.task)
-    rng = np.random.default_rng([seed, number])
-    run = method_of(task.study).simulation(task, rng)
-    if run is None:
-        releases = Releases(population, size.clients, seed, number)
-        for _ in releases.models(size.records):
-            pass
-        return releases.estimate()
-    waiting = 0
-    for first in range(0, windows, size.clients):
-        clients = min(size.clients, windows - first)
-        run.fold(*population.draw(rng, clients * task.slots), clients)
-        waiting += clients
-        if waiting >= task.study.stream.publish.releases:
-            run.publish()
-            waiting = 0
-    return run.estimate()
+    releases = Releases(population, size.clients, seed, number)
+    for _ in releases.models(size.records):
+        pass
+    return releases.estimate()
 
 
 #: How far the pace of a client is from the mean, as a share, at most.

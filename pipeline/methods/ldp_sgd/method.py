@@ -17,7 +17,6 @@ from pipeline.methods.ldp_sgd import plan as plans
 from pipeline.methods.ldp_sgd import spec as keys
 from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd, newest_point
-from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.spec import INTERVALS, Path, spec_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
 from pipeline.methods.ldp_sgd.step_rule import rule_of
@@ -267,7 +266,6 @@ class LdpSgd(Method[GradientTask]):
     server = GradientServer
     plan = staticmethod(plans.plan)
     propose = staticmethod(plans.propose)
-    simulation = GradientStream
 
 
 METHOD = LdpSgd()
