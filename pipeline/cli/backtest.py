@@ -20,10 +20,9 @@ from rich.text import Text
 
 from pipeline.api.table import information_line, line, privacy_line, unit_lines, value
 from pipeline.backtest import NOT_PRIVATE, BacktestResult, Options, run_backtest
-from pipeline.backtest.advice import advise
 from pipeline.backtest.grid import Failed, GridResult, Run, named, parse_axis, run_grid
 from pipeline.backtest.history import LINE
-from pipeline.backtest.report import COLUMNS, FAILED, coefficients_of, report_of, rows_of
+from pipeline.backtest.report import COLUMNS, FAILED, advise, coefficients_of, report_of, rows_of
 from pipeline.backtest.scores import WORDS, Scores
 from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, show, task_of
 from pipeline.cli.pool import Pool

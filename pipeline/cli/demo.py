@@ -22,8 +22,8 @@ from rich.console import Console
 
 from infra.local import LocalRuntime, program_paths
 from infra.topics import ensure_topics
-from pipeline.api.comparing import comparison, counts, covers
 from pipeline.api.fitting import ExactFit
+from pipeline.api.result import comparison, counts, covers
 from pipeline.cli.context import Number, put, say
 from pipeline.cli.stage import (
     Demonstration,

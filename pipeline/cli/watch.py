@@ -18,9 +18,8 @@ from rich.live import Live
 from infra.local import connected
 from infra.process import AGAIN, Waiting
 from infra.requests import is_loopback
-from pipeline.api.feed import Feed, lacks_topics, newest_estimate, of_another_revision
-from pipeline.api.forecast import Forecast
-from pipeline.api.table import on_screen
+from pipeline.api.feed import Feed, lacks_topics, newest_message, of_another_revision
+from pipeline.api.table import Forecast, on_screen
 from pipeline.cli.context import FILE, SAVE_MODEL, STUDY, TIMEOUT, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
 from pipeline.errors import ConfigError
@@ -58,7 +57,7 @@ def watch(
     task = live_task_of(study, "`veilstream watch`")
     settings = connected(Settings.read())
     if save_model_to is not None:
-        save_model(task, newest_estimate(task.study, settings), save_model_to)
+        save_model(task, newest_message(task.study, settings), save_model_to)
         return
     waits = Waiting(first=AGAIN, timeout=timeout)
     await_topics(task.study, settings, waits)

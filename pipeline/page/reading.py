@@ -17,11 +17,10 @@ from infra.kafka import asking, log_reader, read_all
 from pipeline.api.feed import Feed
 from pipeline.errors import ConfigError, NoTopic, PayloadError, VeilstreamError
 from pipeline.messages import spend as spends
-from pipeline.messages.claim import is_claim
 from pipeline.messages.envelope import marks_of
+from pipeline.messages.spend import is_claim
 from pipeline.messages.topics import Topics
-from pipeline.page.clients import Clients
-from pipeline.page.content import Watched
+from pipeline.page.content import Clients, Watched
 from pipeline.release.layout import MAGIC
 from pipeline.settings import Settings
 from pipeline.study.model import Study

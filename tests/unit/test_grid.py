@@ -21,7 +21,6 @@ from pipeline.api.sample import like
 from pipeline.backtest import BacktestResult as Result
 from pipeline.backtest import Options
 from pipeline.backtest import grid as grids
-from pipeline.backtest.advice import CLOSE, advise
 from pipeline.backtest.grid import (
     Axis,
     Cell,
@@ -34,7 +33,7 @@ from pipeline.backtest.grid import (
     settings_of,
     text_of,
 )
-from pipeline.backtest.report import report_of, rows_of
+from pipeline.backtest.report import CLOSE, advise, report_of, rows_of
 from pipeline.cli.backtest import summary, to_dict
 from pipeline.cli.pool import Pool
 from pipeline.errors import ConfigError, DataError, NumericError
