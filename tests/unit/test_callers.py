@@ -85,6 +85,10 @@ USERS = {
     "linear_fit": set(),
     "logistic_fit": set(),
     "normal_numbers": {"pipeline/methods/noisy_copies/client.py"},
+    # noise of a seed: drawn by the mechanism of simulations and by copies of one
+    "seeded": {"pipeline/privacy/accounting.py"},
+    "SimulatedGaussian": {"pipeline/privacy/mechanism.py"},
+    "SeededStream": {RELEASING, CHECKS, "pipeline/simulate/coverage.py"},
     # the beginning of a release, and a release without numbers to judge others by
     "common_bytes": {RELEASE, FORM},
     "blank": {FORM, "pipeline/messages/release.py"},
