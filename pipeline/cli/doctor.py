@@ -29,12 +29,13 @@ from pipeline.simulate.coverage import (
     Coverage,
     Size,
     StreamResult,
+    Verdict,
+    judge,
     result_of,
     simulated,
     stream,
     sum_up,
 )
-from pipeline.simulate.verdict import Verdict, judge
 from pipeline.study.model import Study
 from pipeline.study.reference import law_of
 from pipeline.study_file.load import load_study

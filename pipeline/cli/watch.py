@@ -26,8 +26,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.page.content import Watched
-from pipeline.page.reading import Reading
-from pipeline.page.server import PageServer
+from pipeline.page.server import PageServer, Reading
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 

@@ -31,7 +31,7 @@ from pipeline.cli.client import admit_here
 from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
 from pipeline.page.content import Watched
-from pipeline.page.reading import Reading
+from pipeline.page.server import Reading
 from pipeline.settings import Settings
 from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study

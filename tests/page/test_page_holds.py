@@ -15,7 +15,7 @@ from pipeline.messages.estimate import ProgressMessage
 from pipeline.messages.spend import SourceSpends, Spend, SpendsMessage
 from pipeline.messages.topics import Topics
 from pipeline.page.content import STRANGERS, UNKNOWN, Clients, Happenings, History, Point, Watched
-from pipeline.page.reading import RELEASE, take
+from pipeline.page.server import RELEASE, take
 from pipeline.privacy.events import Gaussian
 from tests.page.shown import TASK, Stream
 

@@ -18,8 +18,16 @@ from pipeline.methods.ldp_sgd.step_rule import rule_of, slowest
 from pipeline.methods.plan_words import holds_for
 from pipeline.records.encoder import Row
 from pipeline.release.task import Task
-from pipeline.simulate.coverage import Size, StreamResult, result_of, simulated, stream, sum_up
-from pipeline.simulate.verdict import LARGEST_ERROR, judge
+from pipeline.simulate.coverage import (
+    LARGEST_ERROR,
+    Size,
+    StreamResult,
+    judge,
+    result_of,
+    simulated,
+    stream,
+    sum_up,
+)
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study

@@ -13,7 +13,7 @@ from pipeline.methods.age_aware import plan as plans
 from pipeline.methods.age_aware import spec as keys
 from pipeline.methods.age_aware.client import AgedTask
 from pipeline.methods.age_aware.estimate import Members, RoundState, estimate
-from pipeline.methods.age_aware.report import RoundReport
+from pipeline.methods.age_aware.plan import RoundReport
 from pipeline.methods.base import Method, Rounds, Server, Spec
 from pipeline.release.layout import Rows
 from pipeline.study.model import Study

@@ -28,7 +28,7 @@ from pipeline.errors import NumericError
 from pipeline.estimators.population import Population, even_points, minimiser_of, rows_of
 from pipeline.losses import Regression
 from pipeline.methods.renewable.client import RenewableTask
-from pipeline.methods.renewable.readiness import releases_needed
+from pipeline.methods.renewable.estimate import releases_needed
 from pipeline.methods.renewable.solution import (
     CAUTION,
     HIDE,
