@@ -24,7 +24,7 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.stream.fold import within
 from pipeline.study.model import Study
-from pipeline.trust.crypto import GENERATION, Stamp, check_signed
+from pipeline.trust import GENERATION, Stamp, check_signed
 from producers.database import reading
 
 

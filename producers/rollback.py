@@ -39,7 +39,7 @@ from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.layout import identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.trust.crypto import GENERATION, MAC_SIZE
+from pipeline.trust import GENERATION, MAC_SIZE
 from pipeline.words import counted
 from producers.membership import Membership
 from producers.prior_spend import fault

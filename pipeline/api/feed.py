@@ -25,7 +25,7 @@ from pipeline.methods import require_live, revision_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.study_file.load import StudySource, read_study
-from pipeline.trust.crypto import check_signed
+from pipeline.trust import check_signed
 from pipeline.words import counted
 
 log = logging.getLogger("veilstream.trust")

@@ -15,8 +15,7 @@ from infra.admissions import Roll, admit_new, announce_keys, read_roll, tell
 from infra.keyring import client_path, enrolled, pin, pinned, read_study, set_aside
 from infra.local import connected
 from infra.topics import ensure_topics
-from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
-from pipeline.cli.keys import study_keys
+from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say, study_keys
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import (
     Admission,

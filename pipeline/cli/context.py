@@ -17,6 +17,7 @@ import click
 from msgspec.structs import replace
 
 from infra import process as saying
+from infra.keyring import StudyPairs, made_study, pinned, study_path
 from infra.process import AGAIN, FIRST
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
@@ -173,6 +174,21 @@ def save_model(task: Task, message: EstimateMessage | FitMessage, path: Path) ->
     """
     rule_of(task, message).save(path)
     say(f"wrote {path}")
+
+
+def study_keys(study: Study, settings: Settings, say: Callable[[str], None] = say) -> StudyPairs:
+    """Return the keys of a study, made if it has none, and say so."""
+    path = study_path(settings, study.name)
+    if not path.exists():
+        if pinned(settings, study.name) is not None:
+            raise ConfigError(
+                f"study {study.name!r} has a key that this folder has pinned, and no file {path}: "
+                "the operator must copy the key file here from where it was made, or name it in "
+                "VEILSTREAM_STUDY_KEY; only if it is lost for good, remove the .pinned file "
+                "beside it and make a new one (docs/admission.md)"
+            )
+        say(f"making the key of study {study.name!r}: {path}; keep a copy of it apart")
+    return made_study(settings, study.name)
 
 
 def show(*drawn: RenderableType) -> None:

@@ -28,8 +28,7 @@ from infra.topics import (
     known_revision,
     other_revision,
 )
-from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
-from pipeline.cli.keys import study_keys
+from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say, study_keys
 from pipeline.errors import ConfigError, NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import rfc3339

@@ -21,7 +21,7 @@ from pipeline.release.budget import above_share
 from pipeline.release.layout import HEADER, NO_PARTITION, Rows, ends_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task, form_of
-from pipeline.trust.crypto import (
+from pipeline.trust import (
     LAST_GENERATION,
     MAC_SIZE,
     MARK_SIZE,

@@ -28,7 +28,7 @@ from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.settings import Settings
 from pipeline.study.model import Study
-from pipeline.trust.crypto import check_plain, derived, is_mac, mac
+from pipeline.trust import check_plain, derived, is_mac, mac
 
 #: What hashed names begin with; no name of a source does.
 HASHED = "hash:"

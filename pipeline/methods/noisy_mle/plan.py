@@ -24,8 +24,8 @@ from pipeline.methods.base import Plan, Proposal
 from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.estimate import KNOWN, limit
 from pipeline.methods.sites import robust
-from pipeline.methods.sites.plan import LATER, REMEDIES, bend_of, first_windows, influence
-from pipeline.methods.sites.plan import propose as plan_of_sites
+from pipeline.methods.sites.report import LATER, REMEDIES, bend_of, first_windows, influence
+from pipeline.methods.sites.report import propose as plan_of_sites
 from pipeline.study.model import Study
 from pipeline.study.reference import (
     Seen,

@@ -21,6 +21,8 @@ from pipeline.types import Matrix, Vector
 LOSSES = ("linear", "logistic")
 #: Share of the records that one site can have in the estimate, unless the study says another.
 LARGEST_SHARE = 0.5
+#: No model moves the predictor of any record further from the last, until intervals are given.
+LONGEST_STEP = 2.0
 #: Keys that only the worker reads.
 SERVER_KEYS = {
     "estimator.method.largest_share": "how much one site may weigh",

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.base import Server
-from pipeline.methods.sites.client import WeighedTask
+from pipeline.methods.sites.client import LONGEST_STEP, WeighedTask
 from pipeline.methods.sites.state import BLOCKS, KEPT, Room, Shape, SiteState, epochs_of
 from pipeline.release.layout import Rows
 from pipeline.types import Integers, Matrix, Vector
@@ -29,8 +29,6 @@ SILENT = 2
 LAST = 2**40
 #: How far a stream is on the way in which the interval of a coefficient has no end.
 UNSURE = 0.9
-#: No model moves the predictor of any record further from the last, until intervals are given.
-LONGEST_STEP = 2.0
 
 
 def gathered(
