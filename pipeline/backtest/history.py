@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.records.batch import Batch, Column, Columns
 from pipeline.records.encoder import Arrays, Block, Encoder, Stretch
 from pipeline.records.features import LAST, there
-from pipeline.study.growth import Growth
+from pipeline.release.policy import Growth
 from pipeline.study.model import Study
 from pipeline.study.reference import MOST_SEEN
 from pipeline.study_file.edit import Like, like

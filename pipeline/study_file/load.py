@@ -13,9 +13,9 @@ from pipeline import losses
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
 from pipeline.methods.base import Method
+from pipeline.release.policy import growth_of
 from pipeline.study.data import RESPONSES, WIDEST, Feature, check_features, check_keys
 from pipeline.study.encoding import check_reach
-from pipeline.study.growth import growth_of
 from pipeline.study.model import DEFAULT_KIND, Study
 from pipeline.study.tables import check_known, near, strict
 

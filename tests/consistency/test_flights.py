@@ -13,11 +13,12 @@ from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.records.encoder import Row
 from pipeline.release.task import Task
-from pipeline.stream.in_process import OfflineRun, run_rows
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import load_study, parse_study
 from producers.sources.samples import AIRLINES
+from tests.builders import run_rows
 
 FILE = Path(str(files("pipeline.study") / "examples" / "flights.toml"))
 #: Records: sixteen clients with one window each on the way, and the next sixteen.

@@ -12,7 +12,7 @@ from pipeline.methods.noisy_mle.estimate import estimate
 from pipeline.methods.sites.client import LOSSES, SERVER_KEYS
 from pipeline.methods.sites.report import SiteReport
 from pipeline.methods.sites.server import SiteServer
-from pipeline.study.growth import growth_of
+from pipeline.release.policy import growth_of
 from pipeline.study.model import Study
 
 LINES = """\

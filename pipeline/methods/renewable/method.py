@@ -22,8 +22,8 @@ from pipeline.methods.renewable.state import GROUPS, PrivateBatch, PrivateState,
 from pipeline.privacy import memory
 from pipeline.release.budget import most_releases
 from pipeline.release.layout import Rows
+from pipeline.release.policy import growth_of
 from pipeline.release.task import RecordBounds
-from pipeline.study.growth import growth_of
 from pipeline.study.model import Study
 from pipeline.study.reference import Seen
 from pipeline.types import Integers
