@@ -140,18 +140,19 @@ class DuckDb(Columnar):
         """
         if low is None:
             low = int(self.rows(spec.query("min({key})"))[1][0][0])
-        width = int(most / self._dense) - 1
+        start, width = low, int(most / self._dense) - 1
         while True:
-            top = min(high, low + max(1, width))
+            top = min(high, start + max(1, width))
             rest = f"WHERE {{key}} BETWEEN {low} AND {top}"
             count = int(self.rows(spec.query("count(*)", rest))[1][0][0])
             if count > most and width > 1:
                 width //= 2
             elif count < 2 and top < high:
-                width = 8 * max(1, width)
+                # from the next key on the width can only fall
+                [(start,)] = self.rows(spec.query("min({key})", f"WHERE {{key}} > {top}"))[1]
             else:
                 break
-        self._dense = max(1, count) / (top - low + 1)
+        self._dense = max(1, count) / (top - start + 1)
         # most tables are in the order of their keys
         found = self._batch(spec.query(what, rest))
         if _grow(_keys_of(found, spec.key)):

@@ -14,9 +14,11 @@ import pytest
 
 from benchmarks.killed_sources import duck_connection
 from pipeline.errors import ConfigError, DataError
+from pipeline.records.batch import Columns
 from producers.source_registry import compare, goes_on, looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
 from producers.sources.base import CELLS
+from producers.sources.sql import DuckDb
 from tests.compliance.sources import CHECKS, Case, drain
 from tests.postgres import postgres
 
@@ -466,3 +468,29 @@ def pieces_of(src: Source) -> Iterator[Sequence[Slot]]:
     with closing(src):
         while not src.ended:
             yield src.read(10**6, 1.0)
+
+
+def test_ranges_of_keys_fit_dense_sparse_and_unordered_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No query asks for more rows than it may, and no row is passed over."""
+    monkeypatch.setattr("producers.sources.sql.FETCH", 16)
+    path = str(tmp_path / "a.db")
+    spec = Base("duckdb", path, lambda: duck_connection(path)).make()
+    wanted = [*range(-400, 0), 5, 10**6, *range(10**9, 10**9 + 9000, 3), 2**62]
+    with closing(duck_connection(path)) as database:
+        rows = ", ".join(f"({key}, 0.5, 'yes')" for key in reversed(wanted))
+        database.execute(f"INSERT INTO t VALUES {rows}")  # noqa: S608
+    sizes, fetched = list[int](), DuckDb._batch
+
+    def seen(database: DuckDb, statement: str) -> Columns:
+        found = fetched(database, statement)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(DuckDb, "_batch", seen)
+    pieces = [keys(list(piece)) for piece in pieces_of(source(spec))]
+    assert [key for piece in pieces for key in piece] == wanted
+    assert 16 * 16 < max(sizes) <= 16 * 64 + 2
+    again = source(spec, source(spec).read(700, 1.0)[-1].position)
+    assert keys(drain(again))[0] == wanted[wanted.index(pieces[0][-1]) + 1]
