@@ -229,15 +229,11 @@ def test_when_says_what_comes_at_first_what_stays_and_what_is_late() -> None:
     assert "The ridge alone is enough for slopes after 12,000" in same
 
 
-@pytest.mark.parametrize("epsilon", [0.004, 0.0101, 0.012])
-def test_a_larger_epsilon_is_found_from_a_tiny_one(epsilon: float) -> None:
+def test_a_larger_epsilon_is_found_from_a_tiny_one() -> None:
     """Rounded to two places on the way, 1.25 times .01 is .01 for ever."""
-    study = with_keys(
-        parse_study(study_text(p=2, epsilon=1.0)), {"privacy.epsilon": epsilon}, name="tiny"
-    )
-    found = proposed(study, 2_000, 2).enough_epsilon
+    found = proposed(parse_study(study_text(p=2, epsilon=0.004)), 2_000, 2).enough_epsilon
     assert found is not None
-    assert found > epsilon
+    assert found > 0.1
 
 
 def test_a_verdict_names_settings_that_are_enough() -> None:

@@ -78,7 +78,6 @@ from tests.wire import valued
 
 ALL = 'releases = "gradients+curvature+products"'
 CURVED = 'releases = "gradients+curvature"'
-PACKED = 10
 
 
 def split_numbers(task: GradientTask, entry: LogEntry) -> list[np.ndarray]:

@@ -236,12 +236,17 @@ def test_repeats_bad_records_and_old_ones_are_not_counted_as_applied() -> None:
         async def sent(*_: object) -> None:
             return None
 
-        store = SimpleNamespace(commit=lambda *_, **__: None)
+        committed = list[int]()
+        store = SimpleNamespace(commit=lambda *_, expected: committed.append(expected))
         folding = Folding(TASK, TOPICS, store, sent, sent, sent)  # type: ignore[arg-type]
         folding.partitions[0] = Partition.empty(TASK)
         assert await folding.handle(0, entries[:5])
         # the first of them are folded already
         assert await folding.handle(0, entries[3:])
+        counted = folding.meters.registry.get_sample_value
+        letters = {"reason": "undecodable"}
+        assert counted("veilstream_dead_letters_by_reason_total", letters) == 1
+        assert counted("veilstream_commit_seconds_count") == len(committed) == 2
         return folding.releases
 
     assert asyncio.run(run()) == 6
