@@ -435,6 +435,16 @@ def test_a_value_is_not_lost_while_others_go_on_without_the_dead(rounds: int) ->
     assert found.details["value"] == first
 
 
+def test_a_round_is_dropped_where_nothing_of_it_would_be_kept() -> None:
+    uploads = Uploads()
+    for number in np.random.default_rng(4).permutation(KEPT + 20).tolist():
+        for other in range(KEPT + 20):
+            tried = Uploads(sums=dict(uploads.sums))
+            tried.put(other, 1)
+            assert uploads.dropped(other) == (other not in tried.sums)
+        uploads.put(number, 7)
+
+
 def test_missing_values_under_a_promise_of_speed_are_told() -> None:
     task = ages.task_of(ages.study_text(groups=ages.ALONE))
     run = OfflineRun(task)

@@ -243,6 +243,8 @@ def test_repeats_bad_records_and_old_ones_are_not_counted_as_applied() -> None:
         assert await folding.handle(0, entries[:5])
         # the first of them are folded already
         assert await folding.handle(0, entries[3:])
+        # what all is known may be acknowledged, and changes nothing that would be stored
+        assert await folding.handle(0, entries[1:4])
         counted = folding.meters.registry.get_sample_value
         letters = {"reason": "undecodable"}
         assert counted("veilstream_dead_letters_by_reason_total", letters) == 1
