@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from pipeline.errors import LedgerBehind, VeilstreamError
-from pipeline.messages.claim import Claim, prefix, read_claim, write_claim
 from pipeline.messages.release import header_of, read
+from pipeline.messages.spend import Claim, prefix, read_claim, write_claim
 from pipeline.page.content import Watched
-from pipeline.page.reading import Reading
+from pipeline.page.server import Reading
 from producers import start
 from producers.client import Progress
 from producers.database import RUNS, Runs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.papers import age_tables
-from benchmarks.papers.age_schemes import Round, best_slots, compare, loss
+from benchmarks.papers.age_schemes import Reporter, Round, best_slots, compare, costs, loss
 from pipeline.errors import ConfigError, DataError, PrivacyError
 from pipeline.methods import method_of
 from pipeline.methods.age_aware import card
@@ -25,9 +25,7 @@ from pipeline.methods.age_aware.markov import (
     safe_deltas,
 )
 from pipeline.methods.age_aware.schedule import (
-    Reporter,
     classical_epsilon,
-    costs,
     present_epsilon,
     sensitivity,
 )

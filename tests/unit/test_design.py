@@ -18,11 +18,9 @@ from pipeline.api.planning import (
     LITTLE,
     NEARLY_ALL,
     lacking,
-    numbers,
     plan,
     proposed,
     verdict,
-    when,
 )
 from pipeline.cli.design import design
 from pipeline.cli.doctor import coverage
@@ -31,6 +29,7 @@ from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population, even_points
 from pipeline.methods import METHODS, load_live, method_of, task_of
 from pipeline.methods.base import Plan
+from pipeline.methods.plan_words import numbers, when
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import Windows, expect, noise_size, reference_of, stages
 from pipeline.methods.renewable.plan import LARGEST_RIDGE, default_ridge

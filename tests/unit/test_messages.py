@@ -32,7 +32,7 @@ from pipeline.release.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, roun
 from pipeline.stream.merge import combine, estimate_of
 from pipeline.stream.replay import difference
 from pipeline.study_file.load import parse_study
-from pipeline.trust.crypto import Pair, signed
+from pipeline.trust import Pair, signed
 from tests.builders import folded, sample_log, some_model, study_text, task_of
 
 TASK = task_of(p=2, records=30, maximum=1000.0)

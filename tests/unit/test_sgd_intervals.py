@@ -21,6 +21,7 @@ from benchmarks import plans
 from benchmarks.limit_law import covariance, moments, standard_errors
 from benchmarks.sgd_designs import ROWS, Row, design_of
 from benchmarks.sgd_intervals import summed
+from benchmarks.sgd_stream import GradientStream
 from benchmarks.sgd_streams import Streams
 from pipeline.api.check import check_study
 from pipeline.api.planning import proposed, verdict
@@ -28,7 +29,7 @@ from pipeline.api.table import intervals_table
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.population import Population, target_of
 from pipeline.linalg import pack_upper, sandwich, unpack_upper
-from pipeline.losses.linear import Linear
+from pipeline.losses.regression import Linear
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import read
 from pipeline.methods import method_of
@@ -45,7 +46,6 @@ from pipeline.methods.ldp_sgd.path import Sums
 from pipeline.methods.ldp_sgd.plan import due, exact, of_residuals, records_needed, slope_error
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn, moved, width_errors
 from pipeline.methods.ldp_sgd.readiness import bend, distance, relaxations
-from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.step_rule import Scaling, mean_products, rule_of
 from pipeline.privacy import accounting as gdp

@@ -40,7 +40,7 @@ from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law, li
 from pipeline.methods.noisy_copies.estimate import FARTHEST as LONGEST
 from pipeline.methods.noisy_copies.estimate import lengthened
 from pipeline.methods.noisy_copies.infembler import Copies, stretched
-from pipeline.methods.sites.plan import largest_move
+from pipeline.methods.sites.report import largest_move
 from pipeline.methods.sites.state import FIRST, Shape
 from pipeline.privacy import accounting as gdp
 from pipeline.privacy.accounting import FARTHEST, normal_numbers, total_epsilon

@@ -30,8 +30,8 @@ from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.estimate import Fit, held_back
 from pipeline.methods.noisy_mle.sums import Points
 from pipeline.methods.sites import robust as near
-from pipeline.methods.sites.epochs import needed_sites
 from pipeline.methods.sites.robust import NEAR
+from pipeline.methods.sites.server import needed_sites
 from pipeline.methods.sites.state import FIRST, Shape, SiteState, epochs_of
 from pipeline.privacy.memory import EPOCHS, epoch_of
 from pipeline.records.blocks import with_intercept

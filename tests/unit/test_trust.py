@@ -26,7 +26,7 @@ from infra.keyring import (
     study_path,
     write_study,
 )
-from pipeline.cli.keys import study_keys
+from pipeline.cli.context import study_keys
 from pipeline.errors import ConfigError, PayloadError, StateError
 from pipeline.messages import authentic
 from pipeline.messages.admission import (
@@ -52,7 +52,7 @@ from pipeline.stream.fold import CHUNK, Reducer
 from pipeline.stream.partition import Partition, differences
 from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
-from pipeline.trust.crypto import MAC_SIZE, Pair, check_plain, check_signed, derived, signed
+from pipeline.trust import MAC_SIZE, Pair, check_plain, check_signed, derived, signed
 from tests.builders import LogEntry
 from tests.stage import OPEN as NO_PRIVACY
 from tests.stage import study_text

@@ -11,12 +11,20 @@ from rich.console import Console
 
 from agents.publishing import LOOK_BACK_SECONDS, Pace
 from infra.process import FIRST, Waiting
-from pipeline.api.comparing import comparison
-from pipeline.api.forecast import LOOK_BACK, STOPPED_SECONDS, Forecast
-from pipeline.api.planning import two_digits
-from pipeline.api.table import line, short_table, state_of, table, unit_lines
+from pipeline.api.result import comparison
+from pipeline.api.table import (
+    LOOK_BACK,
+    STOPPED_SECONDS,
+    Forecast,
+    line,
+    short_table,
+    state_of,
+    table,
+    unit_lines,
+)
 from pipeline.errors import WaitTimeout
 from pipeline.messages.estimate import EstimateMessage, ProgressMessage
+from pipeline.methods.plan_words import two_digits
 from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.merge import combine
 from pipeline.stream.replay import difference

@@ -31,7 +31,7 @@ from agents.publishing import LOOK_SECONDS, RECENT, Publishing
 from infra import dead_letters
 from infra.admissions import Roll
 from infra.local.processes import free_port
-from pipeline.cli import admission
+from pipeline.cli import client
 from pipeline.errors import BrokerError, NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
 from pipeline.messages.envelope import DeadLetter, dlq_headers, rfc3339
@@ -461,9 +461,9 @@ def warned(
     keys = StudyKeys(study.name, [Link(1, pair.public.hex())])
     roll.take(KEYS, write_signed(keys, pair))
     roll.clients = {name: Standing(study.name, name, [entry]) for name, entry in said.items()}
-    monkeypatch.setattr(admission, "history_of", lambda *_: Log(world, first))
-    monkeypatch.setattr(admission, "say", lines.append)
-    admission._warn_of_lost(world.task, None, roll)  # type: ignore[arg-type]
+    monkeypatch.setattr(client, "history_of", lambda *_: Log(world, first))
+    monkeypatch.setattr(client, "say", lines.append)
+    client._warn_of_lost(world.task, None, roll)  # type: ignore[arg-type]
     return "".join(lines)
 
 
