@@ -92,7 +92,7 @@ COMMANDS: dict[str, tuple[Callable[[], str], tuple[str, str]]] = {
     "fit by record": (lambda: HISTORIES["by record"], ("fit", "--input h.csv --intervals")),
     "backtest": (
         lambda: HISTORIES["classes"],
-        ("backtest", "--input h.csv --event-time t --client-column who --freeze 1500"),
+        ("backtest", "--input h.csv --event-time t --client-column who --freeze 1500 --bins 20"),
     ),
     "backtest of numbers": (lambda: HISTORIES["numbers"], ("backtest", "--input h.csv")),
 }  # fmt: skip
