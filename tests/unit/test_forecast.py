@@ -9,8 +9,15 @@ import pytest
 from rich.console import Console
 
 from agents.publishing import LOOK_BACK_SECONDS, Pace
-from pipeline.api.result import comparison
-from pipeline.api.table import LOOK_BACK, STOPPED_SECONDS, Forecast, line, state_of, table
+from pipeline.api.table import (
+    LOOK_BACK,
+    STOPPED_SECONDS,
+    Forecast,
+    comparison,
+    line,
+    state_of,
+    table,
+)
 from pipeline.messages.estimate import EstimateMessage, ProgressMessage
 from pipeline.stream.merge import combine
 from pipeline.stream.replay import difference
