@@ -465,10 +465,9 @@ class Runs:
             with self._db.transaction():
                 self._db.write("INSERT INTO runs (run, study, own) VALUES (?, ?, 0)", run, study)
 
-    def copied(self) -> set[str]:
-        """Return the studies that other copies have released, and that are not settled."""
-        rows = self._db.rows("SELECT study FROM runs WHERE NOT own AND NOT settled")
-        return {study for (study,) in rows}
+    def copied(self) -> set[tuple[str, str]]:
+        """Return studies that other copies have released, with their runs, that are not settled."""
+        return set(self._db.rows("SELECT study, run FROM runs WHERE NOT own AND NOT settled"))
 
     def settle(self, study: str) -> None:
         """Count what other copies have released of a study as lost here, in a transaction."""

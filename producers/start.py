@@ -204,13 +204,18 @@ def detect_rollback(start: Start) -> None:
     )  # fmt: skip
     over, here = store.following.over(), {start.study} if start.lost.copied else set[str]()
     # what another copy has released of a study that is over lies behind the one in its place
-    start.copied = store.runs.copied() - over | here
+    start.copied = {study for study, _ in store.runs.copied()} - over | here
     line = {start.study, *start.task.study.study.before} - over
-    ahead = {name for name in line if start.claims and start.claims.slots_behind(name)}
-    start.behind = bool(start.lost.seqs or store.missing or start.copied or ahead)
+    ahead = {name for name in line if start.claims.slots_behind(name)}
+    hidden = {name for name in line if start.claims.lack(name)}
+    start.claims.due = bool(hidden)
+    start.behind = bool(start.lost.seqs or store.missing or start.copied or ahead or hidden)
     start.ended = start.stopping.asked
     if start.behind and not (start.job.skip_lost or start.ended):
-        raise refuse(start.task, start.lost, store.missing, start.copied or ahead)
+        raise refuse(
+            start.task, start.lost, store.missing, start.copied or ahead, hidden,
+            settings.ledger_topic,
+        )  # fmt: skip
 
 
 def register(start: Start) -> None:
@@ -303,7 +308,7 @@ def release(start: Start) -> None:
         store,
         sender,
         start.models,
-        certain=start.lost.certain,
+        certain=start.lost.certain and not start.claims.due,
         source_name=start.name,
         rate=job.rate,
         times=start.times,
