@@ -262,17 +262,10 @@ Fatal = Callable[[BaseException], None]
 
 
 def create_app(
-    task: Task,
-    settings: Settings,
-    *,
-    instance: str,
-    folder: Path,
-    health: tuple[str, int] | None,
-    fatal: Fatal,
-    trust: Authenticator | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    task: Task, settings: Settings, *, instance: str, folder: Path, health: tuple[str, int] | None,
+    fatal: Fatal, trust: Authenticator | None = None, say: Callable[[str], None] = lambda _: None,
     verify: tuple[Path, float] | None = None,
-) -> faust.App:
+) -> faust.App:  # fmt: skip
     """Build the application; nothing is opened before it starts.
 
     instance: Name of this worker within the group, stable over restarts: a worker that comes back

@@ -57,15 +57,9 @@ class Folding:
     """
 
     def __init__(
-        self,
-        task: Task,
-        topics: Topics,
-        store: RedisStore,
-        send: Send,
-        reread: Reread,
-        bounds: Bounds,
-        trust: Authenticator | None = None,
-    ) -> None:
+        self, task: Task, topics: Topics, store: RedisStore, send: Send, reread: Reread,
+        bounds: Bounds, trust: Authenticator | None = None,
+    ) -> None:  # fmt: skip
         self.meters = Meters()
         self._task, self._topics, self._store, self._send = task, topics, store, send
         self._reread, self._bounds = reread, bounds

@@ -84,13 +84,9 @@ class Follower:
     """
 
     def __init__(
-        self,
-        task: Task,
-        settings: Settings,
-        history: History,
-        starts: Mapping[int, int],
+        self, task: Task, settings: Settings, history: History, starts: Mapping[int, int],
         erased: frozenset[str],
-    ) -> None:
+    ) -> None:  # fmt: skip
         trust = authenticator(task, settings)
         self.trust, self._history = trust, history
         self._reducer = Reducer(task, trust=trust)
@@ -128,13 +124,9 @@ class Follower:
 
 
 def check(
-    task: Task,
-    settings: Settings,
-    *,
-    accept_loss: bool,
-    stopped: Callable[[], bool],
+    task: Task, settings: Settings, *, accept_loss: bool, stopped: Callable[[], bool],
     report: Report,
-) -> Checked:
+) -> Checked:  # fmt: skip
     """Compare every published estimate of a study with a fold of the log to its positions.
 
     Positions of estimates grow. Where they went back, as after a rebuild, the log is folded again
@@ -215,13 +207,9 @@ def _usable(
 
 
 def _differs(
-    task: Task,
-    live: EstimateMessage,
-    states: Mapping[int, Partition],
-    topic: str,
-    found: Checked,
+    task: Task, live: EstimateMessage, states: Mapping[int, Partition], topic: str, found: Checked,
     erased: frozenset[str],
-) -> bool:
+) -> bool:  # fmt: skip
     _, replayed = combine(task, states, topic=topic, model_version=None, published_at=0.0)
     if erased and live.diagnostics.erased < replayed.diagnostics.erased:
         found.apart["from before a client was taken out"] += 1
@@ -426,15 +414,10 @@ class Pace:
 
 
 def run_replay(
-    task: Task,
-    live: Task,
-    settings: Settings,
-    job: Job,
-    output_of: Callable[[], AbstractContextManager[Write]],
-    *,
-    stopped: Callable[[], bool],
+    task: Task, live: Task, settings: Settings, job: Job,
+    output_of: Callable[[], AbstractContextManager[Write]], *, stopped: Callable[[], bool],
     report: Report,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Replay a study's releases.
 
     task, live: The study as the replay has it, and as its file has it.
@@ -462,13 +445,9 @@ def run_replay(
 
 
 def _run(
-    history: History,
-    write: Write,
-    job: Job,
-    outcome: Outcome,
-    stopped: Callable[[], bool],
+    history: History, write: Write, job: Job, outcome: Outcome, stopped: Callable[[], bool],
     report: Report,
-) -> None:
+) -> None:  # fmt: skip
     replay = outcome.replay
 
     def batch(number: int) -> list[LogRecord]:

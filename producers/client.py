@@ -202,25 +202,13 @@ class Client:
     """
 
     def __init__(
-        self,
-        task: Task,
-        source: Source,
-        store: ClientStore,
-        sender: Sender,
-        models: ModelFeed,
-        *,
-        source_name: str,
-        certain: bool = True,
-        admission: Admission | None = None,
-        publish: Callable[[], None] = lambda: None,
-        rate: float | None = None,
-        times: EventTimes | None = None,
-        ahead: float = 0.0,
-        first: Held | None = None,
-        test: LaterTest | None = None,
-        say: Callable[[str], None] = lambda _: None,
+        self, task: Task, source: Source, store: ClientStore, sender: Sender, models: ModelFeed, *,
+        source_name: str, certain: bool = True, admission: Admission | None = None,
+        publish: Callable[[], None] = lambda: None, rate: float | None = None,
+        times: EventTimes | None = None, ahead: float = 0.0, first: Held | None = None,
+        test: LaterTest | None = None, say: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._task, self._source, self._store = task, source, store
         self._sender, self._models, self._admission = sender, models, admission
         self._making = Making(

@@ -262,14 +262,9 @@ def largest_loss(task: Task, store: ClientStore, releases: int) -> int:
 
 
 def pass_over(
-    task: Task,
-    store: ClientStore,
-    source: Source,
-    *,
-    say: Callable[[str], None],
-    stopped: Callable[[], bool],
-    meanwhile: Callable[[], None] = lambda: None,
-) -> bool:
+    task: Task, store: ClientStore, source: Source, *, say: Callable[[str], None],
+    stopped: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None,
+) -> bool:  # fmt: skip
     """Pass over the slots that are owed, as far as the source goes; return whether all are.
 
     say: Told how many there are, and how many remain.
@@ -339,14 +334,9 @@ class Lost:
 
 
 def lost_releases(
-    task: Task,
-    settings: Settings,
-    store: ClientStore,
-    stream: Stream,
-    say: Callable[[str], None],
-    stopped: Callable[[], bool] = lambda: False,
-    membership: Membership | None = None,
-) -> Lost:
+    task: Task, settings: Settings, store: ClientStore, stream: Stream, say: Callable[[str], None],
+    stopped: Callable[[], bool] = lambda: False, membership: Membership | None = None,
+) -> Lost:  # fmt: skip
     """Return the releases that topic or folder know of and the database does not.
 
     say: Told what cannot be checked, and of a search that takes long.
@@ -413,13 +403,9 @@ def lost_releases(
 
 
 def refuse(
-    task: Task,
-    lost: Lost,
-    missing: Mapping[str, int],
-    copied: Collection[str],
-    hidden: Collection[str],
-    topic: str,
-) -> LedgerBehind:
+    task: Task, lost: Lost, missing: Mapping[str, int], copied: Collection[str],
+    hidden: Collection[str], topic: str,
+) -> LedgerBehind:  # fmt: skip
     """Return the error for a database that is behind, or of which nobody can tell.
 
     lost: What the database has lost of this study.
@@ -478,15 +464,10 @@ class Search:
     """
 
     def __init__(
-        self,
-        consumer: KafkaConsumer,
-        topic_partition: TopicPartition,
-        study: str,
-        store: ClientStore,
-        say: Callable[[str], None],
-        stopped: Callable[[], bool],
+        self, consumer: KafkaConsumer, topic_partition: TopicPartition, study: str,
+        store: ClientStore, say: Callable[[str], None], stopped: Callable[[], bool],
         membership: Membership | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._consumer, self._topic_partition = consumer, topic_partition
         self._key, self._ledger = store.client.encode(), identity(store.ledger.encode()).hex()
         self._say, self._stopped, self._membership = say, stopped, membership

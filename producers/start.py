@@ -120,16 +120,10 @@ class Start:
 
 
 def run_client(
-    task: Task,
-    settings: Settings,
-    job: Job,
-    *,
-    report: Report,
-    say: Callable[[str], None] = lambda _: None,
-    admit: Callable[[], None] = lambda: None,
-    started: Callable[[], None] = lambda: None,
-    stream: BinaryIO | None = None,
-) -> Progress:
+    task: Task, settings: Settings, job: Job, *, report: Report,
+    say: Callable[[str], None] = lambda _: None, admit: Callable[[], None] = lambda: None,
+    started: Callable[[], None] = lambda: None, stream: BinaryIO | None = None,
+) -> Progress:  # fmt: skip
     """Run one client until its source ends or a signal asks it to stop.
 
     report, say: Told of progress, and of what people should know.

@@ -219,16 +219,9 @@ class ClientStore:
         return Stream(row[0], row[1], sent, row[4], row[5])
 
     def open_stream(
-        self,
-        task: Task,
-        source: str,
-        limit: Limit = NO_LIMIT,
-        *,
-        location: str | None = None,
-        event_time: str | None = None,
-        rebind: bool = False,
-        from_start: bool = False,
-    ) -> Stream:
+        self, task: Task, source: str, limit: Limit = NO_LIMIT, *, location: str | None = None,
+        event_time: str | None = None, rebind: bool = False, from_start: bool = False,
+    ) -> Stream:  # fmt: skip
         """Return where a study stands, registering it and its source on first sight.
 
         source: Stable name of the data source: all studies that read it share its budget.

@@ -86,14 +86,9 @@ def packed(places: Places, state: Partition, *, everything: bool) -> Packed:
 
 
 def unpacked(
-    task: Task,
-    places: Places,
-    stored: Mapping[bytes, bytes],
-    progress: Mapping[bytes, bytes],
-    erased: frozenset[str],
-    *,
-    doubted: bool = False,
-) -> Partition:
+    task: Task, places: Places, stored: Mapping[bytes, bytes], progress: Mapping[bytes, bytes],
+    erased: frozenset[str], *, doubted: bool = False,
+) -> Partition:  # fmt: skip
     """Rebuild a partition from what is stored.
 
     doubted: Whether one that is not what the log folds to may be had, to be compared once more.
@@ -122,11 +117,9 @@ def unpacked(
 
 
 def beside(
-    places: Places,
-    state: Partition,
-    stored: Mapping[bytes, bytes],
+    places: Places, state: Partition, stored: Mapping[bytes, bytes],
     progress: Mapping[str, bytes | None],
-) -> Beside:
+) -> Beside:  # fmt: skip
     """Compare what is stored with the state of whoever stored it, to which nothing was added since.
 
     stored, progress: The whole snapshot, and of some clients.

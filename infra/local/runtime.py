@@ -136,12 +136,9 @@ class LocalRuntime:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        program_paths: ProgramPaths | None = None,
-        *,
+        self, folder: Path, program_paths: ProgramPaths | None = None, *,
         java_options: Sequence[str] = MEMORY,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.folder = folder.absolute()
         services: tuple[Kafka | Redis, ...] = (
             # Redis first: it starts while Kafka is still being prepared.
