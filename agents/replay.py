@@ -302,8 +302,10 @@ def file_faults(name: str) -> Iterator[None]:
         ) from error
 
 
-#: Estimates of one row group.
+#: Estimates of one row group; columns as an estimate and its coefficients have them.
 GROUP = 500
+OF_ALL = ("state_version", "status", "records", "releases", "clients", "level")
+OF_EACH = ("value", "standard_error", "sampling_se", "privacy_se")
 
 
 def to_parquet(lines: Path, made: Path) -> None:
@@ -329,29 +331,15 @@ def to_parquet(lines: Path, made: Path) -> None:
 
 
 def _rows(message: EstimateMessage) -> Iterator[dict[str, Any]]:
-    shared = {
+    shared = {name: getattr(message, name) for name in OF_ALL} | {
         "at": _time(message.published_at),
         "event_time": None if message.event_time is None else _time(message.event_time),
-        "state_version": message.state_version,
-        "status": message.status,
-        "records": message.records,
-        "releases": message.releases,
-        "clients": message.clients,
         "effective_records": message.diagnostics.effective_records,
-        "level": message.level,
     }
     for row in message.coefficients:
         lower, upper = row.interval or (None, None)
-        yield {
-            **shared,
-            "coefficient": row.name,
-            "value": row.value,
-            "standard_error": row.standard_error,
-            "lower": lower,
-            "upper": upper,
-            "sampling_se": row.sampling_se,
-            "privacy_se": row.privacy_se,
-        }
+        own = {name: getattr(row, name) for name in OF_EACH}
+        yield {**shared, **own, "coefficient": row.name, "lower": lower, "upper": upper}
 
 
 def _time(text: str) -> datetime:

@@ -379,27 +379,22 @@ def lost_releases(
             "topic or `veilstream privacy ledger --import` says was spent"
         )
     # without a topic that reaches back, the folder alone may know
-    end = max(first_lost, first_lost + store.missing.get(study, 0))
-    if found.newest is None or found.newest.seq < first_lost:
-        return Lost(range(first_lost, end), certain=found.certain, copied=found.copied)
-    if found.newest.seq - first_lost > MOST_LOST:
-        raise LedgerBehind(
-            f"the releases topic has a release of this ledger with number {found.newest.seq}, and "
-            f"this database has {first_lost}: no copy is that old, so {FORGED}"
-        )
-    if found.newest.revision != task.revision:
-        raise ConfigError(
-            f"this client's database is an old copy, and what it has lost of study {study!r} was "
-            f"released under revision {found.newest.revision}; the file is revision "
-            f"{task.revision}: restore the file, or give the study a new name (its releases then "
-            "count against the same source)"
-        )
-    return Lost(
-        range(first_lost, max(end, found.newest.seq + 1)),
-        (topic_partition.partition, found.offset),
-        found.certain,
-        found.copied,
-    )
+    end, place = first_lost + store.missing.get(study, 0), None
+    if (newest := found.newest) is not None and newest.seq >= first_lost:
+        if newest.seq - first_lost > MOST_LOST:
+            raise LedgerBehind(
+                f"the releases topic has a release of this ledger with number {newest.seq}, and "
+                f"this database has {first_lost}: no copy is that old, so {FORGED}"
+            )
+        if newest.revision != task.revision:
+            raise ConfigError(
+                f"this client's database is an old copy, and what it has lost of study {study!r} "
+                f"was released under revision {newest.revision}; the file is revision "
+                f"{task.revision}: restore the file, or give the study a new name (its releases "
+                "then count against the same source)"
+            )
+        end, place = max(end, newest.seq + 1), (topic_partition.partition, found.offset)
+    return Lost(range(first_lost, end), place, found.certain, found.copied)
 
 
 def refuse(
