@@ -415,6 +415,36 @@ def test_a_copy_that_does_not_see_its_own_claims_is_refused(
     assert place.sums() == []
 
 
+def test_a_copy_under_another_name_does_not_see_its_own_claims_either(place: Place) -> None:
+    """The folder's register knows its records; where that is gone, too, claims are missing."""
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    folder = place.home / "clients"
+    for path in folder.glob(f"{place.client}.*"):
+        path.rename(path.with_stem(f"{place.client}-2"))
+    place.client += "-2"
+    with sqlite_file(place.old.database(place.client)) as db:
+        db.execute("UPDATE identity SET client = ?", (place.client,))
+    code, said = place.run(place.old)
+    assert (code, "has released these records" in said) == (10, True), said
+    (folder / ".sources.sqlite").unlink()
+    assert "lacks what this client has claimed" in place.refused(place.old)
+
+
+def test_a_claim_without_a_value_hides_none_that_is_there(place: Place) -> None:
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("copy")
+    place.grow(2 * SLOTS, 2)
+    place.goes(place.old)
+    record = {"key": place.claims()[-1].key, "value": None, "partition": 0}
+    send(place.old.settings.kafka, place.old.settings.ledger_topic, [record])
+    assert "it has not made" in place.goes(place.old)
+    place.put_back("copy")
+    cut(place, place.old)
+    assert "knows 5" in place.refused(place.old)
+
+
 @pytest.mark.parametrize("comes", [False, True])
 @pytest.mark.parametrize("flag", ["old", "new"])
 def test_a_client_whose_ledger_topic_is_gone_goes_on_when_told_and_claims_at_once(
@@ -719,5 +749,8 @@ def test_whatever_is_killed_and_put_back_no_record_enters_two_releases(
     assert place.once()
     sent = [(r.partition, header_of(r.value).seq, r.value) for r in place.old.releases()]
     assert len({seq for _, seq, _ in sent}) == len({value for _, _, value in sent})
+    # and no record is passed over that was in none
+    [(releases, owed)] = place.old.query(place.client, "SELECT next_seq, owed FROM streams")
+    assert releases * SLOTS - owed == len(place.source.read_text().splitlines()) - 1
     assert refusals > steps / 50
     assert kills > steps / 10
