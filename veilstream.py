@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.api.check import check_study
+    from pipeline.api.feed import estimates, newest_estimate
     from pipeline.api.fitting import fit
-    from pipeline.api.reading import estimates, newest_estimate
     from pipeline.api.result import Result
     from pipeline.backtest import BacktestResult, backtest
     from pipeline.errors import (
@@ -82,7 +82,7 @@ _HOMES = {
     ),
     "pipeline.api.check": ("check_study",),
     "pipeline.api.fitting": ("fit",),
-    "pipeline.api.reading": ("estimates", "newest_estimate"),
+    "pipeline.api.feed": ("estimates", "newest_estimate"),
     "pipeline.api.result": ("Result",),
     "pipeline.prediction.estimators": ("LinearClassifier", "LinearRegressor", "load_model"),
     "pipeline.study.model": ("Study",),

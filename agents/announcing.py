@@ -13,7 +13,7 @@ from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.stream.partition import Partition
-from pipeline.trust.crypto import Pair
+from pipeline.trust import Pair
 from state import RedisStore
 from state.connection import redis_client
 

@@ -23,7 +23,7 @@ from benchmarks.fold import RESULTS, worker
 from benchmarks.load import CLIENTS, fill, task_of
 from infra.local import LocalRuntime
 from pipeline.settings import Settings
-from pipeline.trust.crypto import MAC_SIZE
+from pipeline.trust import MAC_SIZE
 
 #: Fold with authentication over fold without.
 TARGET = 0.85

@@ -40,10 +40,9 @@ from benchmarks.load import CLIENTS, study_text, summaries, task_of
 from infra.kafka import log_reader, read_all
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
-from pipeline.messages.claim import is_claim
 from pipeline.messages.estimate import read_estimate
 from pipeline.messages.release import header_of, seal
-from pipeline.messages.spend import ledger_topic
+from pipeline.messages.spend import is_claim, ledger_topic
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream

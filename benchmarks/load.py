@@ -26,7 +26,7 @@ from pipeline.release.privatise import Answer, privatise
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
-from pipeline.trust.crypto import Pair, Stamp
+from pipeline.trust import Pair, Stamp
 
 FEATURES = 9
 CLIENTS = 50

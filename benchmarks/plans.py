@@ -20,10 +20,11 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri
 
+from benchmarks.sgd_stream import GradientStream
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of
-from pipeline.methods.base import Simulation
+from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.simulate.coverage import Releases, simulated
 from pipeline.study.model import Study
 from pipeline.study.reference import Seen, narrowed
@@ -121,8 +122,8 @@ def stream(planned: Planned, number: int) -> tuple[float, float]:
     population, first = _population(planned), np.inf
     releases = Releases(population, planned.clients, 1, number)
     estimate, looks = releases.estimate, releases.models(planned.records)
-    run = method_of(planned.study).simulation(population.task, np.random.default_rng([1, number]))
-    if run is not None:
+    if isinstance(population.task, GradientTask):
+        run = GradientStream(population.task, np.random.default_rng([1, number]))
         estimate, looks = run.estimate, _looks(planned, population, run, number)
     for records in looks:
         if not np.isfinite(first) and np.isfinite(_slopes(estimate())).mean() >= 0.5:
@@ -130,7 +131,9 @@ def stream(planned: Planned, number: int) -> tuple[float, float]:
     return first, float(np.nanmedian(_slopes(estimate())) * ndtri(0.975))
 
 
-def _looks(planned: Planned, population: Population, run: Simulation, number: int) -> Iterator[int]:
+def _looks(
+    planned: Planned, population: Population, run: GradientStream, number: int
+) -> Iterator[int]:
     """Yield how many records have come, of a stream without rounds, where it is looked at."""
     task, rng = population.task, np.random.default_rng([2, number])
     records, waiting, due = 0, 0, 0.0

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.messages.release import header_of, read
 from pipeline.release.task import Task
-from pipeline.trust.crypto import GENERATION, MAC_SIZE
+from pipeline.trust import GENERATION, MAC_SIZE
 from tests.stage import Stage
 
 #: Numbers of planted records are below this.

@@ -39,7 +39,7 @@ from pipeline.stream.fold import OFFLINE, Reducer
 from pipeline.stream.merge import combine
 from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study
-from pipeline.trust.crypto import check_signed
+from pipeline.trust import check_signed
 from tests.builders import LogEntry, study_text
 from tests.trusted import TRUST, World
 

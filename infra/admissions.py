@@ -33,7 +33,7 @@ from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
-from pipeline.trust.crypto import can_agree
+from pipeline.trust import can_agree
 
 #: Why a client may be admitted and its releases may not count.
 LOST = (

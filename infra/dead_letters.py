@@ -31,7 +31,7 @@ from pipeline.messages.envelope import DeadLetter, dlq_headers, marks_of, withou
 from pipeline.messages.topics import MAX_LETTER_BYTES, Topics, partition_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
-from pipeline.trust.crypto import GENERATION, Stamp
+from pipeline.trust import GENERATION, Stamp
 
 #: Faults of one record, after which the others can still be sent.
 OWN = (CorruptRecordError, InvalidRecordError, MessageSizeTooLargeError, RecordListTooLargeError)

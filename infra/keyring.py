@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
-from pipeline.trust.crypto import Pair
+from pipeline.trust import Pair
 
 Seed = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Held = TypeVar("Held")

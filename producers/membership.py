@@ -15,16 +15,16 @@ from infra.kafka import first_offset, read_partition
 from infra.keyring import former, pin, read_client
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import Entry, Retirement, Word, read_word
+from pipeline.messages.authentic import Admissions
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.budget import most_releases
 from pipeline.release.layout import HEADER, identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.stream.admissions import Admissions
 from pipeline.stream.fold import within
 from pipeline.study.model import Study
-from pipeline.trust.crypto import GENERATION, Stamp, check_signed
+from pipeline.trust import GENERATION, Stamp, check_signed
 from producers.database import reading
 
 

@@ -33,14 +33,14 @@ from kafka.errors import KafkaError
 
 from infra.kafka import asking, log_reader
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
-from pipeline.messages.claim import Claim, read_claim, write_claim
-from pipeline.messages.claim import prefix as key_prefix
 from pipeline.messages.release import Header, header_of
+from pipeline.messages.spend import Claim, read_claim, write_claim
+from pipeline.messages.spend import prefix as key_prefix
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.layout import identity
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-from pipeline.trust.crypto import GENERATION, MAC_SIZE
+from pipeline.trust import GENERATION, MAC_SIZE
 from pipeline.words import counted
 from producers.membership import Membership
 from producers.prior_spend import fault

@@ -14,8 +14,7 @@ from typing import BinaryIO
 from infra.process import Stopping
 from infra.topics import check_clock, check_running, ensure_topics
 from pipeline.errors import BudgetExceeded, LedgerBehind
-from pipeline.messages.claim import prefix
-from pipeline.messages.spend import ledger_topic
+from pipeline.messages.spend import ledger_topic, prefix
 from pipeline.messages.topics import Topics
 from pipeline.methods import require_live
 from pipeline.privacy.guarantee import loose_delta

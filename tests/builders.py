@@ -21,6 +21,7 @@ from pipeline.release.model import Model, round_model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.task import Task
 from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.merge import estimate_of, slots_seen
 from pipeline.stream.partition import Partition
 from pipeline.stream.release import Standing, release_behind
@@ -367,3 +368,20 @@ def regression_stream(
     """Run a stream of encoded records, and return its last estimate."""
     *_, (_, estimate) = stream_of(task, draw=lambda rng, n, _: draw(rng, n), **size)
     return estimate
+
+
+def run_windows(task: Task, windows: Iterable[tuple[str, Sequence[Row | None]]]) -> OfflineRun:
+    """Run all windows, given as (client, rows), and return the run at its end."""
+    run = OfflineRun(task)
+    for client, rows in windows:
+        run.add(client, rows)
+    return run
+
+
+def run_rows(task: Task, rows: Iterable[tuple[str, Row | None]]) -> OfflineRun:
+    """Run the slots of several clients, None for an empty one, and return the run at its end."""
+    run = OfflineRun(task)
+    for client, row in rows:
+        run.take(client, (row,))
+    run.close()
+    return run

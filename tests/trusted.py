@@ -14,7 +14,7 @@ from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import Partition
 from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
-from pipeline.trust.crypto import Pair, Stamp
+from pipeline.trust import Pair, Stamp
 from tests.builders import LogEntry
 from tests.stage import study_text
 

@@ -12,22 +12,78 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.methods.age_aware.markov import Start, laws, moments
-from pipeline.methods.age_aware.schedule import (
-    Costs,
-    Reporter,
-    classical_epsilon,
-    costs,
-    present_epsilon,
-)
+from pipeline.errors import ConfigError
+from pipeline.methods.age_aware.markov import Chain, Start, laws, moments
+from pipeline.methods.age_aware.schedule import classical_epsilon, expected_loss, present_epsilon
 from pipeline.types import Integers, Matrix, Vector
 
 #: Common epsilons that are tried for the paper's slots with one noise for all.
 _TRIED = 40
+
+
+#: What the server makes of an upload: it takes it as it is ("plain", the paper), adds the drift of
+#: the public model, weighs upload and model, or uses the public model alone.
+Estimator = Literal["plain", "debiased", "wiener", "model"]
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """A client as the scheduler knows it: public numbers alone.
+
+    chain, law: How its records change, and what is known of them; see `markov.Start`.
+    records: How many it has, at least 1.
+    weight: Its share of the aggregate, above 0; the shares of all clients sum to 1.
+    """
+
+    chain: Chain
+    law: Vector
+    records: int
+    weight: float
+
+
+class Costs(NamedTuple):
+    """What a schedule is looked for in, both of shape (m, K), m clients and K slots.
+
+    The loss of a schedule k is the sum of cost[i, k_i] plus the square of the sum of
+    drift[i, k_i]. An infinite cost forbids a slot.
+    """
+
+    cost: Matrix
+    drift: Matrix
+
+
+def costs(
+    reporters: Sequence[Reporter],
+    ages: Integers,
+    scales: Matrix,
+    *,
+    start: Start = "round",
+    estimator: Estimator = "plain",
+    horizon: int | None = None,
+) -> Costs:
+    """Return the tables of all clients.
+
+    ages: Of the slots: how long before the end of the round each is, shape (K,).
+    scales: Scale of the Laplace noise of each client's mean in each slot, shape (m, K), >= 0.
+    horizon: Slots from the beginning of the round to its end; the largest age unless given.
+    """
+    horizon = int(ages.max(initial=0)) if horizon is None else horizon
+    if scales.shape != (len(reporters), len(ages)):
+        raise ConfigError("scales: give one for each client and slot")
+    cost, drift = [], []
+    for one, scale in zip(reporters, scales, strict=True):
+        then = laws(one.chain, one.law, ages, start, horizon)
+        found = moments(one.chain.states, then, one.chain.powers(ages))
+        alone = found.variance_now / one.records
+        lost = expected_loss(found, one.records, scale, estimator)
+        cost.append(one.weight**2 * (alone if estimator == "model" else lost))
+        moved = one.weight * (found.mean_then - found.mean_now)
+        drift.append(moved if estimator == "plain" else np.zeros_like(moved))
+    return Costs(np.array(cost), np.array(drift))
 
 
 @dataclass(frozen=True)

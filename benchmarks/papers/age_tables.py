@@ -12,24 +12,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from benchmarks.papers.age_schemes import (
+    Costs,
+    Estimator,
+    Reporter,
     Round,
     best_slots,
     bound,
     compare,
+    costs,
     loss,
     printed_sub_exponential,
 )
 from benchmarks.papers.cells import Cell
 from pipeline.methods.age_aware.markov import Chain, cyclic, deltas
-from pipeline.methods.age_aware.schedule import (
-    Costs,
-    Estimator,
-    Reporter,
-    classical_epsilon,
-    costs,
-    present_epsilon,
-    sensitivity,
-)
+from pipeline.methods.age_aware.schedule import classical_epsilon, present_epsilon, sensitivity
 from pipeline.types import Vector
 from tests.nested import Upload, nested_epsilon, table
 

@@ -11,17 +11,19 @@ from typing import Any, Literal
 
 import msgspec
 
-from pipeline.api.planning import CLIENTS, RECORDS, numbers, told
-from pipeline.api.sample import Like, expected
+from pipeline.api.planning import CLIENTS, RECORDS
+from pipeline.api.sample import expected
 from pipeline.errors import VeilstreamError
 from pipeline.losses import MEANINGS
 from pipeline.messages.topics import Topics
 from pipeline.methods import guarantee_of, method_of, offline_method, task_of
+from pipeline.methods.plan_words import numbers, told
 from pipeline.privacy.guarantee import loose_delta
 from pipeline.release.budget import least_clients, most_releases, standstill
 from pipeline.release.task import Task
 from pipeline.study.encoding import described
 from pipeline.study.model import Study
+from pipeline.study_file.edit import Like
 from pipeline.study_file.load import StudySource, read_study, study_of
 
 #: What a changed key asks for. "topics": a restart, and a setting of topics; "kafka": what only

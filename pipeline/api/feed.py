@@ -1,7 +1,8 @@
-"""Estimates from Kafka, as an iterator."""
+"""Estimates of a live study from Kafka, as an iterator."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -13,15 +14,18 @@ from kafka.errors import KafkaError
 
 from infra.admissions import read_roll
 from infra.kafka import asking, log_reader
+from infra.local import connected
 from infra.process import AGAIN, Waiting
 from infra.topics import are_there
+from pipeline.api.result import Result
 from pipeline.errors import BrokerError, ConfigError, NumericError, PayloadError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
-from pipeline.methods import revision_of
+from pipeline.methods import require_live, revision_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
-from pipeline.trust.crypto import check_signed
+from pipeline.study_file.load import StudySource, read_study
+from pipeline.trust import check_signed
 from pipeline.words import counted
 
 log = logging.getLogger("veilstream.trust")
@@ -211,7 +215,7 @@ def check_topics(study: Study, settings: Settings) -> None:
         raise BrokerError(lacking)
 
 
-def newest_estimate(study: Study, settings: Settings) -> EstimateMessage:
+def newest_message(study: Study, settings: Settings) -> EstimateMessage:
     """Return the newest estimate, from the topic that keeps it for ever.
 
     Raises BrokerError if Kafka does not answer or has no topics of it; NumericError if there is
@@ -248,3 +252,61 @@ def of_another_revision(study: Study, message: EstimateMessage) -> str:
         "the study estimates and promises is not what this file says. Use the file of the "
         "running study; a changed study needs a name of its own (`veilstream study change`)"
     )
+
+
+def estimates(
+    study: StudySource, *, follow: bool = False, latest: bool = False, kafka: str | None = None
+) -> Iterator[Result]:
+    """Yield the estimates of a live study, oldest first; a connection is made by the first `next`.
+
+    Parameters
+    ----------
+    study
+        A study, the path of a study file, or its text (a string with a line break).
+    follow
+        Whether to wait for more, for ever; else it ends behind the newest that there was.
+    latest
+        Whether to begin with the newest instead of the oldest that is kept.
+    kafka
+        HOST:PORT; default: `VEILSTREAM_KAFKA`, else what `veilstream up` started.
+
+    Raises
+    ------
+    ConfigError
+        If the study has no live stream, or nothing says where Kafka is.
+    BrokerError
+        If Kafka does not answer, or has no such topic.
+    """
+    found, settings = _live(study), _settings(kafka)
+    check_topics(found, settings)
+    reader = Feed(found, settings, beginning=not latest)
+    try:
+        for message, _ in reader if follow else reader.until_now():
+            yield Result(found, message)
+    finally:
+        reader.close()
+
+
+def newest_estimate(study: StudySource, *, kafka: str | None = None) -> Result:
+    """Return the newest estimate of a live study; parameters and errors as in `estimates`.
+
+    Raises
+    ------
+    NumericError
+        If there is none yet.
+    """
+    found = _live(study)
+    return Result(found, newest_message(found, _settings(kafka)))
+
+
+def _live(study: StudySource) -> Study:
+    found = read_study(study)
+    require_live(found, "reading estimates")
+    return found
+
+
+def _settings(kafka: str | None) -> Settings:
+    settings = Settings.read()
+    if kafka is not None:
+        settings = dataclasses.replace(settings, kafka=kafka)
+    return connected(settings)

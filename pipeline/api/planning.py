@@ -1,20 +1,12 @@
-"""What a plan says in words: when intervals come, whether records are enough, what would do.
-
-Sizes in a plan are *typical*: of independent features whose values spread over the whole range,
-about the typical value where it is given; or of records like those of a sample. Where a study has
-a ridge, another one is *sure*, as the ridge alone is enough for it: it holds for all slopes that do
-not go with the intercept, which has no ridge.
-
-What a study of a size can find, before there are data: settings, and a power analysis.
+"""What a study of a size can find, before there are data: settings, and a power analysis.
 
 By formulas of the study's method, from public numbers alone or a sample; nothing is simulated. All
-commands print what `told` says of a plan. `veilstream doctor coverage` simulates the same study,
-which takes longer and tells more.
+commands print what `pipeline/methods/plan_words.py` says of a plan. `veilstream doctor coverage`
+simulates the same study, which takes longer and tells more.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,192 +19,27 @@ from scipy.special import ndtri
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods import METHODS, load_live, method_of, require_live, task_of
 from pipeline.methods.base import LARGEST_EPSILON, Plan, Proposal
+from pipeline.methods.plan_words import by_ridge, counted_of, when
 from pipeline.study.model import Study
-from pipeline.study.reference import Seen, rarer_share
+from pipeline.study.reference import Seen
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import study_of
-from pipeline.words import counted
 
-#: What a size supposes, and what the ridge does not reach.
-SPREAD = "if features are independent and fill their ranges (around `typical`, where it is given)"
-SAMPLED = "if records are like those of the sample"
-BUT = (
-    "Only slopes that go with the intercept, which no ridge helps, may take longer: those of a "
-    "feature that stays far from its typical value, or of a level that most records have"
-)
 #: Smallest slope that most such studies tell from zero, above which next to nothing is seen: in
 #: log odds or logs over half a feature's range, and as a share of the range of a number.
 BLIND, BLIND_OF_RANGE = 1.0, 0.2
 #: A ridge that keeps a smaller share of slopes leaves little to find; one that keeps a larger share
 #: is not worth a word.
 LITTLE, NEARLY_ALL = 0.1, 0.95
-#: So many coefficients that come late are named.
-NAMED = 5
-#: No plan looks further ahead than for so many records.
-NEVER = 10**12
-#: Numbers of a plan that `--json` has beside the words.
-NUMBERS = ("first", "latest", "usual", "usual_half", "tenth")
 #: What the unit of a slope is, by loss; of numbers it is that of the response.
 UNITS = {"logistic": " in log odds", "poisson": " in the log of the mean"}
-
-
-def told(outlook: Plan, study: Study, records: int, clients: int) -> dict[str, str]:
-    """Return all that is said of a plan, by name; what there is nothing to say of is left out."""
-    found = {
-        "come": when(outlook, study),
-        "half": half(outlook, study, records, clients),
-        "ridge": with_ridge(outlook),
-        "exact": exact(outlook, study, records),
-        "classes": classes(outlook, study),
-        "but": outlook.why,
-    }
-    return {name: said for name, said in found.items() if said}
-
-
-def numbers(outlook: Plan) -> dict[str, Any]:
-    """Return the numbers of a plan, as every command has them in `--json`."""
-    return {name: getattr(outlook, name) for name in NUMBERS}
-
-
-def _supposed(outlook: Plan) -> str:
-    """Say of which records the sizes are."""
-    return SAMPLED if outlook.seen else SPREAD
-
-
-def _if(outlook: Plan) -> str:
-    """Say it, and what else would be."""
-    if outlook.seen or outlook.tenth is None:
-        return _supposed(outlook) + ("" if outlook.seen else ", later if not")
-    late = outlook.tenth >= NEVER
-    after = f"not within {NEVER:,} records" if late else f"after about {_about(outlook.tenth)}"
-    return f"{SPREAD}, and {after} if they filled a tenth of them"
-
-
-def when(outlook: Plan, study: Study | None = None) -> str:
-    """Say when intervals come: the end of a sentence, and perhaps more sentences.
-
-    study: Without noise, or without features, what its records say matters to no size.
-    """
-    if outlook.usual >= NEVER:
-        return "not with these settings" if outlook.why else f"not within {NEVER:,} records"
-    if study is not None and not (study.noised and study.data.features):
-        return f"after about {outlook.usual:,} records"
-    if outlook.first is not None:
-        return _at_first(outlook, outlook.first)
-    return _after(outlook)
-
-
-def _after(outlook: Plan) -> str:
-    latest, usual, intercept = outlook.latest, outlook.usual, outlook.intercept
-    if latest is not None and latest <= usual:
-        own = "perhaps later" if intercept is None else f"after about {intercept:,}, {_if(outlook)}"
-        return f"after {latest:,} records for slopes; for the intercept {own}. {BUT}"
-    typical = f"after about {usual:,} records"
-    if intercept is not None and intercept > usual:
-        typical += f" for slopes and {intercept:,} for the intercept"
-    if latest is None and outlook.narrow is not None:
-        return (
-            f"{typical}, {_supposed(outlook)}. If features use only a part of their ranges: hardly "
-            f"before {outlook.narrow:,}, and perhaps much later. No number of records guarantees it"
-        )
-    if latest is None:
-        return f"{typical}, {_if(outlook)}. No number of records guarantees it"
-    sure = f"Whatever features are like, slopes have one after {latest:,}. {BUT}"
-    return f"{typical}, {_if(outlook)}. {sure}"
-
-
-def _at_first(outlook: Plan, first: int) -> str:
-    """Say the same where it is known when intervals come at first, and when to stay."""
-    said = f"after about {_about(first)} records"
-    if outlook.usual > first:
-        said = (
-            f"at first {said}, and to stay after about {_about(outlook.usual)} (until then a later "
-            "estimate may have none again)"
-        )
-    said = f"{said}, {_if(outlook)}"
-    if outlook.late and outlook.whole is not None:
-        names = ", ".join(outlook.late[:NAMED]) + (", ..." if len(outlook.late) > NAMED else "")
-        said += f"; for {names} after about {_about(outlook.whole)}"
-    if outlook.latest is None:
-        return (
-            f"{said}. No number of records guarantees them all: coefficients of which the records "
-            "never say enough stay without an interval, and all others have theirs"
-        )
-    return f"{said}. The ridge alone is enough for slopes after {_about(outlook.latest)}. {BUT}"
-
-
-def half(outlook: Plan, study: Study, records: int, clients: int) -> str:
-    """Say how long intervals are, and of what; empty where no formula knows it."""
-    if outlook.usual_half is None or not study.data.features:
-        return ""
-    kept = "" if outlook.kept is None else f", of which the ridge keeps about {outlook.kept:.0%}"
-    which = f"penalised slopes{kept}" if study.estimator.ridge else "real slopes"
-    size = counted_of(records, clients)
-    return f"+-{outlook.usual_half:.2g} for a slope at {size}, {_supposed(outlook)}: of {which}"
-
-
-def with_ridge(outlook: Plan) -> str:
-    """Say what a ridge would give where there is none; empty where no formula knows it."""
-    if outlook.ridge is None or outlook.kept_by_ridge is None:
-        return ""
-    return (
-        f"intervals are of real coefficients. estimator.ridge = {outlook.ridge:g} would be enough "
-        "for those of slopes at this size whatever features are like; they would then be of "
-        f"penalised slopes, of which it keeps about {outlook.kept_by_ridge:.0%}"
-    )
-
-
-def exact(outlook: Plan, study: Study, records: int) -> str:
-    """Say how long intervals must be whatever is known, and when "ready" comes at the latest.
-
-    records: The size for which the outlook is.
-
-    Returns: Empty where no formula knows it.
-    """
-    if (found := outlook.exact) is None:
-        return ""
-    classes = study.data.response.kind == "class"
-    unit = "half a logit" if classes else "half a standard deviation of the residuals"
-    return (
-        "for the widest coefficient, an exact interval (one that allows for the noise alone) is "
-        f"+-{found.half:.2g} at {counted_of(records)}, and +-{found.wanted:.2g} ({unit}) after "
-        f"about {_about(found.records)}; estimates are ready after {_about(found.ready)} at the "
-        f"latest, {_supposed(outlook)} and "
-        f"{'classes are as even' if classes else 'residuals are as large'} as assumed"
-    )
-
-
-def classes(outlook: Plan, study: Study) -> str:
-    """Say which share of the classes a plan supposes, and what waits for it.
-
-    Returns: Empty where nothing does, and the study says no share.
-    """
-    after, typical, share = outlook.classes, study.data.response.typical, rarer_share(study)
-    if after is None:
-        said = f"assumed: {share:.3g} of the records have the rarer class (as data.response.typical"
-        return "" if typical is None or outlook.seen else f"{said} says)"
-    whence = "as in the sample" if outlook.seen else "as data.response.typical says"
-    if typical is None:
-        whence = "as data.response has no `typical`, a public guess of the share of `positive`"
-    return (
-        f"assumed: {share:.3g} of the records have the rarer class ({whence}). No interval comes "
-        "before both noised class counts stand out of their noise, here after about "
-        f"{_about(after)} records; a rarer class does so later"
-    )
-
-
-def _about(records: int) -> str:
-    """Return a number of records with three digits, rounded up."""
-    unit = 10 ** max(len(str(records)) - 3, 0)
-    return f"{-(-records // unit) * unit:,}"
 
 
 def verdict(found: StudyPlan) -> str:
     """Say whether intervals are to be expected, and what it would take."""
     outlook, size = found.own.outlook, f"{found.records:,} records"
     if outlook.usual <= found.records:
-        sure = outlook.latest is not None and outlook.latest <= found.records
-        sure = sure or outlook.seen or not found.study.data.features
+        sure = by_ridge(outlook, found.records) or outlook.seen or not found.study.data.features
         where = "" if sure else " where features spread over their ranges"
         enough = f"are enough{' for wide intervals only' if _is_blind(found) else ''}{where}"
         more = _finds(found)
@@ -311,12 +138,6 @@ def lacking(rows: Sequence[Row], records: int) -> str:
         f"{', '.join(f'{row.epsilon:g}' for row in few)} (at {best.epsilon:g} it would take about "
         f"{best.outlook.usual:,})"
     )
-
-
-def counted_of(records: int, clients: int | None = None) -> str:
-    """Return a size in words."""
-    said = f"{records:,} record" if records == 1 else f"{records:,} records"
-    return said if clients is None else f"{said} of {counted(clients, 'client')}"
 
 
 T = TypeVar("T")
@@ -544,11 +365,3 @@ def least_epsilon(
             # whatever leaves no room here leaves none at a larger one either
             return None
     return None
-
-
-def two_digits(number: float | None, most: float = math.inf) -> str:
-    """Return a number in two digits without a power of ten; "-" if it is unknown, or above most."""
-    if number is None or number > most:
-        return "-"
-    rounded = float(f"{number:.2g}")
-    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"

@@ -29,9 +29,9 @@ from pipeline.records.features import Features, response_of
 from pipeline.release.quality import worded
 from pipeline.release.task import Task
 from pipeline.study.data import TRANSFORMS, Feature, transformed
-from pipeline.study.model import Study
-from pipeline.study.reference import Seen, norms, typical_norm_bound
-from pipeline.study_file.edit import with_keys
+from pipeline.study.reference import MOST_SEEN, norms, typical_norm_bound
+from pipeline.study_file import edit
+from pipeline.study_file.edit import Like
 from pipeline.types import Matrix, Vector
 from producers.sources.base import Slot, Source
 from producers.sources.tables import read_batches
@@ -111,7 +111,7 @@ def _of_response(task: Task, path: str, form: str) -> dict[str, object]:
         block = encoder.block(batch.slots)
         parts.append(block.written[block.reasons.codes == 0])
         read += len(batch.slots)
-        if read >= RECORDS:
+        if read >= MOST_SEEN:
             break
     values = np.concatenate(parts)
     if not len(values):
@@ -212,8 +212,6 @@ def _spread(feature: Feature, values: Vector) -> float:
 
 #: What is said of a record that is none.
 UNREAD = "the line cannot be read"
-#: So many records of a sample are read.
-RECORDS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +254,7 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
         found = block.arrays.responses[good]
         responses.append(np.full(len(found), np.nan) if name in batch.absent else found)
         read += size
-        if read >= RECORDS:
+        if read >= MOST_SEEN:
             break
     del faults[""]
     values = np.concatenate(parts) if parts else np.zeros((0, len(features.names)))
@@ -269,30 +267,17 @@ def read_sample(task: Task, path: str, form: str = "csv") -> Sample:
     return Sample(values, np.concatenate(responses), read, faults, encoder.clipped, start.refused)
 
 
-#: A study with the classes of a sample, and records like which a plan expects its own.
-Like = tuple[Study, Seen]
-
-
-def like(task: Task, path: str, form: str = "csv") -> tuple[Like | None, dict[str, object]]:
+def like(task: Task, path: str, form: str = "csv") -> tuple[Like, dict[str, object]]:
     """Return what a plan by the records of a file is of, and what `of_sample` says of them.
 
-    None: the study has no features, so that a plan needs none. Errors as those of `of_sample`.
+    A study without features needs none of them. Errors as those of `of_sample`.
     """
-    features, study = Features.of(task.study), task.study
+    features = Features.of(task.study)
     if not features.names:
-        return None, of_sample(task, path, form)
+        return (task.study, None), of_sample(task, path, form)
     sample = read_sample(task, path, form)
-    responses: Vector | None = sample.responses
-    if not np.isfinite(sample.responses).all():
-        responses = None
-    elif task.classes:
-        share = float(np.mean(sample.responses > 0))
-        if share in {0.0, 1.0}:
-            responses = None
-        else:
-            study = with_keys(study, {"data.response.typical": share}, name="the sample")
-    seen = Seen(features.encode(features.clip(sample.values)), responses)
-    return (study, seen), of_sample(task, path, form, sample)
+    columns = features.encode(features.clip(sample.values))
+    return edit.like(task.study, columns, sample.responses), of_sample(task, path, form, sample)
 
 
 class _Start:

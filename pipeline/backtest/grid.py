@@ -23,16 +23,17 @@ import tomllib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from pipeline.backtest.history import History, check_history
+from pipeline.backtest.history import History, check_history, seen_in
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult
 from pipeline.backtest.run import run_backtest
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.methods import method_of
 from pipeline.study.model import Study
-from pipeline.study_file.edit import with_keys
+from pipeline.study_file.edit import Like, with_keys
 from pipeline.study_file.load import StudySource, read_study
 
 #: More settings than this are a slip of the keyboard.
@@ -256,6 +257,7 @@ class GridResult:
     seconds: How long all took.
     failed: Runs that came to no result, in the same order.
     no_open: Why settings have no run without privacy beside them, each reason once.
+    like: Of a study what a plan by the records of the history is of.
     """
 
     axes: tuple[Axis, ...]
@@ -263,6 +265,7 @@ class GridResult:
     seconds: float
     failed: tuple[Failed, ...] = ()
     no_open: tuple[str, ...] = ()
+    like: Callable[[Study], Like] = lambda study: (study, None)
 
     @property
     def shown(self) -> Cell | None:
@@ -366,7 +369,8 @@ def run_grid(
     failed.sort(key=_place)
     cells = tuple(_cells(settings, options, found))
     seconds, reasons = time.perf_counter() - begun, dict.fromkeys(_no_open(settings, options))
-    return GridResult(tuple(axes), cells, seconds, tuple(failed), tuple(reasons))
+    like = partial(seen_in, options=options, history=history, form=form)
+    return GridResult(tuple(axes), cells, seconds, tuple(failed), tuple(reasons), like)
 
 
 def _place(run: Run | Failed) -> tuple[int, int]:

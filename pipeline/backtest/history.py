@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,8 +19,10 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.records.batch import Batch, Column, Columns
 from pipeline.records.encoder import Arrays, Block, Encoder, Stretch
 from pipeline.records.features import LAST, there
-from pipeline.study.growth import Growth
+from pipeline.release.policy import Growth
 from pipeline.study.model import Study
+from pipeline.study.reference import MOST_SEEN
+from pipeline.study_file.edit import Like, like
 from pipeline.types import Integers, Matrix, Vector
 from producers.sources.tables import read_batches
 
@@ -375,6 +377,26 @@ def _batches(history: History, columns: Sequence[str], form: str) -> Iterator[St
     if isinstance(history, (str, Path)):
         return read_batches(str(history), columns, form=form)
     return table_batches(history, columns)
+
+
+def seen_in(study: Study, options: Options, history: History, form: str) -> Like:
+    """Return what a plan by the records of a history is of, as `study check --sample` has it.
+
+    In the order of the file, whatever clients and order a backtest gives them. A study without
+    features needs none of them.
+
+    Raises DataError as `Reading.parts`.
+    """
+    if not study.data.features:
+        return study, None
+    alone = replace(options, client_column=None, split=None, by="round-robin", shuffle=None)
+    reading, found = Reading(study, alone, history, form), list[Arrays]()
+    for part in reading.usable_records():
+        found.append(part)
+        if reading.records >= MOST_SEEN:
+            break
+    features = np.concatenate([part.features for part in found])
+    return like(study, features, np.concatenate([part.responses for part in found]))
 
 
 def worded_faults(faults: Mapping[str, int]) -> str:

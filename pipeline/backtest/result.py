@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.backtest.beside import Beside
 from pipeline.backtest.scores import ProbabilityGroup, Scores
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
@@ -108,6 +108,58 @@ class Budget:
     scope: str
     clients: int
     releases: tuple[int, float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """One method beside the study.
+
+    kind, method: `estimator.kind`, and what it is in the field's words.
+    before: Scores of records that were predicted before they were learnt; None of a method that is
+        not online.
+    after: Scores of all records in the end; None without an estimate, and `reason` says why.
+    guarantee: What the method really keeps private.
+    """
+
+    kind: str
+    method: str
+    before: Scores | None
+    after: Scores | None
+    guarantee: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The last estimate of the study on all records, and the same of other methods."""
+
+    own: Scores
+    others: tuple[Other, ...]
+
+    def compared(self, score: str, before: Scores) -> Iterator[tuple[str, str, str]]:
+        """Yield "this study" and each kind, with a score before learning and in the end.
+
+        score: Its name in `Scores`.
+        before: The study's own prequential scores.
+        """
+        yield "this study", _told(before, score), _told(self.own, score)
+        for other in self.others:
+            yield other.kind, _told(other.before, score), _told(other.after, score)
+
+    def said(self) -> Iterator[tuple[str, str]]:
+        """Yield what each method really keeps private; kinds that keep the same are together."""
+        found: dict[str, list[str]] = {}
+        for other in self.others:
+            said = f"{other.guarantee}; no estimate: {other.reason}"
+            text = (said if other.guarantee else said[2:]) if other.reason else other.guarantee
+            found.setdefault(text, []).append(other.kind)
+        for text, kinds in found.items():
+            yield ", ".join(kinds), text
+
+
+def _told(scores: Scores | None, name: str) -> str:
+    found = None if scores is None else getattr(scores, name)
+    return "-" if found is None else f"{found:.4g}"
 
 
 @dataclass(frozen=True, slots=True)

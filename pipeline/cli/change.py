@@ -1,4 +1,4 @@
-"""`veilstream study change`: what a changed study file asks for, and doing it in order."""
+"""`veilstream study change` and `recover`: a running study whose file, or log, is another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from pipeline.api.check import Change, changes_between, is_new
-from pipeline.cli.context import AS_JSON, FILE, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, FILE, STUDY, agree, live_task_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of
 from pipeline.release.task import Task
@@ -58,7 +58,7 @@ def change(old: Path, new: Path, is_applied: bool, as_json: bool) -> None:
         raise ConfigError("; ".join(plan["mend"]))
     if is_applied:
         # a plan needs no client library
-        from pipeline.cli.applying import applied  # noqa: PLC0415
+        from pipeline.cli.topics import applied  # noqa: PLC0415
 
         done = applied(before, after, settings, is_new_study=plan["new_study"])
         if as_json:
@@ -67,6 +67,31 @@ def change(old: Path, new: Path, is_applied: bool, as_json: bool) -> None:
         say("nothing was changed: --apply does the operator's part, and then")
     for number, step in enumerate(plan["then"], 1):
         say(f"{number}. {step}")
+
+
+@click.command()
+@STUDY
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def recover(study: Path, yes: bool) -> None:
+    """Bring STUDY back after its releases topic was lost, or somebody else has written.
+
+    If the releases topic is gone or was made anew, read docs/guides/lost-log.md first; if strangers
+    wrote, read docs/admission.md. The command folds the log again, as the study's keys believe it,
+    and stores the result. It writes again who is admitted. Then it makes a model of that state,
+    with a version above all that anybody can hold. You may repeat it.
+
+    If the state stands beyond the log's end, it first says how many releases and record slots the
+    state holds. Those that the log lacks are lost, and their privacy budget stays spent.
+    """
+    from infra.local import connected  # noqa: PLC0415  as above
+    from pipeline.cli.topics import recovered, tell_losses  # noqa: PLC0415
+
+    task = live_task_of(study, "`veilstream study recover`")
+    settings = connected(Settings.read(), redis=True)
+    tell_losses(task, settings)
+    if not yes:
+        agree("All workers of this study must be stopped. Recover it from its log?")
+    recovered(task, settings)
 
 
 def _plan(before: Task, after: Task, settings: Settings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What commands share: the study argument, options that several have, output."""
+"""What commands share: the study argument, options, output, and what is said while they compute."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +17,8 @@ import click
 from msgspec.structs import replace
 
 from infra import process as saying
+from infra.keyring import StudyPairs, made_study, pinned, study_path
+from infra.process import AGAIN, FIRST
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.results import FitMessage
@@ -24,9 +29,11 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.study_file.load import load_study
+from pipeline.words import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -169,6 +176,21 @@ def save_model(task: Task, message: EstimateMessage | FitMessage, path: Path) ->
     say(f"wrote {path}")
 
 
+def study_keys(study: Study, settings: Settings, say: Callable[[str], None] = say) -> StudyPairs:
+    """Return the keys of a study, made if it has none, and say so."""
+    path = study_path(settings, study.name)
+    if not path.exists():
+        if pinned(settings, study.name) is not None:
+            raise ConfigError(
+                f"study {study.name!r} has a key that this folder has pinned, and no file {path}: "
+                "the operator must copy the key file here from where it was made, or name it in "
+                "VEILSTREAM_STUDY_KEY; only if it is lost for good, remove the .pinned file "
+                "beside it and make a new one (docs/admission.md)"
+            )
+        say(f"making the key of study {study.name!r}: {path}; keep a copy of it apart")
+    return made_study(settings, study.name)
+
+
 def show(*drawn: RenderableType) -> None:
     """Print tables whole: a terminal folds their cells, a file has lines as long as they are."""
     from rich.console import Console  # noqa: PLC0415  an import takes a tenth of a second
@@ -187,3 +209,55 @@ def put(data: Any) -> None:
     """Print one JSON document on one line."""
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+#: What takes long in all that a study file means, whatever its data.
+_WHY = (
+    "The time grows steeply with the number of coefficients, because every noised curvature has a "
+    "row and a column for each. Ctrl-C stops it; nothing is changed"
+)
+
+
+class Work:
+    """How far a computation for a study is.
+
+    size: Number of coefficients.
+    what: What is computed, such as "a plan".
+    """
+
+    def __init__(self, what: str, size: int) -> None:
+        self._what, self._size, self._begun = what, size, time.monotonic()
+        self._done = self._total = 0
+
+    def report(self, done: int, total: int) -> None:
+        """Take in that `done` of `total` parts, about equally long ones, are computed."""
+        self._done, self._total = done, total
+
+    def said(self) -> str:
+        """Return the line that says how far it is, and about how long the rest takes."""
+        taken = time.monotonic() - self._begun
+        line = f"computing {self._what} with {counted(self._size, 'coefficient')} for {taken:.0f} s"
+        if self._done:
+            left = taken * (self._total - self._done) / self._done
+            line += f": {self._done} of {self._total} designs, about {max(left, 1):.0f} s left"
+        return f"{line}. {_WHY}"
+
+
+@contextmanager
+def while_computing(said: Callable[[], str], first: float = FIRST) -> Iterator[None]:
+    """Say on standard error that a computation goes on: after `first` seconds, then each minute."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        wait = first
+        while not ended.wait(wait):
+            say(said())
+            wait = AGAIN
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()

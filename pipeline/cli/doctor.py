@@ -14,7 +14,7 @@ import numpy as np
 from agents.preflight import Finding, findings, look
 from infra.deploy import ROLES, Role
 from infra.local import connected
-from pipeline.api.planning import least_epsilon, told
+from pipeline.api.planning import least_epsilon
 from pipeline.api.sample import NOT_PRIVATE, like
 from pipeline.cli.context import AS_JSON, FORMAT, STUDY, Group, live_task_of, put, say
 from pipeline.cli.design import SAMPLE
@@ -22,18 +22,20 @@ from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population, Target, target_of
 from pipeline.methods import method_of, task_of
 from pipeline.methods.base import Plan
+from pipeline.methods.plan_words import holds_for, told
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.simulate.coverage import (
     Coverage,
     Size,
     StreamResult,
+    Verdict,
+    judge,
     result_of,
     simulated,
     stream,
     sum_up,
 )
-from pipeline.simulate.verdict import Verdict, judge, limits
 from pipeline.study.model import Study
 from pipeline.study.reference import law_of
 from pipeline.study_file.load import load_study
@@ -111,8 +113,7 @@ def coverage(
     asked, seen = load_study(study), None
     if sample is not None:
         say(f"WARNING: --sample: {NOT_PRIVATE}")
-        found_like, _ = like(task_of(asked), sample, form)
-        asked, seen = found_like or (asked, None)
+        (asked, seen), _ = like(task_of(asked), sample, form)
     task = simulated(asked)
     size = Size(records, clients)
     size.windows(task)
@@ -134,13 +135,11 @@ def coverage(
     if as_json:
         facts = _facts(population, size, seed, target, found, verdict)
         own = {name: value for name, value in asdict(plan).items() if name not in ELSEWHERE}
-        put(
-            facts
-            | {"plan": own, "epsilon_for_intervals": epsilon, "holds_for": limits(plan, records)}
-        )
+        said = {"plan": own, "epsilon_for_intervals": epsilon}
+        put({**facts, **said, "holds_for": holds_for(plan, records)})
     else:
         _show(population, size, target, found, thumb, verdict)
-        click.echo(f"  for other records: {limits(plan, records)}")
+        click.echo(f"  for other records: {holds_for(plan, records)}")
 
 
 def _numbers(truth: str | None) -> np.ndarray | None:

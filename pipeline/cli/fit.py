@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from pipeline.api.comparing import comparison
 from pipeline.api.fitting import ExactFit, Fitting
 from pipeline.api.records import Records, Rows
+from pipeline.api.result import comparison
 from pipeline.api.table import fit_table, intervals_table, table
 from pipeline.cli.context import (
     CLIENT_COLUMN,

@@ -66,7 +66,9 @@ class LazyGroup(click.Group):
 
 
 #: Commands that share a module; any other has one of its own name.
-ELSEWHERE = dict.fromkeys(("up", "down", "status", "logs", "play"), "local")
+ELSEWHERE = dict.fromkeys(("up", "down", "status", "logs", "play"), "local") | {
+    "schedule": "design", "page": "watch",
+}  # fmt: skip
 #: All commands, with what the list of them says.
 COMMANDS = {
     "up": "Start Kafka and Redis, and print their addresses when both answer.",

@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from infra.local import connected
-from pipeline.api.feed import newest_estimate
+from pipeline.api.feed import newest_message
 from pipeline.cli.context import FILE, FORMAT, INPUT, STUDY, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.methods import require_live
@@ -79,7 +79,7 @@ def _live(task: Task) -> Rule:
         "asking Kafka for the newest live estimate; without a live study: --model FILE, as "
         "`veilstream fit --save-model FILE` writes it"
     )
-    return rule_of(task, newest_estimate(task.study, connected(Settings.read())))
+    return rule_of(task, newest_message(task.study, connected(Settings.read())))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import click
 
 from infra.local import connected, is_local
 from infra.process import Waiting
-from pipeline.cli.admission import admit_here
+from pipeline.cli.client import admit_here
 from pipeline.cli.context import AS_JSON, FORMAT, STUDY, TIMEOUT, Number, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.release.task import Task

@@ -28,7 +28,7 @@ from infra.local.processes import HOST, free_port, private
 from infra.process import Waiting, is_json
 from pipeline.api.feed import Feed
 from pipeline.api.table import line, on_screen, privacy_line, table, value
-from pipeline.cli.admission import admit_here
+from pipeline.cli.client import admit_here
 from pipeline.cli.context import say
 from pipeline.errors import VeilstreamError
 from pipeline.losses import MEANINGS

@@ -4,36 +4,43 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
 from infra.deploy import ROLES, Role, alerts, dashboard, kafka_commands, manifests, redis_command
+from infra.keyring import StudyPairs, pin, write_study
 from pipeline.api.check import facts_of, warnings_of
-from pipeline.api.planning import NUMBERS, proposed, told, verdict
+from pipeline.api.planning import proposed, verdict
 from pipeline.api.sample import NOT_PRIVATE, like
-from pipeline.cli.change import change
+from pipeline.cli.change import change, recover
 from pipeline.cli.context import (
     AS_JSON,
     FILE,
     FORMAT,
     STUDY,
     Group,
+    Work,
     live_task_of,
     put,
     say,
+    study_keys,
     task_of,
+    while_computing,
 )
 from pipeline.cli.design import CLIENTS, RECORDS, SAMPLE, design, designed
-from pipeline.cli.keys import keys, recover
-from pipeline.cli.patience import Work, while_computing
 from pipeline.errors import ConfigError
+from pipeline.messages.topics import Topics
 from pipeline.methods import METHODS, load_live
+from pipeline.methods.plan_words import NUMBERS, told
 from pipeline.release.quality import worded
 from pipeline.settings import Settings
+from pipeline.study.model import Study
 from pipeline.study_file.edit import TEMPLATE, edited, template_of
 from pipeline.study_file.load import parse_study
+from pipeline.trust import LAST_GENERATION, Pair
 
 #: What facts are called where their keys, which `--json` has, do not say it to a reader.
 PLAIN = {
@@ -73,8 +80,78 @@ def study() -> None:
     """Check a study file, plan, begin or change one, or make its keys."""
 
 
-for command in (design, change, keys, recover):
+for command in (design, change, recover):
     study.add_command(command)
+
+
+@study.command()
+@STUDY
+@click.option("--rotate", is_flag=True, help="Add a new key, which signs from now on.")
+@click.option(
+    "--stolen", is_flag=True,
+    help="Add a new key, and stop believing anything under older keys. Stop all workers first.",
+)  # fmt: skip
+def keys(study: Path, rotate: bool, stolen: bool) -> None:
+    """Make the key of STUDY, if it has none, and print its public part, for trust.key.
+
+    The private file belongs to workers and to nobody else. Without it the log can never be folded
+    again: keep a copy of it apart from Kafka and Redis.
+    """
+    found, settings = task_of(study).study, Settings.read()
+    if not found.authenticated:
+        raise ConfigError(
+            'trust.releases: this study is "open" and has no use for keys; see the table [trust] '
+            "of `veilstream study init`"
+        )
+    held = study_keys(found, settings)
+    if rotate or stolen:
+        held = _rotated(found, settings, held, stolen=stolen)
+    click.echo(held.newest.public.hex())
+
+
+def _rotated(study: Study, settings: Settings, held: StudyPairs, *, stolen: bool) -> StudyPairs:
+    # `study check` must start without a client library
+    from infra.admissions import announce_keys, refuse_old, retire  # noqa: PLC0415
+    from infra.local import connected  # noqa: PLC0415
+    from infra.topics import ensure_topics  # noqa: PLC0415
+
+    number = held.newest.generation + 1
+    if number > LAST_GENERATION:
+        raise ConfigError(
+            f"the key of study {study.name!r} cannot be changed again, because it was "
+            f"changed {LAST_GENERATION:,} times, as often as a study allows; the operator "
+            "must begin a study with a new name"
+        )
+    if stolen:
+        # before anything is written: without Kafka the old key would go on to count
+        settings = connected(settings)
+        ensure_topics(settings, Topics.of(study).all())
+        refuse_old(study, settings, held)
+    pairs = [*held.pairs, Pair.drawn(number)]
+    after = replace(held, pairs=pairs)
+    if stolen:
+        after = StudyPairs(pairs, number, {**held.retired, number: {}})
+    path = write_study(settings, study.name, after)
+    if not stolen:
+        say(
+            f"{path} has a key of generation {number}: copy it to every worker before any other "
+            "command, then start one of them again, which tells the clients. Older keys stay "
+            "good, and trust.key in study files may stay: the new key follows from it. It is done "
+            f"when `veilstream client list` says that clients know generation {number}"
+        )
+        return after
+    # of what the thief may say of newer keys, nothing is believed here
+    pin(settings, study.name, after.newest.public)
+    at = retire(study, settings, after)
+    after = replace(after, retired={**held.retired, number: at})
+    write_study(settings, study.name, after)
+    announce_keys(study, settings, after)
+    say(
+        f"nothing counts any more under keys older than generation {number}. Put the new public "
+        "key into the study file as trust.key wherever a client or a reader runs; copy "
+        f"{path} to every worker; run `veilstream study recover` before the first worker starts"
+    )
+    return after
 
 
 @study.command()

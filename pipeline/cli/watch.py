@@ -1,9 +1,14 @@
-"""`veilstream watch`: estimates as they come, and when all intervals do."""
+"""`veilstream watch` and `veilstream page`: the live estimates of a study."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+import secrets
+import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -12,13 +17,16 @@ from rich.live import Live
 
 from infra.local import connected
 from infra.process import AGAIN, Waiting
-from pipeline.api.feed import Feed, lacks_topics, newest_estimate, of_another_revision
-from pipeline.api.forecast import Forecast
-from pipeline.api.table import on_screen
-from pipeline.cli.context import SAVE_MODEL, STUDY, TIMEOUT, live_task_of, save_model, say
+from infra.requests import is_loopback
+from pipeline.api.feed import Feed, lacks_topics, newest_message, of_another_revision
+from pipeline.api.table import Forecast, on_screen
+from pipeline.cli.context import FILE, SAVE_MODEL, STUDY, TIMEOUT, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
+from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
+from pipeline.page.content import Watched
+from pipeline.page.server import PageServer, Reading
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 
@@ -48,7 +56,7 @@ def watch(
     task = live_task_of(study, "`veilstream watch`")
     settings = connected(Settings.read())
     if save_model_to is not None:
-        save_model(task, newest_estimate(task.study, settings), save_model_to)
+        save_model(task, newest_message(task.study, settings), save_model_to)
         return
     waits = Waiting(first=AGAIN, timeout=timeout)
     await_topics(task.study, settings, waits)
@@ -150,3 +158,83 @@ def await_topics(study: Study, settings: Settings, waits: Waiting) -> None:
         told = True
         waits.hint("an estimate")
         time.sleep(1.0)
+
+
+#: Where a page listens unless told otherwise.
+PORT = 8787
+#: A token that somebody chooses must be as hard to guess as one of ours.
+LEAST_TOKEN = 16
+
+
+@click.command()
+@STUDY
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True,
+    help="Listen on this port; 0 for any that is free.",
+)  # fmt: skip
+@click.option(
+    "--token-file", type=FILE,
+    help=(
+        "A file with the token that browsers must show. Without one, a token is drawn at each "
+        "start, except on loopback."
+    ),
+)  # fmt: skip
+@TIMEOUT
+def page(study: Path, host: str, port: int, token_file: Path | None, timeout: float | None) -> None:
+    """Show the live estimates of STUDY in a browser, until stopped.
+
+    Estimates with intervals over time, clients, budget, recoveries. It only reads what is
+    published, and needs no Redis and no private key.
+    """
+    token = _token(token_file) if token_file else ""
+    if not token and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    task = live_task_of(study, "`veilstream page`")
+    settings = connected(Settings.read())
+    await_topics(task.study, settings, Waiting(timeout=timeout))
+    watched = Watched(task.study)
+    reading = Reading(task.study, settings, watched)
+
+    def tell(bound: int) -> None:
+        shown = f"[{host}]" if ":" in host else host
+        say(f"{address(shown, bound, token)} (stop with Ctrl-C)")
+        if not is_loopback(host):
+            say(
+                "WARNING: what is read here is not encrypted on its way: put a server with TLS in "
+                "front, or use an SSH tunnel to a page on loopback"
+            )
+
+    reading.start()
+    try:
+        asyncio.run(_serve(PageServer(watched, token), host, port, tell))
+    finally:
+        reading.stop()
+
+
+def address(host: str, port: int, token: str) -> str:
+    """Return what a browser has to open."""
+    return f"http://{host}:{port}/" + (f"?token={token}" if token else "")
+
+
+async def _serve(server: PageServer, host: str, port: int, tell: Callable[[int], None]) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    tell(await server.start(host, port))
+    try:
+        await stopped.wait()
+    finally:
+        await server.stop()
+
+
+def _token(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token-file: {path} cannot be read; name a text file") from error
+    if not re.fullmatch(rf"[A-Za-z0-9_-]{{{LEAST_TOKEN},}}", text):
+        raise ConfigError(
+            f"--token-file: the token must have at least {LEAST_TOKEN} letters, digits, - or _"
+        )
+    return text

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from infra.local import connected, is_local
-from pipeline.cli.context import STUDY, live_task_of, seconds_of
-from pipeline.cli.keys import study_keys
+from pipeline.cli.context import STUDY, live_task_of, seconds_of, study_keys
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
 

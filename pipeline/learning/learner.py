@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.learning.stream import Stream
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import ModelFile
-from pipeline.prediction.linear import LinearModel
+from pipeline.prediction.estimators import LinearModel
 from pipeline.records.columns import Table
 from pipeline.records.values import Record
 from pipeline.study.model import Study

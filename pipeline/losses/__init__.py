@@ -2,8 +2,8 @@
 
 A loss is a value, a slope and a curvature in the linear predictor, with the public bounds that
 the sensitivity of a release needs. A `Likelihood` of classes gives probabilities as well, a
-`Regression` the expected response. To add one: one file with a class like `base.Loss`, and its line
-in `FAMILIES`.
+`Regression` the expected response. To add one: a class like `base.Loss`, and its line in
+`FAMILIES`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Callable
 
 from pipeline.errors import ConfigError
 from pipeline.losses.base import Bends, Kind, Likelihood, Loss, Regression, Terms, joint_bounds
-from pipeline.losses.gdwd import GeneralisedDWD
-from pipeline.losses.linear import Expectile, Linear
-from pipeline.losses.logistic import Logistic
-from pipeline.losses.poisson import Poisson
+from pipeline.losses.classes import GeneralisedDWD, Logistic
+from pipeline.losses.regression import Expectile, Linear, Poisson
 
 FAMILIES: dict[str, Callable[[Terms], Loss]] = {
     "gdwd": GeneralisedDWD.of,

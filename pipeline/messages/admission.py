@@ -18,7 +18,7 @@ from msgspec import Meta
 from pipeline.errors import PayloadError
 from pipeline.messages.envelope import Headers, json_headers, rfc3339
 from pipeline.release.task import Task
-from pipeline.trust.crypto import (
+from pipeline.trust import (
     LAST_GENERATION,
     Pair,
     can_agree,

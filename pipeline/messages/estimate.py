@@ -16,7 +16,7 @@ from pipeline.errors import NumericError, PayloadError
 from pipeline.estimators.estimate import Estimate
 from pipeline.privacy.guarantee import Guarantee
 from pipeline.release.task import Task
-from pipeline.trust.crypto import check_plain
+from pipeline.trust import check_plain
 
 Finite = Annotated[float, Meta(description="a finite number")]
 

@@ -34,7 +34,7 @@ from pipeline.release.model import (
 )
 from pipeline.release.task import Task
 from pipeline.study.model import Study
-from pipeline.trust.crypto import check_plain
+from pipeline.trust import check_plain
 from pipeline.types import Integers
 
 Ticket = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")]

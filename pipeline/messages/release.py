@@ -31,7 +31,7 @@ from pipeline.release.layout import (
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.release.privatise import Answer, OpenAnswer
 from pipeline.release.task import Task, form_of
-from pipeline.trust.crypto import LAST_GENERATION
+from pipeline.trust import LAST_GENERATION
 from pipeline.types import Integers
 
 #: The header as `form.HEADER` has it, up to the ticket: what all releases share, and its own.

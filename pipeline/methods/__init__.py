@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError
 from pipeline.study import versions
-from pipeline.study.model import LIVE
+from pipeline.study.model import DEFAULT_KIND
 
 if TYPE_CHECKING:
     # a study that is being read asks here which kinds there are: only names may be needed for that
@@ -131,7 +131,7 @@ def require_live(study: Study, doing: str) -> None:
     if kind in OFFLINE:
         raise ConfigError(
             f'estimator.kind = "{kind}" needs {load(kind).needs}, so {doing} cannot use it: set '
-            f'kind = "{LIVE}" for a live stream, or run `veilstream fit` for this kind'
+            f'kind = "{DEFAULT_KIND}" for a live stream, or run `veilstream fit` for this kind'
         )
 
 

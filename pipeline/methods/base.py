@@ -12,8 +12,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-import numpy as np
-
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import State
 from pipeline.privacy.guarantee import Guarantee
@@ -306,19 +304,6 @@ class Rounds(Protocol):
         """
 
 
-class Simulation(Protocol):
-    """A stream in one process that skips the log, for many of them in a row."""
-
-    def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
-        """Take one full window of each client: encoded, shapes (n, p) and (n,)."""
-
-    def publish(self) -> None:
-        """Let clients take the newest model."""
-
-    def estimate(self) -> Estimate:
-        """Return the estimate so far."""
-
-
 class Method(ABC, Generic[T]):
     """A way of estimating: what `estimator.kind` names, with tasks `T` of its own.
 
@@ -395,11 +380,6 @@ class Method(ABC, Generic[T]):
         """
         del study, records, clients, seen
         return Proposal()
-
-    def simulation(self, task: T, rng: np.random.Generator) -> Simulation | None:
-        """Return a short cut from rows to estimates with noise of the same law, if there is one."""
-        del task, rng
-        return None
 
 
 #: "converged": the stopping rule was met; "unconverged": it was not, or there is no minimiser;

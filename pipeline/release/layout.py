@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline.privacy.mechanism import Channel
 from pipeline.privacy.memory import EPOCHS
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT
-from pipeline.study.growth import Growth
+from pipeline.release.policy import Growth
 from pipeline.types import Integers
 
 #: The most numbers of a release, its point included: 8 MiB, which is what the topic takes, without

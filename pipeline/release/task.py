@@ -23,10 +23,9 @@ from pipeline.records.encoder import Arrays
 from pipeline.release.budget import Budget
 from pipeline.release.layout import Form, FormHeader, Layout
 from pipeline.release.model import Model, start_model
-from pipeline.release.policy import RELEASES, ReleasePolicy, Rhythm, WhenFull
+from pipeline.release.policy import RELEASES, Growth, ReleasePolicy, Rhythm, WhenFull, growth_of
 from pipeline.release.query import OpenQuery, Query
 from pipeline.study.encoding import steps_of
-from pipeline.study.growth import Growth, growth_of
 from pipeline.study.model import Study
 from pipeline.study.reference import typical_norm_bound
 from pipeline.types import Integers, Matrix, Vector

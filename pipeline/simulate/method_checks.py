@@ -78,7 +78,7 @@ class Case:
         return found
 
     def payloads(self) -> list[bytes]:
-        """Return the releases of all windows as they are sent, with noise from a seed."""
+        """Return the releases of all windows as they are sent; a simulation has the same again."""
         task, made = self.task, []
         for seq, (window, model) in enumerate(zip(self.windows, self.models(), strict=True)):
             if task.study.noised:
@@ -206,6 +206,12 @@ def neighbours_cost_no_more_than_the_budget(case: Case) -> None:
         assert cost <= allowed * (1 + ROUNDING), (cost, allowed)
 
 
+def noise_has_no_seed(case: Case) -> None:
+    """Noise of a study that keeps a guarantee is fresh, even if it is handed a seed."""
+    pairs = zip(case.payloads(), case.payloads(), strict=True)
+    assert not case.study.private or all(one != other for one, other in pairs)
+
+
 def estimates_are_numbers_for_everybody(case: Case) -> None:
     """From nothing to all releases there is an estimate that JSON can hold, and always the same."""
     task = case.task
@@ -246,6 +252,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     only_its_own_form_is_folded,
     forged_numbers_are_out_of_range,
     neighbours_cost_no_more_than_the_budget,
+    noise_has_no_seed,
     estimates_are_numbers_for_everybody,
     it_says_what_it_is,
 )

@@ -224,20 +224,3 @@ class _Open:
     size: int
     rows: list[Row | None] = field(default_factory=list)
     model: Model | None = None
-
-
-def run_windows(task: Task, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:
-    """Run all windows, given as (client, rows), and return the run at its end."""
-    run = OfflineRun(task)
-    for client, rows in windows:
-        run.add(client, rows)
-    return run
-
-
-def run_rows(task: Task, rows: Iterable[tuple[str, Row | None]]) -> OfflineRun:
-    """Run the slots of several clients, None for an empty one, and return the run at its end."""
-    run = OfflineRun(task)
-    for client, row in rows:
-        run.take(client, (row,))
-    run.close()
-    return run

@@ -22,9 +22,9 @@ import msgspec
 
 from pipeline.errors import PayloadError, StateError
 from pipeline.estimators.forgetting import Buckets
+from pipeline.messages.authentic import MARK, Admissions
 from pipeline.methods import server_of
 from pipeline.release.task import Task
-from pipeline.stream.admissions import MARK, Admissions
 
 #: Bytes of a checksum that are stored: one of 2^64 accidents passes.
 SIZE = 8

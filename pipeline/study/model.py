@@ -14,8 +14,9 @@ from pipeline.errors import ConfigError
 from pipeline.study.data import Data, Heading, Strict, columns_of, key
 from pipeline.study.encoding import Encoding
 
-#: The kind of a study that names none.
-LIVE = "renewable"
+#: The kind of a study that names none, and the one that refusals of other kinds propose. It stands
+#: here by its name alone: no type of a study knows a method.
+DEFAULT_KIND = "renewable"
 
 
 class ClassWeights(Strict, frozen=True, kw_only=True):
@@ -51,11 +52,11 @@ class Estimator(Strict, frozen=True, kw_only=True):
     kind: Annotated[
         str,
         key(
-            f'a method that runs live, such as "{LIVE}"; for `veilstream fit` also a '
+            f'a method that runs live, such as "{DEFAULT_KIND}"; for `veilstream fit` also a '
             "published method",
-            LIVE,
+            DEFAULT_KIND,
         ),
-    ] = LIVE
+    ] = DEFAULT_KIND
     loss: Annotated[
         str,
         key(

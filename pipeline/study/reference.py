@@ -24,6 +24,8 @@ Law = Literal["typical", "uniform"]
 RECORDS, SEED = 2**14, 20_26
 #: Share of the population whose norm a typical bound keeps.
 KEPT = 0.99
+#: So many records of a file stand for the population of a plan, at the most.
+MOST_SEEN = 200_000
 #: The least bound that is proposed: some room for features.
 LEAST_NORM = 1.01
 #: Numbers that are held at once.

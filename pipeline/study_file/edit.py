@@ -8,11 +8,15 @@ from collections.abc import Mapping
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from pipeline.errors import ConfigError
 from pipeline.methods.base import Spec
 from pipeline.study.model import Study
+from pipeline.study.reference import Seen
 from pipeline.study.versions import tables_with
 from pipeline.study_file.load import parse_study, study_of
+from pipeline.types import Matrix, Vector
 
 #: How a comment begins that says why a key is set, and how it goes on: both are replaced when the
 #: key is set again.
@@ -119,6 +123,29 @@ def with_keys(study: Study, changes: Mapping[str, Any], *, name: str) -> Study:
     Raises ConfigError if a study has no such key, or the value is not allowed.
     """
     return study_of(tables_with(study, changes), name=name) if changes else study
+
+
+#: A study with the classes of records, and these records, like which a plan expects its own; None:
+#: as ranges and typical values say.
+Like = tuple[Study, Seen | None]
+
+
+def like(study: Study, features: Matrix, responses: Vector) -> Like:
+    """Return what a plan by records is of.
+
+    features: Encoded, shape (n, p), n >= 1.
+    responses: Encoded, shape (n,); NaN where a record has none.
+
+    Responses stand in the plan if all are there, and classes if there are both.
+    """
+    if not np.isfinite(responses).all():
+        return study, Seen(features)
+    if study.data.response.kind == "class":
+        share = float(np.mean(responses > 0))
+        if share in {0.0, 1.0}:
+            return study, Seen(features)
+        study = with_keys(study, {"data.response.typical": share}, name="the sample")
+    return study, Seen(features, responses)
 
 
 def edited(text: str, changes: Mapping[str, Any], reasons: Mapping[str, str] | None = None) -> str:

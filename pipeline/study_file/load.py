@@ -13,10 +13,10 @@ from pipeline import losses
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
 from pipeline.methods.base import Method
+from pipeline.release.policy import growth_of
 from pipeline.study.data import RESPONSES, WIDEST, Feature, check_features, check_keys
 from pipeline.study.encoding import check_reach
-from pipeline.study.growth import growth_of
-from pipeline.study.model import LIVE, Study
+from pipeline.study.model import DEFAULT_KIND, Study
 from pipeline.study.tables import check_known, near, strict
 
 #: No residual bound is larger, in widths of the response's range: it only adds noise.
@@ -264,7 +264,7 @@ def check_kind(study: Study) -> None:
         meant = near(kind, [*METHODS, *OFFLINE])
         raise ConfigError(
             f"estimator.kind: unknown kind{meant}; allowed: {', '.join(METHODS)}, which run live, "
-            f'and for `veilstream fit` {", ".join(OFFLINE)}; example: kind = "{LIVE}"'
+            f'and for `veilstream fit` {", ".join(OFFLINE)}; example: kind = "{DEFAULT_KIND}"'
         )
     method, spec = method_of(study), method_of(study).spec
     tables = [name for name in ("method", "path") if getattr(estimator, name) is not None]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.demonstrations import DEMONSTRATIONS
+from pipeline.cli.demo import DEMONSTRATIONS
 from tests.stage import PATIENCE, until_it_answers
 
 README = Path(__file__).parents[2] / "README.md"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pipeline.cli.patience import Work, while_computing
+from pipeline.cli.context import Work, while_computing
 
 
 def test_a_long_computation_says_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -281,7 +281,7 @@ def test_the_live_estimate_is_the_model_if_none_is_named(
         stage.ensure_topics()
         monkeypatch.setattr(feed, "PATIENCE_SECONDS", 0.3)
         with pytest.raises(NumericError, match="has no estimate yet: the operator must"):
-            feed.newest_estimate(stage.task.study, stage.settings)
+            feed.newest_message(stage.task.study, stage.settings)
         stage.start("watch", "watch", stage.study, "--count", 1)
         stage.start("ward", "produce", stage.study, "--client", "ward", "--source", records)
         # neither waits in silence

@@ -110,7 +110,7 @@ def test_the_list_says_what_a_command_says_of_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["pipeline.api.reading", "pipeline.cli.topics", "pipeline.cli.produce"]
+    "module", ["pipeline.api.feed", "pipeline.cli.topics", "pipeline.cli.produce"]
 )
 def test_where_warnings_are_errors_those_of_kafka_s_library_are_none(module: str) -> None:
     """A user can do nothing about how it reads its own files."""

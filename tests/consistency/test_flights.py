@@ -7,17 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.api.comparing import covers
-from pipeline.cli.demonstrations import MAIN, Flights
+from pipeline.api.result import covers
+from pipeline.cli.demo import MAIN, Flights
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.records.encoder import Row
 from pipeline.release.task import Task
-from pipeline.stream.in_process import OfflineRun, run_rows
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import load_study, parse_study
 from producers.sources.samples import AIRLINES
+from tests.builders import run_rows
 
 FILE = Path(str(files("pipeline.study") / "examples" / "flights.toml"))
 #: Records: sixteen clients with one window each on the way, and the next sixteen.

@@ -7,18 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.api.comparing import counts
-from pipeline.cli.demonstrations import CLIENTS, Shuttle
+from pipeline.api.result import counts
+from pipeline.cli.demo import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open as open_side
 from pipeline.records.encoder import Encoder, stack
-from pipeline.stream.in_process import run_rows
 from pipeline.study.versions import without_privacy
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import load_study
 from producers.sources import open_source
-from tests.builders import SeededStream, oracle
+from tests.builders import SeededStream, oracle, run_rows
 
 TASK = task_of(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
 #: Without the ridge, the norm and the weight that noise asks for: what the reference was made with.

@@ -21,8 +21,7 @@ from pipeline.backtest import Options, run_backtest
 from pipeline.estimators.population import Population, target_of
 from pipeline.methods import method_of, task_of
 from pipeline.release.task import form_of
-from pipeline.simulate.coverage import Size, result_of, simulated, stream, sum_up
-from pipeline.simulate.verdict import judge
+from pipeline.simulate.coverage import Size, judge, result_of, simulated, stream, sum_up
 from pipeline.study_file.load import parse_study, read_study
 from tests.unit.test_backtest import STUDIES as HISTORIES
 from tests.unit.test_backtest import TIMED, history, timed

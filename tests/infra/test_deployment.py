@@ -15,8 +15,8 @@ import kubernetes_validate
 import pytest
 
 from infra.deploy import manifests
-from pipeline.cli.page import page
 from pipeline.cli.produce import produce
+from pipeline.cli.watch import page
 from pipeline.cli.worker import worker
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics

@@ -80,7 +80,6 @@ def test_a_folder_that_cannot_be_written_costs_only_the_archive(jars: Path) -> N
 
 
 @pytest.mark.kafka
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not show it")
 def test_the_broker_takes_its_classes_from_the_archive(local_runtime: LocalRuntime) -> None:
     kafka = next(one for one in local_runtime.status() if one.name == "kafka")
     words = Path(f"/proc/{kafka.pid}/cmdline").read_text().split("\0")

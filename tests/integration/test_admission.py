@@ -25,7 +25,7 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.release.layout import CHAIN
 from pipeline.release.model import VERSION_LIMIT, Model
 from pipeline.stream.release import release_of
-from pipeline.trust.crypto import Pair, signed
+from pipeline.trust import Pair, signed
 from producers.membership import OLDER_KEY, Membership
 from state.codec import model_key
 from tests.stage import Stage, lent, send, study_text, until, write_csv

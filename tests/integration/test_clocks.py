@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.admission import admit_here
+from pipeline.cli.client import admit_here
 from pipeline.messages.release import read
 from pipeline.messages.topics import partition_of
 from pipeline.release.task import release_bytes

@@ -15,7 +15,7 @@ from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.privacy.randomness import SecureStream
 from pipeline.stream.release import release_of
-from pipeline.trust.crypto import MAC_SIZE
+from pipeline.trust import MAC_SIZE
 from producers.membership import Membership
 from tests.integration.test_admission import admitted, opened
 from tests.stage import Stage, lent, send, study_text

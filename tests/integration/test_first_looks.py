@@ -13,7 +13,7 @@ from pipeline.api.feed import Feed
 from pipeline.errors import ConfigError
 from pipeline.methods import task_of
 from pipeline.page.content import Watched
-from pipeline.page.reading import Reading
+from pipeline.page.server import Reading
 from pipeline.study_file.load import parse_study
 from producers.start import Job, run_client
 from tests.stage import PATIENCE, Stage, send, study_text, write_csv

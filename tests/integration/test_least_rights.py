@@ -27,11 +27,11 @@ from kafka.admin import (
 )
 
 from infra.deploy import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
-from pipeline.cli.admission import admit_here
+from pipeline.cli.client import admit_here
 from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
 from pipeline.page.content import Watched
-from pipeline.page.reading import Reading
+from pipeline.page.server import Reading
 from pipeline.settings import Settings
 from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study

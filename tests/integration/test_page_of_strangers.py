@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.messages.estimate import write_estimate
-from pipeline.page.clients import STRANGERS
-from pipeline.page.content import Watched
-from pipeline.page.reading import Reading
+from pipeline.page.content import STRANGERS, Watched
+from pipeline.page.server import Reading
 from tests.integration.test_admission import opened
 from tests.page.shown import Stream
 from tests.stage import Stage, send, study_text, until

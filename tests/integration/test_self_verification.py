@@ -12,7 +12,7 @@ import pytest
 
 from agents.history import Shadow
 from infra.local.processes import free_port
-from pipeline.cli.admission import admit_here
+from pipeline.cli.client import admit_here
 from state import RedisStore, codec
 from tests.stage import PATIENCE, Stage, lent, study_text, until, write_csv
 from tests.trusted import TRUST

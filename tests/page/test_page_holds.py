@@ -14,9 +14,8 @@ from pipeline.messages.envelope import dlq_headers
 from pipeline.messages.estimate import ProgressMessage
 from pipeline.messages.spend import SourceSpends, Spend, SpendsMessage
 from pipeline.messages.topics import Topics
-from pipeline.page.clients import STRANGERS, UNKNOWN, Clients
-from pipeline.page.content import Happenings, History, Point, Watched
-from pipeline.page.reading import RELEASE, take
+from pipeline.page.content import STRANGERS, UNKNOWN, Clients, Happenings, History, Point, Watched
+from pipeline.page.server import RELEASE, take
 from pipeline.privacy.events import Gaussian
 from tests.page.shown import TASK, Stream
 

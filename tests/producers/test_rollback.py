@@ -16,10 +16,10 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from pipeline.errors import LedgerBehind, VeilstreamError
-from pipeline.messages.claim import Claim, prefix, read_claim, write_claim
 from pipeline.messages.release import header_of, read
+from pipeline.messages.spend import Claim, prefix, read_claim, write_claim
 from pipeline.page.content import Watched
-from pipeline.page.reading import Reading
+from pipeline.page.server import Reading
 from pipeline.settings import Settings
 from producers import start
 from producers.client import Progress

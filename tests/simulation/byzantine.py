@@ -40,7 +40,7 @@ from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.stream.release import release_of
-from pipeline.trust.crypto import Pair, Stamp
+from pipeline.trust import Pair, Stamp
 from producers.membership import Membership
 from tests.simulation.lying import LyingKafka
 from tests.simulation.standins import Kafka, Record, StandIns

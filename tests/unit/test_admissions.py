@@ -10,7 +10,7 @@ from pipeline.messages import authentic
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
 from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import Partition, differences
-from pipeline.trust.crypto import Pair
+from pipeline.trust import Pair
 from tests.trusted import World
 
 

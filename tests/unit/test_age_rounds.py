@@ -22,10 +22,9 @@ from pipeline.methods import method_of, revision_of
 from pipeline.methods.age_aware import plan as facts
 from pipeline.methods.age_aware import schedule as plans
 from pipeline.methods.age_aware.client import WhenOver, repeated_epsilon
-from pipeline.methods.age_aware.estimate import Members, estimate
-from pipeline.methods.age_aware.server import RoundServer
+from pipeline.methods.age_aware.estimate import KEPT, Members, RoundState, Uploads, estimate
+from pipeline.methods.age_aware.method import RoundServer
 from pipeline.methods.age_aware.spec import clients_of, spec_of
-from pipeline.methods.age_aware.state import KEPT, RoundState, Uploads
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import Pure, compose
 from pipeline.records.encoder import Arrays

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.papers.age_schemes import Round, best_slots, compare, loss
+from benchmarks.papers.age_schemes import Reporter, Round, best_slots, compare, costs, loss
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.markov import cyclic, deltas
-from pipeline.methods.age_aware.schedule import Reporter, costs
 
 STATES = np.array([0.0, 60.0, 120.0, 180.0])
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.backtest import backtest
-from pipeline.backtest.beside import ends_of
+from pipeline.backtest.run import ends_of
 from pipeline.backtest.scores import Judge, Tally
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE, load, task_of

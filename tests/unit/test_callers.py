@@ -85,6 +85,10 @@ USERS = {
     "linear_fit": set(),
     "logistic_fit": set(),
     "normal_numbers": {"pipeline/methods/noisy_copies/client.py"},
+    # noise of a seed: drawn by the mechanism of simulations and by copies of one
+    "seeded": {"pipeline/privacy/accounting.py"},
+    "SimulatedGaussian": {"pipeline/privacy/mechanism.py"},
+    "SeededStream": {RELEASING, CHECKS, "pipeline/simulate/coverage.py"},
     # the beginning of a release, and a release without numbers to judge others by
     "common_bytes": {RELEASE, FORM},
     "blank": {FORM, "pipeline/messages/release.py"},
@@ -96,7 +100,7 @@ USERS = {
     "write_one": {"infra/topics.py", LEDGER_TOPIC},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
-    "announce": {"agents/announcing.py", "pipeline/cli/topics.py", "pipeline/cli/applying.py"},
+    "announce": {"agents/announcing.py", "pipeline/cli/topics.py"},
     "AIOKafkaProducer": {"agents/link.py"},
 }
 #: Class to the files that may make one.

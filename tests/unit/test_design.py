@@ -16,11 +16,9 @@ from pipeline.api.planning import (
     LITTLE,
     NEARLY_ALL,
     lacking,
-    numbers,
     plan,
     proposed,
     verdict,
-    when,
 )
 from pipeline.cli.design import design
 from pipeline.cli.doctor import coverage
@@ -28,6 +26,7 @@ from pipeline.cli.study import check
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, load_live, method_of, task_of
 from pipeline.methods.base import Plan
+from pipeline.methods.plan_words import numbers, when
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import noise_size, reference_of
 from pipeline.methods.renewable.plan import LARGEST_RIDGE, default_ridge

@@ -15,10 +15,19 @@ from pipeline.methods.base import Exact, Plan
 from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.plan import records_to_mix
 from pipeline.methods.ldp_sgd.step_rule import rule_of, slowest
+from pipeline.methods.plan_words import holds_for
 from pipeline.records.encoder import Row
 from pipeline.release.task import Task
-from pipeline.simulate.coverage import Size, StreamResult, result_of, simulated, stream, sum_up
-from pipeline.simulate.verdict import LARGEST_ERROR, judge, limits
+from pipeline.simulate.coverage import (
+    LARGEST_ERROR,
+    Size,
+    StreamResult,
+    judge,
+    result_of,
+    simulated,
+    stream,
+    sum_up,
+)
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study
@@ -160,16 +169,16 @@ def test_a_yes_says_whether_it_needs_independent_features(
     outlook = Plan(latest=latest, usual=5_000, remedies=("",))
     said = judge(LOGISTIC, found, outlook, 10_000)
     assert (said.trusted, said.verdict) == (True, wanted)
-    assert told in limits(outlook, 10_000)
+    assert told in holds_for(outlook, 10_000)
     # a no is one for other records, too
     wrong = sum_up(LOGISTIC, results(LOGISTIC, 200, width=1.0), np.zeros(LOGISTIC.size))
     assert judge(LOGISTIC, wrong, outlook, 10_000) == judge(LOGISTIC, wrong, PLAN, 10_000)
 
 
 def test_a_yes_of_single_records_speaks_of_ranges_and_of_no_ridge() -> None:
-    told = limits(Plan(latest=None, usual=5_000, exact=Exact(0.3, 0.5, 5_000, 10_000)), 10_000)
+    told = holds_for(Plan(latest=None, usual=5_000, exact=Exact(0.3, 0.5, 5_000, 10_000)), 10_000)
     assert "ridge" not in told
-    assert "only a part of their range, appear later" in told
+    assert "only a part of their ranges, come later" in told
 
 
 @pytest.mark.parametrize(("tau", "wanted"), [(0.8, "yes, for residuals as assumed"), (0.5, "yes")])

@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from agents.publishing import LOOK_BACK_SECONDS, Pace
-from pipeline.api.comparing import comparison
-from pipeline.api.forecast import LOOK_BACK, STOPPED_SECONDS, Forecast
-from pipeline.api.table import line, state_of, table
+from pipeline.api.result import comparison
+from pipeline.api.table import LOOK_BACK, STOPPED_SECONDS, Forecast, line, state_of, table
 from pipeline.messages.estimate import EstimateMessage, ProgressMessage
 from pipeline.stream.merge import combine
 from pipeline.stream.replay import difference

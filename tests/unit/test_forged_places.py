@@ -11,9 +11,9 @@ from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.model import Newest
 from pipeline.messages.release import MOST_LOST
 from pipeline.privacy import memory
+from pipeline.release.policy import Growth, growth_of
 from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import Partition, Progress
-from pipeline.study.growth import Growth, growth_of
 from tests.builders import LogEntry, relogged, sample_log, some_model, task_of
 from tests.wire import edited
 

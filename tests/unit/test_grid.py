@@ -9,16 +9,18 @@ import re
 import statistics
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
 
+from pipeline.api.check import facts_of
+from pipeline.api.sample import like
 from pipeline.backtest import BacktestResult as Result
 from pipeline.backtest import Options
 from pipeline.backtest import grid as grids
-from pipeline.backtest.advice import CLOSE, advise
 from pipeline.backtest.grid import (
     Axis,
     Cell,
@@ -31,8 +33,8 @@ from pipeline.backtest.grid import (
     settings_of,
     text_of,
 )
-from pipeline.backtest.report import report_of, rows_of
-from pipeline.cli.backtest_grid import summary, to_dict
+from pipeline.backtest.report import CLOSE, advise, report_of, rows_of
+from pipeline.cli.backtest import summary, to_dict
 from pipeline.cli.pool import Pool
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.methods import method_of, task_of
@@ -381,25 +383,36 @@ def test_classes_are_judged_by_their_ranking_with_other_scores_beside(grid: Grid
     assert "AUC" in report_of(told, history="h.csv", created_at=0.0)
 
 
-def test_the_advice_says_what_records_and_what_epsilon_would_bring(grid: GridResult) -> None:
+def test_the_advice_says_what_a_plan_by_its_records_says_of_more_records_and_epsilon(
+    grid: GridResult, history: dict[str, object], tmp_path: Path
+) -> None:
+    file = tmp_path / "history.csv"
+    rows = zip(*history.values(), strict=True)
+    file.write_text("\n".join([",".join(history), *(",".join(map(str, row)) for row in rows)]))
     taken = advise(scored(grid, 0.5, 0.5, 0.9, 0.5))
     assert taken.cell is not None
-    assert taken.cell.setting.study.privacy.epsilon is not None
+    study, result = taken.cell.setting.study, taken.cell.runs[0].result
+    assert study.privacy.epsilon is not None
     [said] = [text for text in taken.warnings if text.startswith("Half an interval of a slope")]
-    words = r"expect it: (.*) as it is, (.*) with twice the records, (.*) with twice the epsilon\.$"
+    words = (
+        r"like these: (.*) as it is, (.*) with twice the records, (.*) with twice the epsilon\.$"
+    )
     found = re.search(words, said)
     assert found is not None
-    study, result = taken.cell.setting.study, taken.cell.runs[0].result
     double = with_keys(study, {"privacy.epsilon": 2 * study.privacy.epsilon}, name="it")
+    ranges = []
     for told, one, size in zip(
         found.groups(), (study, study, double), np.array([1, 2, 1]) * result.records, strict=True
     ):
-        plan = method_of(one).plan(task_of(one), int(size), result.clients)
-        if plan.usual <= size:
-            assert plan.usual_half is not None
-            assert told == f"+-{plan.usual_half:.2g}"
-        else:
-            assert told == f"none before {plan.usual:,} records"
+        # as `study check --sample` has it, to the letter
+        task = task_of(one)
+        facts = facts_of(task, int(size), result.clients, like(task, str(file))[0])["intervals"]
+        assert isinstance(facts, dict)
+        few, late = f"+-{facts['usual_half']:.2g}", f"none before {facts['usual']:,} records"
+        assert told == (few if facts["usual"] <= size else late)
+        ranges.append(method_of(one).plan(task, int(size), result.clients).usual_half)
+    # the declared ranges alone say otherwise
+    assert found.group(2) != f"+-{ranges[1]:.2g}"
 
 
 def test_widths_are_not_compared_between_ridges(grid: GridResult) -> None:

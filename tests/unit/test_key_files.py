@@ -24,7 +24,7 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.settings import Settings
 from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
-from pipeline.trust.crypto import Pair
+from pipeline.trust import Pair
 from tests.stage import study_text
 from tests.trusted import TRUST, World
 

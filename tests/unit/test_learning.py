@@ -24,10 +24,10 @@ from sklearn.preprocessing import FunctionTransformer
 from pipeline.errors import ConfigError, DataError, NumericError, RecordError
 from pipeline.learning import StreamClassifier
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.stream.in_process import OfflineRun, run_windows
+from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.partition import differences
 from pipeline.study_file.load import parse_study
-from tests.builders import cut, rows_of, simulate, study_text, task_of
+from tests.builders import cut, rows_of, run_windows, simulate, study_text, task_of
 
 # short streams and far values on purpose: test_warnings is about what is said of them
 pytestmark = pytest.mark.filterwarnings("ignore::pipeline.errors.VeilstreamWarning")

@@ -12,12 +12,15 @@ from pipeline.backtest import Options
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OURS, method_of, server_of, task_of
 from pipeline.methods.noisy_copies import accounting as copies
+from pipeline.methods.noisy_copies import client as copies_client
 from pipeline.methods.renewable import state as private_state
 from pipeline.privacy import sensitivity
+from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encoder import Arrays
 from pipeline.simulate.method_checks import CHECKS, Case, windows_of
 from pipeline.study.versions import without_privacy
 from pipeline.study_file.load import parse_study
+from pipeline.types import Vector
 from tests import ages, sgd, sites
 from tests.builders import study_text
 
@@ -150,6 +153,18 @@ def test_a_shift_or_a_ratio_that_is_too_small_is_found(
 
 def broken(name: str) -> Callable[[Case], None]:
     return next(check for check in CHECKS if check.__name__ == name)
+
+
+def test_noise_of_a_seed_in_a_real_study_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = copies_client.normal_numbers
+
+    def seeded(count: int, stream: SecureStream, *, simulated: bool) -> Vector:
+        assert not simulated
+        return true(count, stream, simulated=True)
+
+    monkeypatch.setattr(copies_client, "normal_numbers", seeded)
+    with pytest.raises(AssertionError):
+        broken("noise_has_no_seed")(case_of("noisy-copies", "logistic"))
 
 
 def test_a_state_that_depends_on_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

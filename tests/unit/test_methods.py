@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pipeline
-from pipeline.backtest.beside import tasks_beside
 from pipeline.backtest.options import Options
+from pipeline.backtest.run import tasks_beside
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE, load, offline_method, require_live, revision_of
 from pipeline.methods import task_of as make_task

@@ -26,7 +26,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, get_scorer, roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
-from pipeline.cli.demonstrations import Shuttle
+from pipeline.cli.demo import Shuttle
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.learning import StreamClassifier
 from pipeline.messages.estimate import EstimateMessage

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from pipeline.api.check import check_study
-from pipeline.api.planning import classes, proposed
+from pipeline.api.planning import proposed
 from pipeline.api.sample import of_sample
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of, task_of
+from pipeline.methods.plan_words import classes
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import Windows
 from pipeline.methods.renewable.plan import COUNTS_PLANNED, MOST_COUNTS, records_until

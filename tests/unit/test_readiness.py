@@ -12,7 +12,7 @@ import pytest
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
 from pipeline.methods.renewable.client import RenewableTask
-from pipeline.methods.renewable.readiness import known_curvature
+from pipeline.methods.renewable.estimate import known_curvature
 from pipeline.methods.renewable.solution import Solution, bread_of, moves
 from pipeline.records.encoder import Encoder, Row
 from pipeline.stream.in_process import OfflineRun

@@ -23,10 +23,9 @@ from pipeline.prediction.estimators import LinearClassifier, LinearRegressor, lo
 from pipeline.prediction.scores import Errors, predict_records
 from pipeline.records.encoder import Encoder
 from pipeline.release.task import Task
-from pipeline.stream.in_process import run_windows
 from pipeline.stream.partition import differences
 from pipeline.study_file.load import parse_study
-from tests.builders import cut, study_text, task_of
+from tests.builders import cut, run_windows, study_text, task_of
 
 # short streams and far values on purpose: test_warnings is about what is said of them
 pytestmark = pytest.mark.filterwarnings("ignore::pipeline.errors.VeilstreamWarning")

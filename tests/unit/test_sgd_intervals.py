@@ -16,7 +16,7 @@ from benchmarks.limit_law import covariance, moments, standard_errors
 from pipeline.api.table import intervals_table
 from pipeline.errors import ConfigError, NumericError
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.losses.linear import Linear
+from pipeline.losses.regression import Linear
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import read
 from pipeline.methods import task_of as make_task

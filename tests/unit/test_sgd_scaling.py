@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 from benchmarks.sgd_designs import Row, design_of
 from benchmarks.sgd_intervals import summed
+from benchmarks.sgd_stream import GradientStream
 from benchmarks.sgd_streams import Streams
 from pipeline.estimators.population import Population
 from pipeline.linalg import pack_upper
@@ -18,7 +19,6 @@ from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.path import Sums
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn, moved, width_errors
 from pipeline.methods.ldp_sgd.readiness import bend, relaxations
-from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.step_rule import Scaling
 from pipeline.records.encoder import Row as Record
 from pipeline.simulate.coverage import Size, simulated, stream

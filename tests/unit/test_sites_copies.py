@@ -16,7 +16,7 @@ from pipeline.methods.noisy_copies import client as site_fit
 from pipeline.methods.noisy_copies import estimate as copies_estimate
 from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law, linear_fit
 from pipeline.methods.noisy_copies.infembler import Copies
-from pipeline.methods.sites.plan import largest_move
+from pipeline.methods.sites.report import largest_move
 from pipeline.methods.sites.state import FIRST, Shape
 from pipeline.privacy.accounting import FARTHEST, normal_numbers, total_epsilon
 from pipeline.privacy.events import TotalVariation, parts

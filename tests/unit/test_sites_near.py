@@ -25,8 +25,8 @@ from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Drawn, Se
 from pipeline.methods.noisy_mle import estimate as solving
 from pipeline.methods.noisy_mle.sums import Points
 from pipeline.methods.sites import robust as near
-from pipeline.methods.sites.epochs import needed_sites
 from pipeline.methods.sites.robust import NEAR
+from pipeline.methods.sites.server import needed_sites
 from pipeline.methods.sites.state import FIRST, Shape, SiteState, epochs_of
 from pipeline.records.blocks import with_intercept
 from pipeline.simulate.coverage import Size, simulated

@@ -14,7 +14,7 @@ import pytest
 
 from infra.admissions import _tell, tell
 from infra.keyring import StudyPairs, pin, pinned, study_path
-from pipeline.cli.keys import study_keys
+from pipeline.cli.context import study_keys
 from pipeline.errors import ConfigError, PayloadError, StateError
 from pipeline.messages.admission import (
     LAST_SERIAL,
@@ -33,7 +33,7 @@ from pipeline.settings import Settings
 from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import Partition, differences
 from pipeline.study_file.load import parse_study
-from pipeline.trust.crypto import MAC_SIZE, Pair, check_plain, check_signed, derived, signed
+from pipeline.trust import MAC_SIZE, Pair, check_plain, check_signed, derived, signed
 from tests.stage import OPEN as NO_PRIVACY
 from tests.stage import study_text
 from tests.trusted import TRUST, World, trusted_task

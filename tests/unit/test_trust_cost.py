@@ -12,7 +12,7 @@ from pipeline.methods import task_of
 from pipeline.stream.fold import CHUNK, Reducer
 from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study
-from pipeline.trust.crypto import Pair
+from pipeline.trust import Pair
 from tests.builders import LogEntry
 from tests.stage import study_text
 from tests.trusted import TRUST, World

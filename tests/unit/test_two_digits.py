@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.api.planning import two_digits
+from pipeline.methods.plan_words import two_digits
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 from pipeline.errors import DataError, RecordError
 from pipeline.records.blocks import Window
 from pipeline.records.encoder import Encoder, stack
-from pipeline.stream.in_process import OfflineRun, run_windows
+from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.merge import estimate_of
 from pipeline.study_file.load import parse_study
-from tests.builders import cut, rows_of, simulate, study_text, task_of
+from tests.builders import cut, rows_of, run_windows, simulate, study_text, task_of
 
 ENCODER = Encoder(parse_study(study_text(p=2, low=-40.0, high=120.0)))
 GOOD = {"y": "1", "x0": "120", "x1": 40.0}

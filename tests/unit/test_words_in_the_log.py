@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.admissions import Roll
-from pipeline.cli import admission
+from pipeline.cli import client
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
 from tests.trusted import World
 
@@ -43,9 +43,9 @@ def warned(
     keys = StudyKeys(study.name, [Link(1, pair.public.hex())])
     roll.take(KEYS, write_signed(keys, pair))
     roll.clients = {name: Standing(study.name, name, [entry]) for name, entry in said.items()}
-    monkeypatch.setattr(admission, "history_of", lambda *_: Log(world, first))
-    monkeypatch.setattr(admission, "say", lines.append)
-    admission._warn_of_lost(world.task, None, roll)  # type: ignore[arg-type]
+    monkeypatch.setattr(client, "history_of", lambda *_: Log(world, first))
+    monkeypatch.setattr(client, "say", lines.append)
+    client._warn_of_lost(world.task, None, roll)  # type: ignore[arg-type]
     return "".join(lines)
 
 

@@ -1,24 +1,52 @@
-"""Age-aware collection, as the registry knows it.
-
-What the file of a new study of this kind says in other words than the template.
-"""
+"""Age-aware collection, as the registry knows it, and uploads of rounds at the worker."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from pipeline.estimators.estimate import Estimate
 from pipeline.methods.age_aware import card
-from pipeline.methods.age_aware import plan as facts
-from pipeline.methods.age_aware import plan as timetable
+from pipeline.methods.age_aware import plan as plans
 from pipeline.methods.age_aware import spec as keys
 from pipeline.methods.age_aware.client import AgedTask
-from pipeline.methods.age_aware.report import RoundReport
-from pipeline.methods.age_aware.server import RoundServer
-from pipeline.methods.base import Method, Rounds, Spec
+from pipeline.methods.age_aware.estimate import Members, RoundState, estimate
+from pipeline.methods.age_aware.plan import RoundReport
+from pipeline.methods.base import Method, Rounds, Server, Spec
+from pipeline.release.layout import Rows
 from pipeline.study.model import Study
+
+
+class RoundServer(Server[RoundState]):
+    """As `methods.base.Server`."""
+
+    def __init__(self, task: AgedTask) -> None:
+        self._task, self._members = task, Members(task.plan.names)
+
+    def empty(self) -> RoundState:
+        return RoundState()
+
+    def read(self, fields: dict[str, bytes]) -> RoundState:
+        return RoundState.decode(fields)
+
+    def fold(self, state: RoundState, rows: Rows) -> None:
+        """As `Server.fold`; any order gives the same bits."""
+        state.fold(rows)
+
+    def estimate(
+        self,
+        parts: Sequence[tuple[float, RoundState]],
+        partitions: Sequence[int],
+        *,
+        missing: int = 0,
+    ) -> Estimate:
+        """As `Server.estimate`: nothing is forgotten, so that there is one bucket."""
+        del partitions, missing
+        [(_, state)] = parts
+        return estimate(self._task, state, self._members)
+
 
 TABLES: Final = {
     "data": """\
@@ -69,7 +97,7 @@ max_in_flight_windows = 0     # rounds need no model, so nobody waits for one
 class PlannedRounds(Rounds):
     """Which slot each client releases in a round, and the cards behind it."""
 
-    timetable = staticmethod(timetable.timetable)
+    timetable = staticmethod(plans.timetable)
     model_card = staticmethod(card.model_card)
 
 
@@ -112,7 +140,7 @@ class AgeAware(Method[AgedTask]):
 
     task = AgedTask
     server = RoundServer
-    plan = staticmethod(facts.plan)
+    plan = staticmethod(plans.plan)
 
 
 METHOD = AgeAware()

@@ -3,10 +3,9 @@
 A pure function of the public study, the same in each round: worker and clients compute it from
 their own study file, so that nobody can hand a client another one.
 
-The aggregate is a weighted mean of noised client means; its loss is the squared distance from the
-mean of the same records at the end of the round. In closed form, without a bound or a simulation,
-it is the square of the total drift plus one cost for each client, so that a schedule is looked for
-in two tables (equation (3a) of Lin et al. 2024, expanded).
+The aggregate is the mean of noised client means; its loss is the squared distance from the mean of
+the same records at the end of the round. As what clients drift is added by the model card, it is
+one cost for each client (equation (3a) of Lin et al. 2024, expanded).
 
 A client adds Laplace noise for `classical` epsilon to what its records are at collection. About
 what they are t slots later that says less: `present` epsilon (Lin et al. 2024).
@@ -15,10 +14,9 @@ what they are t slots later that says less: `present` epsilon (Lin et al. 2024).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -37,89 +35,30 @@ from pipeline.methods.age_aware.markov import (
 )
 from pipeline.methods.age_aware.spec import Group, Spec, chain_of, clients_of, spec_of
 from pipeline.study.model import Study
-from pipeline.types import Integers, Matrix, Vector
+from pipeline.types import Integers, Vector
 from pipeline.words import counted
 
-#: What the server makes of an upload.
-#:
-#: "plain": it takes it as it is (the paper);
-#: "debiased": it adds the drift of the public model;
-#: "wiener": it weighs upload and public model so that the loss is least;
-#: "model": it uses the public model alone, and no upload.
-Estimator = Literal["plain", "debiased", "wiener", "model"]
 
+def expected_loss(about: Moments, records: int, scale: Vector, use: str) -> Vector:
+    """Return the expected squared error of a client's mean at the end of the round, shape (K,).
 
-@dataclass(frozen=True)
-class Reporter:
-    """A client as the scheduler knows it: public numbers alone.
+    In closed form, without a bound or a simulation, as the model card knows it.
 
-    chain, law: How its records change, and what is known of them; see `chains.Start`.
-    records: How many it has, at least 1.
-    weight: Its share of the aggregate, above 0; the shares of all clients sum to 1.
+    records: How many the client has.
+    scale: Of the Laplace noise of its mean, shape (K,), >= 0.
+    use: "debiased": the worker adds the drift of the card; "wiener": it weighs upload and card so
+        that the loss is least.
     """
-
-    chain: Chain
-    law: Vector
-    records: int
-    weight: float
-
-
-class Costs(NamedTuple):
-    """What a schedule is looked for in, both of shape (m, K), m clients and K slots.
-
-    The loss of a schedule k is the sum of cost[i, k_i] plus the square of the sum of
-    drift[i, k_i]. An infinite cost forbids a slot.
-    """
-
-    cost: Matrix
-    drift: Matrix
-
-
-def costs(
-    reporters: Sequence[Reporter],
-    ages: Integers,
-    scales: Matrix,
-    *,
-    start: Start = "round",
-    estimator: Estimator = "plain",
-    horizon: int | None = None,
-) -> Costs:
-    """Return the tables of all clients.
-
-    ages: Of the slots: how long before the end of the round each is, shape (K,).
-    scales: Scale of the Laplace noise of each client's mean in each slot, shape (m, K), >= 0.
-    horizon: Slots from the beginning of the round to its end; the largest age unless given.
-    """
-    horizon = int(ages.max(initial=0)) if horizon is None else horizon
-    if scales.shape != (len(reporters), len(ages)):
-        raise ConfigError("scales: give one for each client and slot")
-    rows = []
-    for reporter, scale in zip(reporters, scales, strict=True):
-        chain = reporter.chain
-        then = laws(chain, reporter.law, ages, start, horizon)
-        found = moments(chain.states, then, chain.powers(ages))
-        rows.append(_row(reporter, found, scale, estimator))
-    return Costs(np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
-
-
-def _row(
-    reporter: Reporter, found: Moments, scale: Vector, estimator: Estimator
-) -> tuple[Vector, Vector]:
-    now = found.variance_now / reporter.records
-    then = found.variance_then / reporter.records
-    noise = 2 * scale**2
-    both = found.covariance / reporter.records
-    if estimator == "model":
-        loss = now
-    elif estimator == "wiener":
+    now, then = about.variance_now / records, about.variance_then / records
+    both, noise = about.covariance / records, 2 * scale**2
+    if use == "wiener":
         heard = then + noise
         gain = np.divide(both, heard, out=np.zeros_like(both), where=heard > 0)
         loss = now - gain * both
     else:
         loss = then + now - 2 * both + noise
-    drift = found.mean_then - found.mean_now if estimator == "plain" else np.zeros_like(loss)
     # rounding alone can make a loss of nothing negative
-    return reporter.weight**2 * np.maximum(loss, 0.0), reporter.weight * drift
+    return np.maximum(loss, 0.0)
 
 
 #: Where more than this share of a value is left, its age is no help.
@@ -303,18 +242,13 @@ def _tables(
         left = card.backward[ages]
         noise = classical_epsilon(spec.epsilon_now, left, spec.cap)
         scale = moved / noise.classical
-        reporter = [Reporter(card.chain, card.law, records, weight)]
-        uses: tuple[Estimator, Estimator] = (spec.use, "model")
-        chosen, alone = (
-            costs(
-                reporter, ages, scale[None], start=start, estimator=use, horizon=spec.slots - 1
-            ).cost[0]
-            for use in uses
-        )
         then = laws(card.chain, card.law, ages, start, spec.slots - 1)
         about = moments(card.chain.states, then, card.chain.powers(ages))
         heard = about.variance_then / records + 2 * scale**2
         gain = about.covariance / records / heard if spec.use == "wiener" else np.ones(len(ages))
+        chosen = weight**2 * expected_loss(about, records, scale, spec.use)
+        # the card alone, without any upload
+        alone = weight**2 * np.maximum(about.variance_now / records, 0.0)
         found[name] = _Row(
             chosen, alone, left, noise.classical, noise.capped, scale,
             about.mean_then, about.mean_now, gain,

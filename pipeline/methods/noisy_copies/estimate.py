@@ -44,11 +44,10 @@ from pipeline.linalg import condition_number, floor_eigenvalues
 from pipeline.methods.noisy_copies import infembler
 from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Matrices, Sent, sent_of
-from pipeline.methods.sites import robust as guards
-from pipeline.methods.sites import robust as near
-from pipeline.methods.sites.epochs import UNSURE, needed_sites, next_point, recent_epochs
+from pipeline.methods.sites import robust
 from pipeline.methods.sites.report import INTERVAL, dropped, empty, endless, listed
 from pipeline.methods.sites.robust import FARTHEST, NEAR, Shown, reach, widened
+from pipeline.methods.sites.server import UNSURE, needed_sites, next_point, recent_epochs
 from pipeline.methods.sites.state import SiteState
 from pipeline.types import Matrix, Vector
 
@@ -201,11 +200,11 @@ def settled(task: CopiesTask, sent: Sent) -> Fit:
     copies, size = sent.copies, task.size
     kept = _plausible(copies)
     found, weights, shares = _middle(copies, kept), kept, None
-    differ = math.inf if len(kept) >= guards.LEAST_SITES else 0.0
+    differ = math.inf if len(kept) >= robust.LEAST_SITES else 0.0
     while found.rounds < ROUNDS:
         squared, differ = _distances(sent, found, shares, differ)
-        weights = kept * guards.factors(squared, size)
-        weights *= guards.capped(weights * copies.records, task.spec.largest_share)
+        weights = kept * robust.factors(squared, size)
+        weights *= robust.capped(weights * copies.records, task.spec.largest_share)
         if not weights.any():
             weights = np.ones(len(weights))
         after = infembler.step(copies, found, weights)
@@ -263,13 +262,13 @@ def _distances(
     squares = np.einsum("mi,mi->m", away @ full, away)
     own = (1 + copies.noise) * sent.squared / (sent.windows * copies.records)
 
-    beside = guards.beside_middle(own, 1.0, shares)
+    beside = robust.beside_middle(own, 1.0, shares)
 
     def squared(variance: float) -> Vector:
         each: Vector = squares / beside(variance)
         return each
 
-    differ = guards.difference(squared, size, most)
+    differ = robust.difference(squared, size, most)
     return squared(differ), differ
 
 
@@ -284,7 +283,7 @@ def _plausible(copies: Copies) -> Vector:
     if copies.ridge:
         widest = (1 + (math.sqrt(size) + EMPTY) / np.sqrt(copies.degrees)) ** 2 / copies.ridge
         positive &= _positive(widest[:, None, None] * np.eye(size) - spread)
-    if np.count_nonzero(positive) < guards.LEAST_SITES:
+    if np.count_nonzero(positive) < robust.LEAST_SITES:
         return np.where(positive, 1.0, 0.0) if positive.any() else np.ones(len(positive))
     middle = np.median(spread[positive], axis=0)
     # medians of the entries of positive matrices need not be positive together
@@ -415,11 +414,13 @@ def left_out(task: CopiesTask, sent: Sent, fit: Fit, covariance: Matrix) -> tupl
     away, chance = drawn.mean - theta, held @ covariance @ held.T
     for _ in range(LENGTHENED):
         ways = (away + np.sign(away) * moved) @ held.T
-        ways *= near.longer(ways, information, chance)[:, None]
+        ways *= robust.longer(ways, information, chance)[:, None]
         half = _half(task, theta, float(np.max(np.sum(np.abs(ways), axis=1))))
-        squares, products = near.ways(task, ways, drawn.scatter, information / scale)
+        squares, products = robust.ways(task, ways, drawn.scatter, information / scale)
         bent = half * float(mass @ products)
-        moved = np.minimum(near.of_each(half * float(mass @ squares), bent, scale, bread), LONGEST)
+        moved = np.minimum(
+            robust.of_each(half * float(mass @ squares), bent, scale, bread), LONGEST
+        )
     return bent, moved
 
 
@@ -442,7 +443,7 @@ def askew(task: CopiesTask, fit: Fit) -> Vector:
     )
     half = _half(task, theta, 0.0)
     bread = floor_eigenvalues(information + np.diag(task.penalty), 1e-12).matrix
-    return near.of_each(half * square, half * math.sqrt(longest * square), scale, bread)
+    return robust.of_each(half * square, half * math.sqrt(longest * square), scale, bread)
 
 
 def _half(task: CopiesTask, theta: Vector, beyond: float) -> float:

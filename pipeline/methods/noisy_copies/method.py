@@ -13,9 +13,9 @@ from pipeline.methods.noisy_copies import plan as facts
 from pipeline.methods.noisy_copies import spec as keys
 from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.estimate import estimate
+from pipeline.methods.sites.client import LOSSES, SERVER_KEYS
 from pipeline.methods.sites.report import SiteReport
 from pipeline.methods.sites.server import SiteServer
-from pipeline.methods.sites.spec import LOSSES, SERVER_KEYS
 from pipeline.study.model import Study
 
 LINES = """\

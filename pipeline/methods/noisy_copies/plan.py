@@ -17,8 +17,8 @@ from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.base import Plan, Proposal
 from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.estimate import limit
-from pipeline.methods.sites.plan import REMEDIES, bend_of, influence
-from pipeline.methods.sites.plan import propose as plan_of_sites
+from pipeline.methods.sites.report import REMEDIES, bend_of, influence
+from pipeline.methods.sites.report import propose as plan_of_sites
 from pipeline.study.model import Study
 from pipeline.study.reference import Seen, kept_moments
 from pipeline.study.versions import replace_keys

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from pipeline.errors import ConfigError
-from pipeline.methods.sites import spec as sites
+from pipeline.methods.sites.client import SiteSpec, check_sites
 from pipeline.study.model import Study
 from pipeline.study.tables import strict
 
@@ -15,7 +15,7 @@ from pipeline.study.tables import strict
 COPIES = 40
 
 
-class Spec(sites.SiteSpec, frozen=True, kw_only=True):
+class Spec(SiteSpec, frozen=True, kw_only=True):
     """`[estimator.method]` of noisy copies of sites' own fits."""
 
     copies: Annotated[
@@ -82,7 +82,7 @@ def check(study: Study) -> None:
     Raises ConfigError, naming the key, what is allowed and the way out.
     """
     spec = spec_of(study)
-    sites.check(study)
+    check_sites(study)
     estimator, size = study.estimator, len(study.encoding.columns) + 1
     if study.privacy.mechanism == "discrete-laplace":
         raise ConfigError(

@@ -1,6 +1,4 @@
-"""A site's window: weighed records, public numbers, score and curvature.
-
-A window of a site: its score and curvature at the model, exact and within public bounds.
+"""The keys of a study of noised sums, and a site's window: its public numbers, score and curvature.
 
 A record (1, x) beyond the norm bound R weighs R^2 / |(1, x)|^2 in both sums. The weight depends on
 x alone, so that it does not bias what the score is zero at (docs/methods/noisy-mle.md).
@@ -10,14 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
-from pipeline.errors import PrivacyError
+from pipeline.errors import ConfigError, PrivacyError
 from pipeline.linalg import pack_upper
 from pipeline.losses import Regression
-from pipeline.methods.noisy_mle.spec import Spec, spec_of
-from pipeline.methods.sites.client import WeighedTask
+from pipeline.methods.sites.client import SiteSpec, WeighedTask, check_sites
 from pipeline.privacy import sensitivity
 from pipeline.privacy.mechanism import Channel
 from pipeline.privacy.sensitivity import Bounds
@@ -40,7 +39,50 @@ from pipeline.release.model import Model
 from pipeline.release.query import Exact, MatrixPart, Part, Query, VectorPart
 from pipeline.release.task import inside
 from pipeline.study.model import Study
+from pipeline.study.tables import strict
 from pipeline.types import Vector
+
+
+class Spec(SiteSpec, frozen=True, kw_only=True):
+    """`[estimator.method]` of noised sums from many sites."""
+
+    release: Annotated[
+        Literal["auto", "score", "sufficient"],
+        Meta(
+            description='"score" is taken at the newest model, "sufficient" (linear alone) at 0, '
+            'so that no site waits for a model; "auto" chooses between them by public numbers',
+            examples=["score"],
+        ),
+    ] = "auto"
+
+
+def spec_of(study: Study) -> Spec:
+    """Return the table of a study; ConfigError if it has a key or a value that is not allowed."""
+    return strict(study.estimator.method or {}, Spec, at="estimator.method")
+
+
+def check(study: Study) -> None:
+    """Refuse what does not go with the method.
+
+    Raises ConfigError, naming the key, what is allowed and the way out.
+    """
+    if (study.estimator.method or {}).get("release") == "copies":
+        raise ConfigError(
+            "estimator.method.release: noisy copies are a kind of their own; remove this key and "
+            'set estimator.kind = "noisy-copies"'
+        )
+    spec = spec_of(study)
+    check_sites(study)
+    if study.privacy.split is not None and study.privacy.split.middle is not None:
+        raise ConfigError(
+            'privacy.split.middle: kind = "noisy-mle" releases no middle of the sandwich; remove it'
+        )
+    if spec.release == "sufficient" and study.estimator.loss != "linear":
+        raise ConfigError(
+            'estimator.method.release: "sufficient" is allowed only with loss = '
+            '"linear", where X\'y and X\'X determine the fit; set release = "score"'
+        )
+
 
 #: Shares of the squared budget: score and curvature as split = 2 of the paper's reference has them
 #: (docs/methods/noisy-mle.md), the sum of squares as little as it needs.

@@ -32,11 +32,8 @@ from pipeline.estimators.forgetting import effective
 from pipeline.linalg import Floored, condition_number, floor_eigenvalues, sandwiches, solve_positive
 from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.sums import Sites, sites_of
-from pipeline.methods.sites import report as telling
-from pipeline.methods.sites import robust as guards
-from pipeline.methods.sites import robust as near
-from pipeline.methods.sites import robust as shown
-from pipeline.methods.sites.epochs import UNSURE, needed_sites, next_point, recent_epochs
+from pipeline.methods.sites import report, robust
+from pipeline.methods.sites.server import UNSURE, needed_sites, next_point, recent_epochs
 from pipeline.methods.sites.state import SiteState
 from pipeline.types import Matrix, Vector
 
@@ -50,11 +47,11 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
     releases = sum(state.releases for _, state in parts)
     slots = sum(state.slots for _, state in parts)
     if not releases:
-        return telling.empty(task.first_model.coefficients, slots, releases)
+        return report.empty(task.first_model.coefficients, slots, releases)
     found, reason = _chosen(task, parts)
     sites, fit = found.sites, found.fit
     # scores that are too far leave as many later ones come as there are now
-    endless = "" if reason else telling.endless(task.study.coefficient_names, found.covariance)
+    endless = "" if reason else report.endless(task.study.coefficient_names, found.covariance)
     share = min(found.share, 0.5 if found.far else UNSURE if endless else 1.0)
     coefficients = fit.coefficients
     point = next_point(task.norm_bound, coefficients, sites.point, settled=not reason)
@@ -76,11 +73,11 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
             float(fit.weights @ sites.records), float(fit.weights**2 @ sites.squared)
         ),
         point=point,
-        interval=telling.INTERVAL,
+        interval=report.INTERVAL,
         progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
-        details=telling.listed(sites.names, fit.weights, sites.records, found.squared, task.size)
-        | telling.dropped(parts, sites.names)
-        | {"release": task.release, "misplaced": found.strangers[: telling.LISTED]},
+        details=report.listed(sites.names, fit.weights, sites.records, found.squared, task.size)
+        | report.dropped(parts, sites.names)
+        | {"release": task.release, "misplaced": found.strangers[: report.LISTED]},
     )
 
 
@@ -97,7 +94,7 @@ class Solution:
     sites: Sites
     fit: Fit
     squared: Vector
-    misplaced: near.Mask
+    misplaced: robust.Mask
     covariance: Matrix
     privacy: Matrix
     share: float
@@ -133,7 +130,7 @@ def _chosen(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> tuple[S
         return tried[-1], ""
     best = min(tried, key=lambda solution: solution.error)
     if best.far:
-        return best, telling.far(staying, count, needed, best.strangers)
+        return best, report.far(staying, count, needed, best.strangers)
     return best, best.reason
 
 
@@ -148,14 +145,14 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
         task, sites, fit.weights, fit.coefficients, rows, fit.bread.matrix, covariance
     )
     chance = float(np.sum(covariance * rows)) / max(float(rows[0, 0]), 1e-12)
-    far = bool(np.any(moves > near.NEAR * np.sqrt(np.diag(covariance))))
+    far = bool(np.any(moves > robust.NEAR * np.sqrt(np.diag(covariance))))
     if share == 1:
-        covariance, privacy = shown.widened(
+        covariance, privacy = robust.widened(
             _deciding(task, sites, fit), covariance, privacy, task.study.estimator.level
         )
         if np.isnan(covariance).all():
             share = UNSURE
-    reason = telling.lacking(share, known=fit.known)
+    reason = report.lacking(share, known=fit.known)
     return Solution(
         sites=sites,
         fit=fit,
@@ -172,15 +169,15 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
 
 def limit(size: int) -> float:
     """Return how many deviations the least eigenvalue is out of its noise with intervals."""
-    return max(READY * math.sqrt(size), shown.NEAREST)
+    return max(READY * math.sqrt(size), robust.NEAREST)
 
 
-def _deciding(task: SiteTask, sites: Sites, fit: Fit) -> shown.Shown:
+def _deciding(task: SiteTask, sites: Sites, fit: Fit) -> robust.Shown:
     """Return what decides whether there are intervals: the eigenvalues of the mean curvature."""
     values, axes = np.linalg.eigh(fit.curvature + np.diag(task.penalty))
     deviation, points = fit.size / math.sqrt(task.size), sites.points
     mass = fit.weights[points.site] ** 2 * points.noise
-    return shown.Shown(
+    return robust.Shown(
         axes=axes,
         clear=np.maximum(values / deviation - limit(task.size), 0.0),
         limits=np.full(task.size, limit(task.size)),
@@ -222,7 +219,7 @@ class Fit:
     known: bool
 
 
-def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector, near.Mask]:
+def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector, robust.Mask]:
     """Return the fit with all sites weighed by their distance.
 
     Besides, shape (M,): their squared distances, and which give points that are no models.
@@ -242,15 +239,15 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector, near.Mask]:
     misplaced = misplaced_sites(task, sites, coefficients, half)
     kept = np.where(misplaced, 0.0, kept)
     guard, known = kept, _dispersion(task, sites, kept, coefficients)
-    squared, differ = np.zeros(count), math.inf if count >= guards.LEAST_SITES else 0.0
+    squared, differ = np.zeros(count), math.inf if count >= robust.LEAST_SITES else 0.0
     weights: Vector | None = None
     for _ in range(ROUNDS):
         curvature = _mean_curvature(sites, guard) if guard.any() else half
         squared, differ = _distances(
             sites, coefficients, weights, task.penalty, known[1], curvature, least, differ
         )
-        guard = kept * guards.factors(squared, size)
-        guard *= guards.capped(guard * sites.records, task.spec.largest_share)
+        guard = kept * robust.factors(squared, size)
+        guard *= robust.capped(guard * sites.records, task.spec.largest_share)
         known = _dispersion(task, sites, guard, coefficients)
         fit = _solve(task, sites, guard, known)
         coefficients, weights = fit.coefficients, fit.weights
@@ -301,7 +298,7 @@ def _plausible_curvature(sites: Sites) -> Vector:
 
     That of fewer records is a smaller multiple of the others': slots may be empty.
     """
-    if len(sites.names) < guards.LEAST_SITES:
+    if len(sites.names) < robust.LEAST_SITES:
         return np.ones(len(sites.names))
     each = sites.curvature / sites.records[:, None, None]
     middle = np.median(each, axis=0)
@@ -314,8 +311,8 @@ def _plausible_curvature(sites: Sites) -> Vector:
         found: Vector = squares / (noise + variance)
         return found
 
-    limit = guards.FLAGGED_CURVATURE * guards.limit_of(numbers)
-    far = squared(guards.difference(squared, numbers)) > limit
+    limit = robust.FLAGGED_CURVATURE * robust.limit_of(numbers)
+    far = squared(robust.difference(squared, numbers)) > limit
     return np.where(far, 0.0, 1.0)
 
 
@@ -353,13 +350,13 @@ def _distances(
     squares /= records
     shares = None if weights is None else weights * sites.records / float(weights @ sites.records)
 
-    beside = guards.beside_middle(own, shape, shares)
+    beside = robust.beside_middle(own, shape, shares)
 
     def squared(variance: float) -> Vector:
         found: Vector = np.sum(squares / beside(variance), axis=1)
         return found
 
-    differ = guards.difference(squared, size, most)
+    differ = robust.difference(squared, size, most)
     return squared(differ), differ
 
 
@@ -402,7 +399,7 @@ def _beyond(sites: Sites, guard: Vector, left: Vector) -> Vector:
     residuals would make all intervals longer.
     """
     some, slots = guard > 0, sites.curvature[:, 0, 0]
-    if np.count_nonzero(some) < guards.LEAST_SITES:
+    if np.count_nonzero(some) < robust.LEAST_SITES:
         return np.zeros(len(left))
     usual = float(np.median((left / np.maximum(slots, 1.0))[some]))
     apart = left - usual * slots
@@ -412,8 +409,8 @@ def _beyond(sites: Sites, guard: Vector, left: Vector) -> Vector:
         found: Vector = (apart**2 / (own + variance * sites.records**2))[some]
         return found
 
-    varied = own + guards.difference(squared, 1) * sites.records**2
-    return np.where(apart**2 > guards.limit_of(1) * varied, apart, 0.0)
+    varied = own + robust.difference(squared, 1) * sites.records**2
+    return np.where(apart**2 > robust.limit_of(1) * varied, apart, 0.0)
 
 
 def moved(
@@ -430,18 +427,18 @@ def moved(
     scale = max(float(rows[0, 0]), 1e-12)
     points = sites.points
     away = points.mean - coefficients
-    first = points.epoch <= near.FIRST
-    away[first] *= near.longer(away[first], rows, covariance)[:, None]
-    squares, products = near.ways(task, away, points.scatter, rows / scale)
+    first = points.epoch <= robust.FIRST
+    away[first] *= robust.longer(away[first], rows, covariance)[:, None]
+    squares, products = robust.ways(task, away, points.scatter, rows / scale)
     mass = weights[points.site] * points.bending / float(weights @ sites.records)
     half = task.loss.remainder / 2
     left_out, bent = half * float(mass @ squares), half * float(mass @ products)
-    return near.of_each(left_out, bent, scale, bread), bent
+    return robust.of_each(left_out, bent, scale, bread), bent
 
 
 def misplaced_sites(
     task: SiteTask, sites: Sites, coefficients: Vector, curvature: Matrix
-) -> near.Mask:
+) -> robust.Mask:
     """Return which sites give points that none of the models of their epochs can be, shape (M,).
 
     Such a point need not move the estimate, where the score fits it, but would keep intervals away
@@ -454,8 +451,8 @@ def misplaced_sites(
     rows = floor_eigenvalues(curvature, 0.0).matrix
     rows /= max(float(rows[0, 0]), 1e-12)
     # what an epoch of few sites is judged by where there is none before it: the public start
-    begun = near.ways(task, task.first_model.coefficients[None] - coefficients, np.zeros(1), rows)
-    found = near.ways(task, points.mean - coefficients, points.scatter, rows)
+    begun = robust.ways(task, task.first_model.coefficients[None] - coefficients, np.zeros(1), rows)
+    found = robust.ways(task, points.mean - coefficients, points.scatter, rows)
     epochs, which = np.unique(points.epoch, return_inverse=True)
     far = np.zeros(len(sites.names), dtype=bool)
     for values, first in zip(found, begun, strict=True):
@@ -464,9 +461,9 @@ def misplaced_sites(
         np.maximum.at(each, (which, points.site), values)
         for of_epoch in each:
             held = of_epoch[of_epoch >= 0]
-            if len(held) >= guards.LEAST_SITES:
+            if len(held) >= robust.LEAST_SITES:
                 usual = float(np.median(held))
-            far |= of_epoch > near.FARTHER * usual
+            far |= of_epoch > robust.FARTHER * usual
     return far
 
 

@@ -1,7 +1,4 @@
-"""Noised sums of many sites, as the registry knows them.
-
-What the file of a new study of this kind says under [estimator].
-"""
+"""Noised sums of many sites, as the registry knows them."""
 
 from __future__ import annotations
 
@@ -10,13 +7,12 @@ from typing import Any
 
 from pipeline.methods.base import Method, Spec
 from pipeline.methods.noisy_mle import plan as facts
-from pipeline.methods.noisy_mle import spec as keys
-from pipeline.methods.noisy_mle.client import SiteTask, chosen_release
+from pipeline.methods.noisy_mle.client import SiteTask, check, chosen_release
 from pipeline.methods.noisy_mle.estimate import estimate
+from pipeline.methods.sites.client import LOSSES, SERVER_KEYS
 from pipeline.methods.sites.report import SiteReport
 from pipeline.methods.sites.server import SiteServer
-from pipeline.methods.sites.spec import LOSSES, SERVER_KEYS
-from pipeline.study.growth import growth_of
+from pipeline.release.policy import growth_of
 from pipeline.study.model import Study
 
 LINES = """\
@@ -55,7 +51,7 @@ class NoisyMle(Method[SiteTask]):
 
     def resolve(self, study: Study, given: Container[str]) -> Study:
         del given
-        keys.check(study)
+        check(study)
         return study
 
     def grows(self, study: Study) -> bool:

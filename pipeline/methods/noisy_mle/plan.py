@@ -23,9 +23,9 @@ from pipeline.estimators.forgetting import PER_HALF_LIFE, counted_slots
 from pipeline.methods.base import Plan, Proposal
 from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.estimate import KNOWN, limit
-from pipeline.methods.sites import robust as near
-from pipeline.methods.sites.plan import LATER, REMEDIES, bend_of, first_windows, influence
-from pipeline.methods.sites.plan import propose as plan_of_sites
+from pipeline.methods.sites import robust
+from pipeline.methods.sites.report import LATER, REMEDIES, bend_of, first_windows, influence
+from pipeline.methods.sites.report import propose as plan_of_sites
 from pipeline.study.model import Study
 from pipeline.study.reference import (
     Seen,
@@ -355,8 +355,8 @@ def _moved(task: SiteTask) -> float:
         task.longest * float(np.linalg.norm(deviations)),
     )
     bread = curvature + np.diag(task.penalty)
-    moved = near.of_each(half * square, half * longest * math.sqrt(square), scale, bread)
-    return float((moved / deviations).max()) / near.NEAR
+    moved = robust.of_each(half * square, half * longest * math.sqrt(square), scale, bread)
+    return float((moved / deviations).max()) / robust.NEAR
 
 
 def _scatter(task: SiteTask, first: int, rounds: int) -> float:

@@ -22,7 +22,7 @@ from pipeline.release.budget import Budget
 from pipeline.release.layout import Layout
 from pipeline.release.model import Model
 from pipeline.release.task import Task
-from pipeline.study.model import LIVE, Study
+from pipeline.study.model import DEFAULT_KIND, Study
 from pipeline.study.tables import strict
 from pipeline.study.versions import without_privacy
 from pipeline.types import Vector
@@ -102,18 +102,18 @@ class Published:
             claim = "put epsilon into [estimator.method], as a claim; " if self.noised else ""
             raise ConfigError(
                 f'privacy.mechanism: kind = "{kind}" does not keep the guarantee of a study, so '
-                f'only "none" is allowed, without epsilon and delta; {claim}kind = "{LIVE}" is the '
-                "one that keeps a guarantee"
+                f'only "none" is allowed, without epsilon and delta; {claim}kind = '
+                f'"{DEFAULT_KIND}" is the one that keeps a guarantee'
             )
         if estimator.forgetting is not None:
             raise ConfigError(
                 f'estimator.forgetting: kind = "{kind}" weighs all records alike, as published; '
-                f'remove the key, or set kind = "{LIVE}"'
+                f'remove the key, or set kind = "{DEFAULT_KIND}"'
             )
         if estimator.loss not in CLASSIFICATION:
             raise ConfigError(
                 f'estimator.loss: kind = "{kind}" has {", ".join(CLASSIFICATION)}; choose one of '
-                f'them, or kind = "{LIVE}"'
+                f'them, or kind = "{DEFAULT_KIND}"'
             )
         if estimator.class_weights is not None and not self.weighted:
             raise ConfigError(

@@ -1,8 +1,16 @@
-"""The estimate of a private study from its integer sums: intervals, a status, and the reason."""
+"""The estimate of a private study from its integer sums: intervals, a status, and the reason.
+
+Whether a private stream can give intervals, how far it is on the way, and what would help.
+
+Every condition is a share in [0, 1] that grows in proportion to the records: at 1 it holds. So each
+says by itself how many records are missing.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +18,7 @@ import numpy as np
 from pipeline.estimators.estimate import (
     FAR,
     Estimate,
+    Progress,
     Status,
     class_weights,
     dispersion_of,
@@ -19,17 +28,192 @@ from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, solve_positive
 from pipeline.losses import Regression
 from pipeline.methods.renewable.client import RenewableTask
-from pipeline.methods.renewable.readiness import (
-    Condition,
-    both_classes,
-    enough_releases,
-    known_curvature,
-    progress_of,
+from pipeline.methods.renewable.solution import (
+    LEAST_RELEASES,
+    LEAST_SPREAD,
+    PER_COEFFICIENT,
+    SURELY_KNOWN,
+    Bread,
+    Solution,
+    shortened,
+    solve,
 )
-from pipeline.methods.renewable.solution import Solution, shortened, solve
-from pipeline.methods.renewable.state import PrivateState
-from pipeline.methods.renewable.sums import Weighed, total_of
+from pipeline.methods.renewable.state import PrivateState, Weighed, noise_of_counts, total_of
 from pipeline.types import Matrix, Vector
+
+#: Slopes that lie in hidden directions at least so much as the one that does most are named.
+ALONG = 0.5
+#: A class is taken to occur when its count is so many standard deviations of the noise above 0.
+COUNTS_NOISE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What intervals need: how much of it there is, in [0, 1], and what to say meanwhile."""
+
+    share: float
+    reason: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether intervals need nothing more here."""
+        return self.share >= 1
+
+
+def progress_of(conditions: Sequence[Condition], slots: int) -> Progress:
+    """Return how far a stream of so many record slots is on the way to all its intervals."""
+    share = min((c.share for c in conditions), default=1.0)
+    if share >= 1:
+        return Progress(1.0, 0)
+    missing = slots * (1 / share - 1) if share > 0 else math.inf
+    return Progress(share, math.ceil(missing) if missing < 1e15 else None)
+
+
+def releases_needed(task: RenewableTask) -> int:
+    """Return how many recent releases intervals need."""
+    if "middle" in task.layout.columns(1):
+        return LEAST_RELEASES
+    return max(PER_COEFFICIENT * task.size, LEAST_SPREAD)
+
+
+def enough_releases(task: RenewableTask, releases: float) -> Condition:
+    """Return whether the spread between releases is known.
+
+    releases: Effective number of those of the newest epochs.
+    """
+    needed = releases_needed(task)
+    reason = f"intervals need {needed} recent releases; {int(releases)} have come"
+    if task.study.estimator.forgetting is not None:
+        reason += ", weighed by their age: a longer half-life keeps more"
+    return Condition(min(1.0, releases / needed), reason)
+
+
+def both_classes(task: RenewableTask, parts: Weighed) -> Condition:
+    """Return whether both noised counts stand out of their noise: one class has no best fit.
+
+    A regression has no classes that could be missing.
+    """
+    channel = task.update_channels.counts
+    if channel is None or not task.classes:
+        return Condition(1.0, "")
+    rarer = float((total_of(parts, lambda state: state.counts)[:2] * channel.unit).min())
+    deviation = noise_of_counts(task, parts)
+    least = COUNTS_NOISE * deviation
+    share = min(1.0, max(0.0, rarer / least))
+    # noise that remembers hardly grows with the records, other noise as their root
+    share = share if task.remembers else share**2
+    if share >= 1:
+        return Condition(1.0, "")
+    return Condition(
+        share,
+        "one class is so rare that its noised count may be only noise: it is "
+        f"{max(rarer, 0.0):,.0f}, which noise moves by up to {2 * deviation:,.0f}, and intervals "
+        f"need {least:,.0f}. What would give intervals: more records of both classes; in a new "
+        "study a larger privacy.split.counts",
+    )
+
+
+def known_curvature(task: RenewableTask, found: Solution, slots: int) -> Condition:
+    """Return whether all coefficients can be told apart beside the noise, or which cannot."""
+    if not found.unknown.any():
+        return Condition(1.0, "")
+    bread = found.bread
+    least = float(bread.values.min())
+    share = min(0.999, max(0.0, least / (SURELY_KNOWN * bread.noise)))
+    names = np.array(task.study.coefficient_names)[found.unknown]
+    which = "any coefficient" if found.unknown.all() else ", ".join(names)
+    told = (
+        f"no interval for {which}: the records so far do not say enough of "
+        f"{max(bread.hidden, 1)} of {task.size} combinations of coefficients beside the noise."
+    )
+    ways = _ways(task, share, SURELY_KNOWN * bread.noise - least, slots)
+    return Condition(share, f"{told} {ways}{_ends(task, found) or _undeclared(task, found)}")
+
+
+def _ends(task: RenewableTask, found: Solution) -> str:
+    """Name the features that go with an intercept without an interval; empty if it has one.
+
+    A feature that stays near one end of its range is as good as constant beside the intercept. Of
+    several hidden directions noise says which features they hold.
+    """
+    bread: Bread = found.bread
+    if not found.unknown[0] or bread.hidden != 1:
+        return ""
+    turned = bread.turned
+    along = turned[1:] >= ALONG * turned[1:].max()
+    named = np.array(task.study.coefficient_names[1:])[along].tolist()
+    levels = [name for name in named if "=" in name]
+    numbers = [name for name in named if name not in levels]
+    told = []
+    if numbers:
+        told.append(
+            f"{' and '.join(numbers)}, whose values seem to stay near one end of the range: give a "
+            "typical value (data.features) or a narrower range"
+        )
+    if levels:
+        told.append(
+            f"{' and '.join(levels)}, which nearly all records seem to have: make it the base level"
+            " (data.features)"
+        )
+    return (
+        f". The records hardly tell the intercept from {'; or from '.join(told)}. This needs a "
+        "new study"
+    )
+
+
+def _undeclared(task: RenewableTask, found: Solution) -> str:
+    """Name the features without an interval of which a new study could say more; empty: none.
+
+    Which of them stay near an end of their range is hidden with them.
+    """
+    features = task.encoding.features
+    unknown = np.array(task.study.coefficient_names)[found.unknown].tolist()
+    said = {name for name, f in features.items() if f.kind == "category" or f.typical is not None}
+    numbers = [name for name in unknown if name in features and name not in said]
+    levels = [name for name in unknown if name not in features and "=" in name]
+    if not (numbers or levels) and any(f.typical is None for f in features.values()):
+        numbers = ["a feature"]
+    told = []
+    if numbers:
+        told.append(
+            f"if most values of {' or of '.join(numbers)} are near one end of its range, "
+            "a typical value (data.features) gives an interval sooner"
+        )
+    if levels:
+        told.append(
+            f"if most records have {' or '.join(levels)}, it does as the base level (data.features)"
+        )
+    return f". In a new study: {'; '.join(told)}" if told else ""
+
+
+def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
+    """Say what would make the last unknown direction known: each of these alone.
+
+    How many more records is said by the progress, which knows what else is missing.
+    """
+    estimator, epsilon = task.study.estimator, task.study.privacy.epsilon or 0.0
+    missing = progress_of([Condition(share, "")], slots).records
+    ways = []
+    if missing is not None and missing < 1e9:
+        ways.append("more records")
+    ways.append(f"estimator.ridge = {_rounded(estimator.ridge + lacking):g}")
+    times = 1 / share if share > 0 else math.inf
+    if epsilon * times <= 20:
+        ways.append(f"privacy.epsilon = {_rounded(epsilon * times):g}")
+    shorter = task.norm_bound / math.sqrt(times)
+    if shorter > 1.1:
+        ways.append(f"estimator.norm_bound = {math.floor(100 * shorter) / 100:g}")
+    return (
+        f"Each of these alone would do: {', or '.join(ways)}. A ridge pulls coefficients towards "
+        "0, and intervals are then of these; `veilstream replay --ridge` shows what it would do"
+    )
+
+
+def _rounded(value: float) -> float:
+    """Return a positive number with two digits, rounded up."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return math.ceil(value / unit - 1e-9) * unit
+
 
 #: How intervals are made.
 INTERVAL = "sandwich, released middle"

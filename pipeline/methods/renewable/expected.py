@@ -28,7 +28,7 @@ from pipeline.errors import NumericError
 from pipeline.estimators.population import Population, even_points, minimiser_of, rows_of
 from pipeline.losses import Regression
 from pipeline.methods.renewable.client import RenewableTask
-from pipeline.methods.renewable.readiness import releases_needed
+from pipeline.methods.renewable.estimate import releases_needed
 from pipeline.methods.renewable.solution import (
     CAUTION,
     HIDE,
@@ -150,11 +150,7 @@ class Windows:
         self._growth, self._clients, self._remembers = task.growth, clients, task.remembers
         releases = task.study.stream.publish.releases
         self.begun = task.slots * min(releases, (task.most_at_start or releases) * clients)
-        ends, size = [0], 0
-        while size < self._growth.largest:
-            size = self._growth.next_window(ends[-1])
-            ends.append(ends[-1] + size)
-        self._ends = np.array(ends, dtype=np.float64)
+        self._ends = task.growth.ends.astype(np.float64)
 
     def next_window(self, slots: float) -> int:
         """Return the slots of a client's next window, where all together have released so many.

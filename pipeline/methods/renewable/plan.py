@@ -21,6 +21,7 @@ from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES, counted_slots
 from pipeline.losses import Bends
 from pipeline.methods.base import Plan, Proposal
 from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.estimate import releases_needed
 from pipeline.methods.renewable.expected import (
     MOST_RECORDS,
     Windows,
@@ -29,7 +30,6 @@ from pipeline.methods.renewable.expected import (
     reference_of,
 )
 from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT
-from pipeline.methods.renewable.readiness import releases_needed
 from pipeline.methods.renewable.solution import FLOOR, KNOWN, LONGEST_STEP
 from pipeline.study.model import Study
 from pipeline.study.reference import Seen, rarer_share, typical_norm_bound

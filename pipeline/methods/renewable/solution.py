@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PrivacyError
 from pipeline.methods.renewable.client import RenewableTask
-from pipeline.methods.renewable.sums import Sums, Weighed, newest_sums
+from pipeline.methods.renewable.state import Sums, Weighed, newest_sums
 from pipeline.types import Matrix, Vector
 
 #: An eigenvalue of so many s is known.

@@ -1,4 +1,7 @@
-"""Streams of single records' gradients without payloads, with noise of the release's deviation."""
+"""A stream of single records' gradients without payloads, with noise of the release's deviation.
+
+It skips the log, and can be looked at anywhere.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from pipeline.types import Matrix, Vector
 
 
 class GradientStream:
-    """As `methods.base.Simulation`."""
+    """One path along all windows, each at the newest iterate that was published."""
 
     def __init__(self, task: GradientTask, rng: np.random.Generator) -> None:
         self._task, self._rng = task, rng
@@ -26,7 +29,7 @@ class GradientStream:
         self._upper = np.triu_indices(task.size)
 
     def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
-        """Move along the gradients of a round."""
+        """Take one full window of each client: encoded, shapes (n, p) and (n,)."""
         task, model = self._task, self._model
         design = with_intercept(features)
         slope = task.loss.slope(predictors(design, model.coefficients), responses)
@@ -74,7 +77,7 @@ class GradientStream:
         return np.concatenate(parts, axis=1)
 
     def _matrix_noise(self, channel: Channel | None, windows: int) -> Matrix:
-        assert channel is not None  # noqa: S101  a part that is released has a channel
+        assert channel is not None
         beside = channel.off_diagonal().standard_deviation
         deviations = np.where(self._upper[0] == self._upper[1], channel.standard_deviation, beside)
         return deviations * self._standard((windows, len(deviations)))

@@ -1,4 +1,6 @@
-"""Key pairs, keyed hashes of messages, and signed statements.
+"""Who is believed: key pairs, the MAC of a release, the ticket of a model, signed statements.
+
+Pure functions over bytes; files of keys are `infra.keyring`, topics are the agents' and producers'.
 
 The key pairs of a study and of a client, each drawn as one seed.
 
