@@ -13,7 +13,7 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.estimate import known_curvature
-from pipeline.methods.renewable.solution import Solution, bread_of, moves
+from pipeline.methods.renewable.solution import Directions, Solution, bread_of, hides, moves
 from pipeline.records.encoder import Encoder, Row
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
@@ -35,7 +35,9 @@ def streamed(text: str, features: np.ndarray, responses: np.ndarray, clients: in
 def solution_of(curvature: np.ndarray, task: RenewableTask) -> Solution:
     """Return what is known of coefficients of 1 where the curvature's noise has the size 0.02."""
     bread = bread_of(curvature, task.penalty, 0.02)
-    unknown = bread.hides(np.ones(task.size)) > 0.1
+    own, nothing = bread.vectors.T @ np.ones(task.size), np.zeros(task.size)
+    at = Directions(curvature, bread.values, bread.vectors, 0.02, own, nothing, nothing)
+    unknown = hides(task, at) > 0.1
     return cast("Solution", SimpleNamespace(bread=bread, unknown=unknown))
 
 
@@ -120,12 +122,36 @@ def test_features_at_an_end_of_their_range_are_named_when_they_hide_the_intercep
         ridge=0.003, records=250,
     )  # fmt: skip
     found = streamed(text, features, responses)
-    assert found.status == "ready"
-    assert "no interval for intercept" in found.reason
     assert "The records hardly tell the intercept from x1, " in found.reason
     assert "more records, or estimator.ridge = " in found.reason
     assert found.progress is not None
     assert 0 < found.progress.share < 1
+
+
+@pytest.mark.parametrize("loss", ["logistic", "linear"])
+def test_a_strong_feature_in_a_sliver_takes_intervals_of_classes_from_all(loss: str) -> None:
+    """Once none of the intervals held: without it all slopes of classes are smaller by a third."""
+    rng = np.random.default_rng(8)
+    features = rng.uniform(-1, 1, (40_000, 3))
+    features[:, 2] *= 0.03
+    at = features @ [1.0, -1.0, 80.0]
+    answers = np.where(rng.random(len(at)) < 1 / (1 + np.exp(-at)), "1", "0")
+    if loss == "linear":
+        answers = features @ [0.2, -0.2, 1.0] + rng.normal(0, 0.1, len(at))
+    text = study_text(
+        p=3, loss=loss, mechanism="insecure-simulation", epsilon=2.0, delta=1e-6, ridge=0,
+        records=500, **({"residual_bound": 0.5} if loss == "linear" else {}),
+    )  # fmt: skip
+    found = streamed(text, features, answers)
+    ends = found.intervals(0.95)
+    assert "The values of x2 seem to fill little of its range" in found.reason
+    assert "give a narrower range (data.features)" in found.reason
+    if loss == "linear":
+        assert ends is not None
+        assert np.isnan(ends[0]).tolist() == [False, False, False, True]
+        assert ends[0][1] < 0.2 < ends[1][1]
+    else:
+        assert ends is None or np.isnan(ends[0][1:]).all()
 
 
 def test_a_threshold_below_nearly_all_residuals_has_no_interval() -> None:
@@ -175,7 +201,7 @@ def test_what_a_new_study_should_declare_is_named_for_each_coefficient(*, declar
     found = solution_of(0.2 * products, task)
     assert found.unknown.tolist() == [True, False, True, True]
     assert found.bread.hidden == 2
-    said = "if most values of x1 or of x2 are near one end of its range, a typical value"
+    said = "if values of x1 or of x2 fill little of its range, a typical value or a narrower range"
     assert (said in known_curvature(task, found, 25_000).reason) is not declared
 
 

@@ -127,23 +127,32 @@ def known_curvature(task: RenewableTask, found: Solution, slots: int) -> Conditi
         f"{max(bread.hidden, 1)} of {task.size} combinations of coefficients beside the noise."
     )
     ways = _ways(task, share, SURELY_KNOWN * bread.noise - least, slots)
-    return Condition(share, f"{told} {ways}{_ends(task, found) or _undeclared(task, found)}")
+    return Condition(share, f"{told} {ways}{_alike(task, found) or _undeclared(task, found)}")
 
 
-def _ends(task: RenewableTask, found: Solution) -> str:
-    """Name the features that go with an intercept without an interval; empty if it has one.
+def _alike(task: RenewableTask, found: Solution) -> str:
+    """Name the features of the hidden direction; empty if it is not one.
 
-    A feature that stays near one end of its range is as good as constant beside the intercept. Of
-    several hidden directions noise says which features they hold.
+    A feature that stays near one end of its range is as good as constant beside the intercept, one
+    that fills little of it as good as absent; others go together. Of several hidden directions
+    noise says which features they hold.
     """
     bread: Bread = found.bread
-    if not found.unknown[0] or bread.hidden != 1:
+    if bread.hidden != 1:
         return ""
     turned = bread.turned
     along = turned[1:] >= ALONG * turned[1:].max()
     named = np.array(task.study.coefficient_names[1:])[along].tolist()
     levels = [name for name in named if "=" in name]
     numbers = [name for name in named if name not in levels]
+    if turned[0] < ALONG * turned[1:].max():
+        if not levels and len(numbers) == 1:
+            return (
+                f". The values of {numbers[0]} seem to fill little of its range, so that nobody "
+                "knows what it takes from the others: give a narrower range (data.features). This "
+                "needs a new study"
+            )
+        return ""
     told = []
     if numbers:
         told.append(
@@ -162,12 +171,13 @@ def _ends(task: RenewableTask, found: Solution) -> str:
 
 
 def _undeclared(task: RenewableTask, found: Solution) -> str:
-    """Name the features without an interval of which a new study could say more; empty: none.
+    """Name the features in hidden directions of which a new study could say more; empty: none.
 
-    Which of them stay near an end of their range is hidden with them.
+    Which of them fill little of their range is hidden with them.
     """
-    features = task.encoding.features
-    unknown = np.array(task.study.coefficient_names)[found.unknown].tolist()
+    features, turned = task.encoding.features, found.bread.turned
+    along = turned >= ALONG * turned.max() if found.bread.hidden else found.unknown
+    unknown = np.array(task.study.coefficient_names)[along & found.unknown].tolist()
     said = {name for name, f in features.items() if f.kind == "category" or f.typical is not None}
     numbers = [name for name in unknown if name in features and name not in said]
     levels = [name for name in unknown if name not in features and "=" in name]
@@ -176,8 +186,8 @@ def _undeclared(task: RenewableTask, found: Solution) -> str:
     told = []
     if numbers:
         told.append(
-            f"if most values of {' or of '.join(numbers)} are near one end of its range, "
-            "a typical value (data.features) gives an interval sooner"
+            f"if values of {' or of '.join(numbers)} fill little of its range, a typical value or "
+            "a narrower range (data.features) gives intervals sooner"
         )
     if levels:
         told.append(

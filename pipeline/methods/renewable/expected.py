@@ -34,12 +34,12 @@ from pipeline.methods.renewable.solution import (
     HIDE,
     LONGEST_STEP,
     SECOND_ORDER,
+    Directions,
     hides,
     moves,
     noise_of,
     raise_to_noise,
     rate_of_bend,
-    usual_of,
 )
 from pipeline.privacy import memory
 from pipeline.study.model import Privacy, Stream, Study, Window
@@ -302,6 +302,7 @@ class _Estimate(NamedTuple):
     """An estimate from the releases at some newest models, along the eigenvectors.
 
     since: Slots behind the public start from which on they count.
+    slots, noise: How many these are, and V of their sums.
     mean, spread: Of its deviation from the target, shape (d,) each.
     shares: As `records` and `noise` of the models.
     values, size: Eigenvalues of curvature and ridge, shape (d,), and s.
@@ -309,6 +310,8 @@ class _Estimate(NamedTuple):
     """
 
     since: float
+    slots: float
+    noise: float
     mean: Vector
     spread: Vector
     shares: tuple[float, float]
@@ -473,7 +476,9 @@ class _Course:
         error = float(spread @ self._weights) + CAUTION**2 * bent**2
         rough = self._loadings @ spread
         far = moves(whole, cut * whole, rough)
-        found = _Estimate(since, mean - way, spread, shares, values, size, bent, error)
+        found = _Estimate(
+            since, count, noise, mean - way, spread, shares, values, size, bent, error
+        )
         if far.any() and (far & (self._hides(found, USUALLY) <= HIDE * rough)).any():
             found = found._replace(moving=True)
         return found
@@ -486,10 +491,13 @@ class _Course:
         part: Of that by which they count as lower.
         """
         apart = found.size * math.sqrt(1 - 1 / len(found.values))
-        own = np.sqrt((self._target + found.mean) ** 2 + found.spread)
-        values = found.values - part * apart
-        hidden: Vector = self._loadings @ hides(values, found.size, own, usual_of(self._task))
-        return hidden
+        values, own = found.values - part * apart, self._target + found.mean
+        by_noise = self._noise.of_gradient(found.noise, found.slots) ** 2
+        chance = by_noise + np.maximum(values, 0.0) / found.slots
+        ref = self._ref
+        return hides(self._task, Directions(
+            ref.curvature, values, ref.vectors, found.size, own, found.spread, chance
+        ))  # fmt: skip
 
     def _stage(self, found: _Estimate, slots: float) -> Stage:
         spread, rough = found.spread, self._loadings @ found.spread

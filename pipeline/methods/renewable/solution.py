@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
@@ -42,6 +43,14 @@ HIDE = 0.5
 #: of log odds, of the largest residual that counts in full, of the log of a mean. Real features
 #: that fill a sliver of their range have larger ones than the directions that are known.
 USUAL = {"logistic": 1.0, "linear": 0.25, "poisson": 0.3}
+#: A feature whose values fill too little of its range to be seen may matter like any other: it may
+#: add so much to the mean square of predictors, by loss. Without it classes have smaller
+#: coefficients, and counts another intercept; means of numbers have the same.
+LEFT_OUT = {"gdwd": 1.0, "logistic": 1.0, "poisson": 0.25}
+#: An eigenvalue of which nothing is known is no smaller than this share of s, but once in ten.
+LOWEST = 0.1
+#: The variance of a logistic variable over that of the normal one whose law is nearest, inverse.
+AS_NORMAL = 0.346
 #: A score that unknown directions leave is no chance from so many standard deviations on.
 LEFT_OVER = 2.0
 #: Below this share of the ridge in M, what it takes off a direction is known from what it leaves.
@@ -142,24 +151,16 @@ class Bread:
         found: Vector = np.einsum("ij,jk,ik->i", self.inverse, meat, self.inverse)
         return found
 
-    def hides(self, coefficients: Vector, usual: float = 0.0) -> Vector:
-        """Return the variance that unknown directions may hide of each coefficient, shape (d,).
-
-        usual: As `hides` takes it.
-        """
-        own = self.vectors.T @ coefficients
-        hidden: Vector = self.vectors**2 @ hides(self.values, self.noise, own, usual)
-        return hidden
-
-    def left_over(self, coefficients: Vector, chance: Vector) -> float:
+    def left_over(self, own: Vector, chance: Vector) -> float:
         """Return the mean square that unknown directions leave out of predictors, at least.
 
         Where M has a ridge r_i, the score along that direction stays at -r_i v_i'theta, and theta
         would go on by as much over its curvature, which is s at most.
 
+        own: Coefficients along the directions, shape (d,).
         chance: Variance of the mean score along each direction, shape (d,).
         """
-        score = (self.drawn * (self.vectors.T @ coefficients)) ** 2
+        score = (self.drawn * own) ** 2
         found = np.maximum(score - LEFT_OVER**2 * chance, 0.0)
         return float(np.sum(found / np.maximum(self.values, self.noise)))
 
@@ -252,25 +253,82 @@ def raise_to_noise(values: Vector, size: float) -> tuple[Vector, Vector, Vector]
     return weak, drawn, np.maximum(np.maximum(values, 0.0) + drawn, FLOOR * size)
 
 
-def hides(values: Vector, size: float, own: Vector, usual: float) -> Vector:
+class Directions(NamedTuple):
+    """Combinations of coefficients, and what is known of each.
+
+    curvature: Mean curvature of one record, shape (d, d).
+    values, vectors: Eigenvalues of it and the ridge, shape (d,), and their vectors, (d, d).
+    size: s, > 0.
+    own, spread: Coefficients along the vectors, and the variance that they have besides, (d,) each.
+    chance: Variance of the mean score along each, shape (d,).
+    """
+
+    curvature: Matrix
+    values: Vector
+    vectors: Matrix
+    size: float
+    own: Vector
+    spread: Vector
+    chance: Vector
+
+
+def hides(task: RenewableTask, at: Directions) -> Vector:
+    """Return the variance that unknown directions may hide of each coefficient, shape (d,)."""
+    usual = usual_of(task)
+    unknown, drawn, _ = raise_to_noise(at.values, at.size)
+    if usual:
+        unknown = np.clip((SURELY_KNOWN - at.values / at.size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
+    own = np.sqrt(at.own**2 + at.spread)
+    along = _hides_along(at, unknown, drawn, own, usual)
+    lost = _lacks(task, at.vectors @ at.own, _left_out(task, at, unknown, drawn * own))
+    return at.vectors**2 @ along + lost**2
+
+
+def _hides_along(
+    at: Directions, unknown: Vector, drawn: Vector, own: Vector, usual: float
+) -> Vector:
     """Return the variance that each direction may hide, shape (d,).
 
     Where nothing is known of it, coefficients may be as large as in the others, or as they usually
     are; in one that is known in part, they are drawn to 0 by a share that is known.
-
-    values, size: As `raise_to_noise` takes them.
-    own: Coefficients along the directions, shape (d,).
-    usual: How large they may be at least where nothing is known; see `USUAL`. 0: as large as the
-        others, as a ridge holds them.
     """
-    unknown, drawn, _ = raise_to_noise(values, size)
-    if usual:
-        unknown = np.clip((SURELY_KNOWN - values / size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
     sure = unknown < KNOWN_BY_HALF
     others = float(np.mean(own[sure] ** 2)) if sure.any() else 1.0
-    share = drawn / np.maximum(np.maximum(values, 0.0) + drawn, 1e-12)
+    share = drawn / np.maximum(np.maximum(at.values, 0.0) + drawn, 1e-12)
     lost = share / np.maximum(1 - share, 0.1) * own
     return np.maximum(unknown**2 * max(others, usual**2), np.where(share < PARTLY, lost**2, 0.0))
+
+
+def _left_out(task: RenewableTask, at: Directions, unknown: Vector, score: Vector) -> float:
+    """Return the mean square of predictors that unknown directions may leave out.
+
+    A feature may add `LEFT_OUT`, as far as its own variance is not known beside the noise, and the
+    score that is left along these directions, with its chance, allows for it. A level, which
+    records have or not, is no such feature: a rare one adds little.
+    """
+    weight = _weight(at.curvature)
+    apart = np.diag(at.curvature) - np.append(0.0, at.curvature[0, 1:] ** 2 / weight) - at.size
+    levels = np.array(["=" in name for name in task.study.coefficient_names])
+    apart = np.maximum(apart, np.where(levels, weight / 4, 1e-12))
+    loads = at.vectors**2 * unknown * (np.maximum(at.values, 0.0) + at.size) / apart[:, None]
+    share = np.minimum(loads.sum(axis=0), 1.0)
+    most = LEFT_OUT.get(task.loss.name, 0.0) * float(np.minimum(loads.sum(axis=1), 1.0).sum())
+    found = (np.abs(score) + LEFT_OVER * np.sqrt(at.chance)) ** 2
+    found /= np.maximum(at.values - at.size, LOWEST * at.size) * weight
+    return most * min(float(share @ found) / max(float(share.sum()), 1e-12), 1.0)
+
+
+def _lacks(task: RenewableTask, coefficients: Vector, square: float) -> Vector:
+    """Return how far coefficients are from where they would be with all predictors, shape (d,).
+
+    Of classes all are drawn to 0, as probit coefficients are by a normal predictor that is left
+    out; of counts the intercept takes its place.
+
+    square: Mean square of what is left out, >= 0.
+    """
+    if task.loss.name == "poisson":
+        return np.append(square / 2, np.zeros(len(coefficients) - 1))
+    return coefficients * (1 - 1 / math.sqrt(1 + AS_NORMAL * square))
 
 
 def solve(task: RenewableTask, parts: Weighed, missing: int = 0) -> Solution:
@@ -310,8 +368,8 @@ def moves(whole: Vector, step: Vector, errors: Vector) -> NDArray[np.bool_]:
 def _solved(task: RenewableTask, sums: Sums) -> Solution:
     noise, slots, penalty = noise_of(task), sums.slots, task.penalty
     mean, size = sums.points / slots, noise.of_curvature(sums.noise, slots)
-    bread = bread_of(sums.curvature / slots, penalty, size)
-    curvature = _positive(sums.curvature / slots)
+    released = sums.curvature / slots
+    bread, curvature = bread_of(released, penalty, size), _positive(released)
     to_zero = bread.vectors @ (bread.drawn * (bread.vectors.T @ mean))
     whole = bread.inverse @ (sums.gradient / slots + penalty * mean + to_zero)
     step = shortened(task, whole)
@@ -321,12 +379,15 @@ def _solved(task: RenewableTask, sums: Sums) -> Solution:
     scale = _spread_of_slopes(task, sums, curvature)
     by_records = bread.variances(scale * curvature / slots)
     rough = bread.variances(known) + by_records
-    hidden = bread.hides(coefficients, usual_of(task))
+    by_chance = noise.of_gradient(sums.noise, slots) ** 2 + np.maximum(bread.values, 0.0) / slots
+    own = bread.vectors.T @ coefficients
+    hidden = hides(task, Directions(
+        released, bread.values, bread.vectors, size, own, np.zeros(len(own)), by_chance
+    ))  # fmt: skip
     unknown = hidden > HIDE * rough
     meat, effect = _meat(sums, bread, curvature, scale, noise, penalty * coefficients)
     errors = rough + ((effect or 1.0) - 1.0) * by_records
-    by_chance = noise.of_gradient(sums.noise, slots) ** 2 + np.maximum(bread.values, 0.0) / slots
-    left = bread.left_over(coefficients, by_chance) if usual_of(task) else 0.0
+    left = bread.left_over(own, by_chance) if usual_of(task) else 0.0
     bent = _bent(task, sums, curvature, coefficients, step, left)
     chance = bread.inverse @ (scale * curvature / slots + known) @ bread.inverse
     privacy = _symmetric(bread.inverse @ known @ bread.inverse)
