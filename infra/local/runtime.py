@@ -261,7 +261,9 @@ class LocalRuntime:
             for name in names:
                 record = records[name]
                 if record.process is None or not processes.is_alive(record.process):
-                    record.process = self._launch(name, record.port)
+                    require_free(name, record.port)
+                    service = self._services[name]
+                    record.process = processes.spawn(service.command(record.port), service.log)
                     launched.append(record.process)
                     write_state(self.folder, records)
             for name in names:
@@ -270,11 +272,6 @@ class LocalRuntime:
             processes.stop(launched, GRACE_SECONDS)
             write_state(self.folder, before)
             raise
-
-    def _launch(self, name: str, port: int) -> processes.Identity:
-        require_free(name, port)
-        service = self._services[name]
-        return processes.spawn(service.command(port), service.log)
 
     def _wait_ready(self, name: str, record: Record, log_start: int) -> None:
         service = self._services[name]
