@@ -162,9 +162,9 @@ class Making:
 OUTBOX_LIMIT = 1000
 #: Windows that share a transaction, and slots that one turn reads, at most.
 GROUP = 64
-GROUP_SLOTS = 16_384
+GROUP_SLOTS = 65_536
 #: Slots that are read at a time: they stay in a processor's cache until they are encoded.
-PART = 4096
+PART = 16_384
 #: How long one turn waits for records, in seconds; where releases wait for their claim, less.
 TURN_SECONDS, CLAIM_SECONDS = 0.2, 0.005
 
@@ -230,6 +230,8 @@ class Client:
         self._policy, self._discarded = task.policy, 0
         self._forgets = self._chained and task.study.estimator.forgetting is not None
         self._held: Sequence[Slot] = []
+        #: Windows that may still leave in this turn.
+        self._left = 0
         self._started = clock() + ahead
         self.progress = Progress()
 
@@ -242,7 +244,7 @@ class Client:
         self._models.poll()
         self._sender.pump()
         now = self._clock()
-        windows = self._windows(now)
+        windows = self._left = self._windows(now)
         if not windows:
             # a model that has seen a release comes after its acknowledgement
             if not self._sender.wait(TURN_SECONDS):
@@ -326,7 +328,7 @@ class Client:
     def _fill(self, now: float) -> None:
         """Put slots into windows, as far as the policy lets them go."""
         # a window that has no room said otherwise a moment ago
-        while self._held and self._window.room:
+        while self._held and self._window.room and self._left > 0:
             if not (self._window.taken or self._begins()):
                 return
             most = self._window.room
@@ -367,21 +369,22 @@ class Client:
     def _settle(self, now: float, *, ended: bool = False) -> None:
         """Do with the open window what the policy says."""
         decision = self._policy.decide(self._open_window(ended=ended), self._directive, now)
-        free = self._chained or self._share_left() > 0
+        free, before = self._chained or self._share_left() > 0, self._window
         if free and (isinstance(decision, Send) or self._has_aged()):
             self._close()
         elif isinstance(decision, Discard):
             self._window = Window(self._task.slots)
             self._discarded += 1
             self._faults.clear()
+        self._left -= self._window is not before
 
     def _allowance(self, windows: int) -> int:
         """Return how many slots may be read now for so many windows, one at least."""
         room = self._window.room
         most = room + max(0, min((windows - 1) * self._task.slots, GROUP_SLOTS - room))
         if self._chained:
-            # a large window takes several turns, so that Kafka does not wait for its end
-            most = min(most, GROUP_SLOTS)
+            # windows grow, and a large one takes several turns: Kafka does not wait for its end
+            most = GROUP_SLOTS if windows > 1 else min(room, GROUP_SLOTS)
         if self._rate is None:
             return most
         due = int((self._clock() - self._started) * self._rate) - self.progress.records
