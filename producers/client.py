@@ -79,7 +79,8 @@ class Making:
             self._task, window, model, client=self._store.client, ledger=self._store.ledger,
             seq=self.next_seq,
         )  # fmt: skip
-        self._add(payload, self._closed_at, model, tally, position)
+        behind = Standing(self.next_seq + 1, self.standing.held + self._task.slots)
+        self._add(payload, behind, model, tally, position)
 
     def sums(self, query: Query, *, tally: Tally, position: bytes) -> None:
         """Make the release of a window's sums: noise is drawn here, once."""
@@ -87,8 +88,7 @@ class Making:
             self._task, query, self.standing, client=self._store.client,
             ledger=self._store.ledger,
         )  # fmt: skip
-        self._add(payload, self._closed_at, query.model, tally, position)
-        self.standing = behind
+        self._add(payload, behind, query.model, tally, position)
 
     @property
     def _closed_at(self) -> int:
@@ -140,19 +140,22 @@ class Making:
         """Number of the next release that is made."""
         return self.standing.seq
 
-    def _add(self, payload: bytes, at: int, model: Model, tally: Tally, position: bytes) -> None:
+    def _add(
+        self, payload: bytes, behind: Standing, model: Model, tally: Tally, position: bytes
+    ) -> None:
         study, client, seq = self._task.study.name, self._store.client, self.next_seq
+        taken = tally.records + sum(tally.rejected.values())
         marks = headers(
             identity=f"{client}/{study}/{seq}",
             source=f"/veilstream/{study}/{client}",
             kind="veilstream.release",
             schema=form_of(self._task).schema,
             content_type=BINARY,
-            time=rfc3339(float(at)),
+            time=rfc3339(float(self._closed_at)),
         )
-        outgoing, event = Outgoing(seq, payload, marks), self._task.event(model)
-        self._made.append(Made(outgoing, tally, position, event))
-        self.standing = Standing(seq + 1, self.standing.held + self._task.slots)
+        outgoing = Outgoing(seq, payload, marks, behind.held - self.standing.held - taken)
+        self._made.append(Made(outgoing, tally, position, self._task.event(model)))
+        self.standing = behind
 
 
 #: Releases that may wait for Kafka before the client stops reading its source.
@@ -199,25 +202,13 @@ class Client:
     """
 
     def __init__(
-        self,
-        task: Task,
-        source: Source,
-        store: ClientStore,
-        sender: Sender,
-        models: ModelFeed,
-        *,
-        source_name: str,
-        certain: bool = True,
-        admission: Admission | None = None,
-        publish: Callable[[], None] = lambda: None,
-        rate: float | None = None,
-        times: EventTimes | None = None,
-        ahead: float = 0.0,
-        first: Held | None = None,
-        test: LaterTest | None = None,
-        say: Callable[[str], None] = lambda _: None,
+        self, task: Task, source: Source, store: ClientStore, sender: Sender, models: ModelFeed, *,
+        source_name: str, certain: bool = True, admission: Admission | None = None,
+        publish: Callable[[], None] = lambda: None, rate: float | None = None,
+        times: EventTimes | None = None, ahead: float = 0.0, first: Held | None = None,
+        test: LaterTest | None = None, say: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._task, self._source, self._store = task, source, store
         self._sender, self._models, self._admission = sender, models, admission
         self._making = Making(
