@@ -4,7 +4,7 @@
 - `text`: files of lines, read by offsets, of which are `csv_file` and `json_lines`.
 - `stdin`: what a program pipes in, kept or not.
 - `arrow`: Parquet and Arrow files; `tables`: any file in batches of columns, read once.
-- `sql`: rows of a table by a key. `kafka`: a topic of somebody's own Kafka.
+- `sql`: rows of a table by a key, in one of `databases`. `kafka`: a topic of somebody's own Kafka.
 - `push`: what is sent to a client over HTTP, until it is released; `mqtt`: the same from a broker.
 - `samples`: rows that come with installed packages, for demonstrations.
 

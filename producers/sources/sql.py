@@ -1,6 +1,6 @@
 """A table as a source: its rows by a key of whole numbers that only grows.
 
-SQLite, DuckDB, and PostgreSQL through ADBC, each named by a URL. A position is the key of the last
+Its database is named by a URL; see `databases`. A position is the key of the last
 row. Rows that come behind it later cannot be found by it: they are counted at each start, and told.
 A table that was filled anew would be released twice: rows that changed or went after they were read
 end the reading.
@@ -9,26 +9,19 @@ end the reading.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError, VeilstreamError
-from pipeline.records.batch import Column, Columns
-from pipeline.settings import extra
-from producers.sources.arrow import columns_of, values_of
+from pipeline.records.batch import Columns
 from producers.sources.base import (
     CELLS,
     Elsewhere,
@@ -40,175 +33,7 @@ from producers.sources.base import (
     behind,
     read_position,
 )
-
-#: Who writes tables now; those with numbers below 16384 are PostgreSQL's own.
-_WRITERS = (
-    "SELECT DISTINCT virtualtransaction FROM pg_locks "
-    "WHERE mode = 'RowExclusiveLock' AND pid <> pg_backend_pid() "
-    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-    "AND relation >= 16384"
-)
-
-
-class Connection:
-    """A database that is only read; its own errors pass through.
-
-    still: Whether nobody can write it while it is open.
-    """
-
-    _db: Any
-    still = False
-
-    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return the columns of a query, and all its rows."""
-        with closing(self._db.cursor()) as cursor:
-            cursor.execute(statement)
-            return [each[0] for each in cursor.description], cursor.fetchall()
-
-    def ahead(self, spec: TableSpec, what: str, low: int | None, high: int, most: int) -> Columns:
-        """Return the next rows in the order of their keys, of which none lacks among them.
-
-        what: Their columns.
-        low, high: The smallest key, None for the first one, and the largest.
-        most: So many rows are enough.
-        """
-        begin = "" if low is None else f"{{key}} >= {low} AND"
-        rest = f"WHERE {begin} {{key}} <= {high} ORDER BY {{key}} LIMIT {most}"
-        return self._batch(spec.query(what, rest))
-
-    def _batch(self, statement: str) -> Columns:
-        names, rows = self.rows(statement)
-        found = zip(names, zip(*rows, strict=True), strict=True) if rows else ()
-        return Columns({name: Column(list(values)) for name, values in found}, len(rows))
-
-    def settled(self, highest: int) -> int | None:
-        """Return up to which key no row can come any more; None if that is not known yet.
-
-        highest: The largest key that is there: of a file, which nobody writes beside another, it.
-        """
-        return highest
-
-    def close(self) -> None:
-        """Close it."""
-        self._db.close()
-
-
-class Sqlite(Connection):
-    """A file of SQLite: whoever writes it commits alone."""
-
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
-        # one text that is no UTF-8 must not take a thousand rows with it
-        self._db.text_factory = lambda text: text.decode(errors="replace")
-
-
-class Columnar(Connection):
-    """A database that answers in Arrow's types: what Python has no value for costs no other row."""
-
-    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """As `Connection.rows`."""
-        table = self._table(statement)
-        return list(table.schema.names), list(zip(*map(values_of, table.columns), strict=True))
-
-    def _batch(self, statement: str) -> Columns:
-        [*found] = self._table(statement).combine_chunks().to_batches()
-        return columns_of(found[0]) if found else Columns({}, 0)
-
-    def _table(self, statement: str) -> Any:
-        with closing(self._db.cursor()) as cursor:
-            cursor.execute(statement)
-            return cursor.fetch_arrow_table()
-
-
-class DuckDb(Columnar):
-    """A file of DuckDB: no other process writes it while it is open."""
-
-    still = True
-
-    def __init__(self, path: Path) -> None:
-        duckdb = extra("duckdb", "duckdb://", "sql")
-        extra("pyarrow", "duckdb://", "sql")
-        self._db = duckdb.connect(str(path), read_only=True)
-        self._db.execute("SET threads = 1")
-        #: Rows of a key, as far as is known.
-        self._dense = 1.0
-
-    def ahead(self, spec: TableSpec, what: str, low: int | None, high: int, most: int) -> Columns:
-        """As `Connection.ahead`: a range of keys; the first rows of an order are looked for in all.
-
-        No range has more rows than are asked for, unless one key has.
-        """
-        if low is None:
-            low = int(self.rows(spec.query("min({key})"))[1][0][0])
-        start, width = low, int(most / self._dense) - 1
-        while True:
-            top = min(high, start + max(1, width))
-            rest = f"WHERE {{key}} BETWEEN {low} AND {top}"
-            count = int(self.rows(spec.query("count(*)", rest))[1][0][0])
-            if count > most and width > 1:
-                width //= 2
-            elif count < 2 and top < high:
-                # from the next key on the width can only fall
-                [(start,)] = self.rows(spec.query("min({key})", f"WHERE {{key}} > {top}"))[1]
-            else:
-                break
-        self._dense = max(1, count) / (top - start + 1)
-        # most tables are in the order of their keys
-        found = self._batch(spec.query(what, rest))
-        if _grow(_keys_of(found, spec.key)):
-            return found
-        return self._batch(spec.query(what, f"{rest} ORDER BY {{key}}"))
-
-    def _table(self, statement: str) -> Any:
-        return self._db.sql(statement).to_arrow_table()
-
-
-class PostgreSql(Columnar):
-    """A database of PostgreSQL, where a smaller key can be committed after a larger one.
-
-    A key is drawn while its transaction holds a lock on the table that it writes. Those that hold
-    one when the largest key has been read are waited for: no other can have a smaller key.
-    """
-
-    def __init__(self, url: str) -> None:
-        driver = extra("adbc_driver_postgresql.dbapi", "postgresql://", "sql")
-        extra("pyarrow", "postgresql://", "sql")
-        self._db = driver.connect(url, autocommit=True)
-        self._waiting: tuple[int, set[str]] | None = None
-
-    def settled(self, highest: int) -> int | None:
-        """As `Connection.settled`."""
-        writers = {row[0] for row in self.rows(_WRITERS)[1]}
-        key, before = self._waiting or (highest, writers)
-        if before & writers:
-            self._waiting = (key, before & writers)
-            return None
-        self._waiting = None
-        return key
-
-
-def connection_of(spec: TableSpec, *, follow: bool) -> Connection:
-    """Open the database of a table; its own errors pass through.
-
-    Raises DataError if it is no file, or cannot be followed; ConfigError if a package is missing.
-    """
-    if spec.scheme == "postgresql":
-        return PostgreSql(spec.place)
-    path = Path(spec.place)
-    if not path.is_file():
-        raise DataError(
-            f"{path.name}: no such file; the data owner must name a database that this process "
-            "may read"
-        )
-    if spec.scheme == "sqlite":
-        return Sqlite(path)
-    if follow:
-        raise DataError(
-            f"{path.name}: nobody can write a DuckDB file while it is read; the data owner must "
-            "start again without --follow, after each change"
-        )
-    return DuckDb(path)
-
+from producers.sources.databases import TableSpec, connection_of, grow, keys_of, quoted
 
 KIND = "table"
 FORM = (
@@ -218,38 +43,6 @@ FORM = (
 )
 #: What may be passed over, as far as a source says so.
 _SKIPPED = ("late", "changed", "again")
-
-
-@dataclass(frozen=True, slots=True)
-class TableSpec:
-    """A table that records are read from.
-
-    scheme: "sqlite", "duckdb" or "postgresql".
-    place: The file, or the URL of the database without what is ours.
-    table: Its name, perhaps behind that of a schema and a dot.
-    key: The column of whole numbers that only grows.
-    skip_late: Whether rows that came behind the key are left out, and not counted.
-    skip_changed: Whether to go on although rows that were read are not what they were.
-    skip_again: Whether rows that begin as the table did are new ones.
-    """
-
-    scheme: str
-    place: str
-    table: str
-    key: str
-    skip_late: bool = False
-    skip_changed: bool = False
-    skip_again: bool = False
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """The table and the key as SQL has them."""
-        return {"table": ".".join(map(quoted, self.table.split("."))), "key": quoted(self.key)}
-
-    def query(self, what: str, rest: str = "") -> str:
-        """Return a query of the table; {key} in it stands for the key."""
-        # names are quoted, and all else is ours or a whole number
-        return f"SELECT {what} FROM {{table}} {rest}".format(**self.names)  # noqa: S608
 
 
 def table_spec(spec: str) -> TableSpec:
@@ -303,17 +96,9 @@ def known_as(spec: str) -> Known:
 
 def opened(spec: str, asked: Opening) -> Source:
     """Open the table; raises as `SqlTable`."""
-    # it needs what is known here
-
     return SqlTable(
         table_spec(spec), asked.position, follow=asked.follow, say=asked.say, columns=asked.columns
     )
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'
 
 
 #: Rows of one query, and rows before a position that tell whether they are what they were.
@@ -477,7 +262,7 @@ class SqlTable(Elsewhere):
             return
         what = _listed(self._names)
         batch = self._db.ahead(self._spec, what, self._key, bound, self._fetched + 2)
-        keys = _keys_of(batch, self._spec.key)
+        keys = keys_of(batch, self._spec.key)
         first = int(len(keys) > 0 and keys[0] == self._key)
         if self._last and not (first and self._last == _mark(self._rows(batch, 0, 1))):
             raise self._changed()
@@ -492,7 +277,7 @@ class SqlTable(Elsewhere):
                 )
         if isinstance(keys, list) and not {*map(type, keys)} <= {int}:
             raise self._no_key("is no whole number")
-        if not _grow(keys):
+        if not grow(keys):
             raise self._no_key("is there twice")
         # one more than is taken: that says whether the last one's key comes again
         last = min(len(keys), first + self._fetched)
@@ -510,7 +295,7 @@ class SqlTable(Elsewhere):
         """Return what `_before` does if it was fetched a moment ago, else nothing."""
         rows = list[tuple[Any, ...]]()
         for batch in reversed(self._recent):
-            end = bisect_right(_keys_of(batch, self._spec.key), key)
+            end = bisect_right(keys_of(batch, self._spec.key), key)
             rows += reversed(self._rows(batch, max(0, end - MARKED + len(rows)), end))
             if len(rows) == MARKED:
                 return rows
@@ -522,7 +307,7 @@ class SqlTable(Elsewhere):
         return list(zip(*(column.objects() for column in found.values()), strict=True))
 
     def _slots(self, batch: Columns) -> Slots:
-        keys = _keys_of(batch, self._spec.key)
+        keys = keys_of(batch, self._spec.key)
         records, behind = (self._at.records, self._at.behind) if self._at else (0, 0)
 
         def place(number: int) -> tuple[bytes, int]:
@@ -619,19 +404,6 @@ class SqlTable(Elsewhere):
                 "data owner must see that it is there, has a table of this name, and that this "
                 "process may read that"
             ) from error
-
-
-def _keys_of(batch: Columns, key: str) -> Sequence[Any] | NDArray[Any]:
-    column = batch.columns([key])[key]
-    whole = column.typed and np.asarray(column.values).dtype.kind in "iu"
-    return np.asarray(column.values) if whole and not np.any(column.gone) else column.objects()
-
-
-def _grow(keys: Any) -> bool:
-    """Whether each key is larger than the one before it."""
-    if isinstance(keys, np.ndarray):
-        return bool((keys[1:] > keys[:-1]).all())
-    return all(one < other for one, other in pairwise(keys))
 
 
 def _listed(columns: Collection[str]) -> str:
