@@ -45,7 +45,7 @@ class TableSpec:
     skip_changed: bool = False
     skip_again: bool = False
 
-    def query(self, what: str, rest: str = "") -> str:
+    def statement(self, what: str, rest: str = "") -> str:
         """Return a query of the table; {key} in it stands for the key."""
         table = ".".join(map(quoted, self.table.split(".")))
         # names are quoted, and all else is ours or a whole number
@@ -82,7 +82,7 @@ class Connection:
         """
         begin = "" if low is None else f"{{key}} >= {low} AND"
         rest = f"WHERE {begin} {{key}} <= {high} ORDER BY {{key}} LIMIT {most}"
-        return self._batch(spec.query(what, rest))
+        return self._batch(spec.statement(what, rest))
 
     def _batch(self, statement: str) -> Columns:
         names, rows = self.rows(statement)
@@ -147,24 +147,24 @@ class DuckDb(Columnar):
         No range has more rows than are asked for, unless one key has.
         """
         if low is None:
-            low = int(self.rows(spec.query("min({key})"))[1][0][0])
+            low = int(self.rows(spec.statement("min({key})"))[1][0][0])
         start, width = low, int(most / self._dense) - 1
         while True:
             top = min(high, start + max(1, width))
             rest = f"WHERE {{key}} BETWEEN {low} AND {top}"
-            found = self._batch(spec.query(what, f"{rest} LIMIT {most + 1}"))
+            found = self._batch(spec.statement(what, f"{rest} LIMIT {most + 1}"))
             if len(found) > most and width > 1:
                 width //= 2
             elif len(found) < 2 and top < high:
                 # from the next key on the width can only fall
-                [(start,)] = self.rows(spec.query("min({key})", f"WHERE {{key}} > {top}"))[1]
+                [(start,)] = self.rows(spec.statement("min({key})", f"WHERE {{key}} > {top}"))[1]
             else:
                 break
         self._dense = max(1, len(found)) / (top - start + 1)
         # most tables are in the order of their keys
         if grow(keys_of(found, spec.key)):
             return found
-        return self._batch(spec.query(what, f"{rest} ORDER BY {{key}}"))
+        return self._batch(spec.statement(what, f"{rest} ORDER BY {{key}}"))
 
     def _table(self, statement: str) -> Any:
         return self._db.sql(statement).to_arrow_table()

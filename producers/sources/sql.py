@@ -370,7 +370,7 @@ class SqlTable(Elsewhere):
         return _mark(found) if len({*map(repr, found)}) >= DISTINCT else ""
 
     def _select(self, what: str, rest: str = "") -> tuple[list[str], list[tuple[Any, ...]]]:
-        return self._db.rows(self._spec.query(what, rest))
+        return self._db.rows(self._spec.statement(what, rest))
 
     def _read_position(self, position: bytes) -> _At:
         return read_position(
