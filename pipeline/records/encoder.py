@@ -50,10 +50,10 @@ class Levels:
         asked = record.get(self._column)
         return self._places.get(asked.strip(), 0) if isinstance(asked, str) else 0
 
-    def of_all(self, columns: Mapping[str, Column], size: int) -> Integers | None:
-        """Return the places that many records ask for, shape (n,); None: all ask for 0."""
+    def of_all(self, columns: Mapping[str, Column], size: int) -> Integers:
+        """Return the places that many records ask for, shape (n,)."""
         if self._column is None:
-            return np.full(size, self._last, dtype=np.int64) if self._last else None
+            return np.full(size, self._last, dtype=np.int64)
         asked = columns[self._column].objects()
         return np.array([self.of({self._column: value}) for value in asked], dtype=np.int64)
 
@@ -216,9 +216,7 @@ class Encoder:
         inside = self.features.clip(values)
         features = np.ascontiguousarray(self.features.encode(inside))
         levels = self._levels.of_all(columns, len(batch))
-        features[empty], responses[empty] = 0.0, np.nan
-        if levels is not None:
-            levels[empty] = 0
+        features[empty], responses[empty], levels[empty] = 0.0, np.nan, 0
         beyond = np.empty((len(self._beyond), len(batch)), dtype=np.bool_).T
         np.not_equal(inside, values, out=beyond[:, :-1])
         beyond[:, -1] = cut
@@ -276,14 +274,13 @@ def stack(rows: Rows, features: int) -> Arrays:
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
-    """Return the slots of several blocks, one at least, that all have levels, or none has."""
+    """Return the slots of several blocks, one at least, that all have levels."""
     if len(parts) == 1:
         return parts[0]
-    levels = [part.levels for part in parts if part.levels is not None]
     return Arrays(
         np.concatenate([part.features for part in parts]),
         np.concatenate([part.responses for part in parts]),
-        np.concatenate(levels) if levels else None,
+        np.concatenate([part.levels for part in parts if part.levels is not None]),
     )
 
 
