@@ -58,6 +58,7 @@ fetch: .venv/ready  ## Kafka and the browser, once for all processes that run th
 .PHONY: test-slow
 test-slow: .venv/ready  ## Slow statistics, more of the same, the site, Prometheus
 	@$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile=many -q
+	@$(BIN)/python -m pytest -q benchmarks/checks
 
 FILES ?= tests
 .PHONY: durations

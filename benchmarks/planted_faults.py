@@ -31,7 +31,7 @@ class Fault:
 
 _SGD, _LEDGER = "tests/unit/test_sgd_study.py", "tests/producers/test_ledger.py"
 _SENSITIVITY, _PERSONAL = "tests/property/test_sensitivity.py", "tests/unit/test_personal.py"
-_ACCOUNTING, _PRIVATISE = "tests/unit/test_accounting.py", "tests/unit/test_privatise.py"
+_ACCOUNTING = "tests/unit/test_accounting.py"
 _MECHANISMS, _LOST = "tests/unit/test_mechanisms.py", "tests/producers/test_lost_databases.py"
 _TOGETHER = "tests/property/test_one_budget.py"
 _SEARCH = "tests/producers/test_newest_release.py"
@@ -52,14 +52,14 @@ FAULTS = (
         _BUDGET,
         "whole = mechanism.budget(self._touched * records * self.releases) / share",
         "whole = mechanism.budget(self._touched * records * self.releases) / math.sqrt(records)",
-        (_MECHANISMS, _PRIVATISE, _LEDGER),
+        (_MECHANISMS, _LEDGER),
     ),
     Fault(
         "class counts outside of the shares",
         _RENEWABLE,
         "else sum(shares.values())",
         'else sum(v for name, v in shares.items() if name != "counts")',
-        (_MECHANISMS, _PRIVATISE),
+        (_MECHANISMS,),
     ),
     Fault(
         "a loss's curvature said to be small where slopes are not",
@@ -116,7 +116,7 @@ FAULTS = (
         "pipeline/release/query.py",
         "Piece(on, values[on], self.diagonal)",
         "Piece(on, values[on], self.off_diagonal)",
-        (_PRIVATISE, _MECHANISMS),
+        (_MECHANISMS,),
     ),
     Fault(
         "orthogonal products taken for parallel ones",

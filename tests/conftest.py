@@ -2,8 +2,11 @@
 
 import gc
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
+import pytest
 
 # Every process of a run computes on one core, as do those that it starts: two threads that share a
 # small matrix wait for each other most of the time, at the cost of the tests beside them. Numerical
@@ -21,6 +24,22 @@ hypothesis.settings.load_profile("some")
 
 # thousands of modules and tests are made before the first one runs: none of it is garbage
 gc.disable()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _every_cell_has_a_column() -> Iterator[None]:
+    """Where a table lacks a column, rich would print the cells of its rows without a title."""
+    from rich.table import Table  # noqa: PLC0415
+
+    add_row = Table.add_row
+
+    def checked(table: Table, *cells: Any, **how: Any) -> None:
+        assert len(cells) == len(table.columns), "a row has not as many cells as there are columns"
+        add_row(table, *cells, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Table, "add_row", checked)
+        yield
 
 
 def pytest_collection_finish() -> None:

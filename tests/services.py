@@ -25,7 +25,7 @@ FIRST = (
     "test_admission", "test_least_rights", "test_forget", "test_flights", "test_sgd_live",
     "test_stream_attack", "test_kills", "test_local_runtime", "test_crashes", "test_canary",
     "test_ledger_crashes", "test_sensitivity", "test_backtest", "test_age_aware",
-    "test_sites_method", "test_noisy_mle", "test_kafka_topic", "test_coverage", "consistency",
+    "test_sites_method", "test_noisy_mle", "test_kafka_topic", "test_doctor", "consistency",
     "integration", "infra", "test_method_checks", "cli", "producers", "packaging",
 )  # fmt: skip
 

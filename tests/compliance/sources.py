@@ -6,6 +6,7 @@ is lost; so a position resumes exactly behind the slot that gave it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,6 +36,12 @@ def some(source: Source, count: int) -> list[Slot]:
         assert new, "nothing comes"
         found += new
     return found
+
+
+def waits(source: Source) -> bool:
+    """Whether a source to which nothing comes waits as long as it is told, and no longer."""
+    began = time.monotonic()
+    return not source.read(9, 0.15) and 0.1 < time.monotonic() - began < 5
 
 
 @dataclass(frozen=True, slots=True)

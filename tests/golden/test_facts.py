@@ -6,6 +6,7 @@ numbers alone.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from pipeline.api.check import facts_of, warnings_of
 from pipeline.api.planning import plan, verdict
@@ -23,6 +25,7 @@ from pipeline.methods import method_of, task_of
 from pipeline.release.task import form_of
 from pipeline.simulate.coverage import Size, judge, result_of, simulated, stream, sum_up
 from pipeline.study_file.load import parse_study, read_study
+from tests.program import run_here
 from tests.unit.test_backtest import STUDIES as HISTORIES
 from tests.unit.test_backtest import TIMED, history, timed
 from tests.unit.test_method_checks import STUDIES, TOY, small
@@ -79,7 +82,46 @@ def judged(name: str) -> Any:
     return [found, judge(task, found, outlook, 2_000)]
 
 
+#: Commands, each with the text of its study; `h.csv` are records of a backtest's study.
+COMMANDS: dict[str, tuple[Callable[[], str], tuple[str, str]]] = {
+    "check": (LIVE["renewable, gdwd"], ("study check", "--records 9000 --clients 4")),
+    "doctor": (LIVE["ldp-sgd, logistic"], ("doctor coverage", "--records 2000 --replications 2")),
+    "schedule": (LIVE["age-aware, members"], ("schedule", "--explain --round 2")),
+    "fit": (lambda: HISTORIES["classes"], ("fit", "--input h.csv --save-model m.json")),
+    "predict": (lambda: HISTORIES["classes"], ("predict", "--input h.csv --model m.json")),
+    "fit by record": (lambda: HISTORIES["by record"], ("fit", "--input h.csv --intervals")),
+    "backtest": (
+        lambda: HISTORIES["classes"],
+        ("backtest", "--input h.csv --event-time t --client-column who --freeze 1500 --bins 20"),
+    ),
+    "backtest of numbers": (lambda: HISTORIES["numbers"], ("backtest", "--input h.csv")),
+}  # fmt: skip
+#: Numbers in what is printed, and no part of a name or a digest.
+PRINTED = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?!\w)")
+
+
+def printed(name: str) -> Any:
+    """Return the numbers that a command prints, or of many how many they are and their sum."""
+    text, (command, more) = COMMANDS[name]
+    with CliRunner().isolated_filesystem():
+        Path("study.toml").write_text(text())
+        if "h.csv" in more:
+            table = timed(history(read_study(text()), 600))
+            rows = zip(*(column.tolist() for column in table.values()), strict=True)
+            with open("h.csv", "w", newline="") as file:
+                csv.writer(file).writerows([list(table), *rows])
+        if "--model" in more:
+            run_here(["fit", "study.toml", "--input", "h.csv", "--save-model", "m.json"], {})
+        done = run_here([*command.split(), "study.toml", *more.split()], {"COLUMNS": "250"})
+    assert done.returncode == 0, done.stderr
+    # how fast it went is no fact
+    lines = [line for line in done.stdout.splitlines() if " a second" not in line]
+    found = [float(one.replace(",", "")) for one in PRINTED.findall("\n".join(lines))]
+    return found if len(found) < 200 else [len(found), sum(found)]
+
+
 PARTS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
+    "printed": (printed, tuple(COMMANDS)),
     "checked": (checked, tuple(LIVE)),
     "planned": (planned, PLANNED),
     "backtested": (backtested, ("classes", "numbers, open", "counts", "by record", "weighted")),

@@ -257,7 +257,7 @@ def test_a_revoked_client_stops_and_what_it_sent_before_stays(stage: Stage) -> N
 
 
 @pytest.mark.parametrize(
-    # a file that is cut or that others can read is looked at in `test_key_files.py` as well
+    # a file that is cut or that others can read is looked at in `test_trust.py` as well
     "fault",
     ["unknown", "other", *(pytest.param(f, marks=pytest.mark.slow) for f in ("cut", "open"))],
 )

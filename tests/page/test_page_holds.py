@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import math
+import random
 from types import SimpleNamespace
 
 import msgspec
@@ -14,9 +15,19 @@ from pipeline.messages.envelope import dlq_headers
 from pipeline.messages.estimate import ProgressMessage
 from pipeline.messages.spend import SourceSpends, Spend, SpendsMessage
 from pipeline.messages.topics import Topics
-from pipeline.page.content import STRANGERS, UNKNOWN, Clients, Happenings, History, Point, Watched
+from pipeline.page.content import (
+    SHOWN,
+    STRANGERS,
+    UNKNOWN,
+    Clients,
+    Happenings,
+    History,
+    Point,
+    Watched,
+)
 from pipeline.page.server import RELEASE, take
 from pipeline.privacy.events import Gaussian
+from pipeline.release.layout import identity
 from tests.page.shown import TASK, Stream
 
 
@@ -156,6 +167,24 @@ def test_lag_and_share_come_from_the_log_and_the_newest_estimate():
     assert math.isclose(rows["a"]["share"], 2 / 3)
     taken([record(b"b", 4), record(b"b", 5)], clients=clients)
     assert {row["name"]: row["lag"] for row in clients.table({})["rows"]} == {"a": 0, "b": 2}
+
+
+def test_those_that_need_a_look_come_first_and_then_the_largest():
+    chance, names = random.Random(3), [f"c{n:03}" for n in range(SHOWN + 20)]
+    releases, letters = ({name: chance.randint(0, 3) for name in names} for _ in range(2))
+    flagged = {name: float(chance.random() < 0.1) for name in names}
+    offsets = itertools.count()
+    sent = [record(name.encode(), next(offsets)) for name in names for _ in range(releases[name])]
+    bad = [
+        letter(name.encode(), next(offsets), "gap") for name in names for _ in range(letters[name])
+    ]
+    clients = taken(sent, bad)
+    known = [name for name in names if releases[name] or letters[name]]
+    sites = {identity(name.encode()).hex(): {"flag": flagged[name]} for name in known}
+    table = clients.table(sites)
+    ranked = sorted(known, key=lambda n: (-flagged[n], -letters[n], -releases[n], n))
+    assert [row["name"] for row in table["rows"]] == ranked[:SHOWN]
+    assert table["count"] == len(known)
 
 
 def test_a_dead_letter_that_was_repeated_counts_once():

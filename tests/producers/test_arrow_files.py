@@ -19,7 +19,7 @@ from producers.source_registry import looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
 from producers.sources.arrow import columns_of
 from producers.sources.base import CELLS
-from tests.compliance.sources import CHECKS, Case, drain, some
+from tests.compliance.sources import CHECKS, Case, drain, some, waits
 from tests.producers.test_intake import calls_of
 
 ROWS = [{"x": number, "y": f"n{number}"} for number in range(11)]
@@ -101,6 +101,7 @@ def test_files_that_come_later_are_read_when_it_follows_or_starts_again(tmp_path
     following = source(f"{made}/", follow=True)
     found = some(following, 11)
     assert (len(found), following.read(1, 0.0), following.progress) == (11, [], None)
+    assert waits(following)
     (made / "a.parquet").unlink()
     parquet(made / "d.parquet", table(0, 2))
     new: Sequence[Slot] = []

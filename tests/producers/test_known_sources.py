@@ -362,7 +362,9 @@ def test_overlapping_parts_are_refused_and_equal_ones_of_a_client_shared(folder:
 @pytest.mark.parametrize(
     ("one", "other"),
     [((0, 1), (5, 7)), ((1, 8), (3, 8)), ((2, 6), (5, 9)), ((2, 6), (4, 9)), ((1, 4), (3, 6)),
-     ((7, 300), (8, 401)), ((150, 300), (400, 401)), ((1, 16000), (2, 15999))],
+     ((7, 300), (8, 401)), ((150, 300), (400, 401)), ((1, 16000), (2, 15999)),
+     # whose first common row is the last that is streamed, or the one behind it
+     *(((row % 300, 300), (row % 401, 401)) for row in (STREAMED - 1, STREAMED))],
 )  # fmt: skip
 def test_the_arithmetic_is_that_of_the_rows(one: tuple[int, int], other: tuple[int, int]) -> None:
     rows = [set(range(k, STREAMED, n)) for k, n in (one, other)]

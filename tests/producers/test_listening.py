@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import ssl
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,13 @@ def test_a_repeated_request_is_stored_once_even_by_another_run(tmp_path: Path) -
     assert post(port_of(source), b'{"x": 1}')[1] == {"records": 1, "new": False}
     assert [slot.record for slot in drain(source)] == [{"x": 2}]
     source.close()
+
+
+def test_what_is_posted_lies_in_a_folder_of_its_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "there"
+    listening(folder).close()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
 
 
 def test_a_record_comes_while_the_client_waits(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError, DataError
 from producers.source_registry import compare, goes_on, looks_of
 from producers.sources import Slot, Source, kind_of, known_as, open_source
 from producers.sources.base import CELLS
-from tests.compliance.sources import CHECKS, Case, drain
+from tests.compliance.sources import CHECKS, Case, drain, waits
 from tests.postgres import postgres
 
 COLUMNS = "id BIGINT, heat DOUBLE PRECISION, failed TEXT"
@@ -119,7 +119,7 @@ def test_it_ends_at_what_was_there_at_the_start_and_follows_when_asked(base: Bas
     assert keys(found) == [1, 2, 5]
     assert not following.ended
     assert following.progress is None
-    assert following.read(1, 0.0) == []
+    assert waits(following)
     following.close()
 
 

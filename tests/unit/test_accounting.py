@@ -1,13 +1,15 @@
-"""What releases cost together: implied mu, sums, units and groups."""
+"""Costs of releases: the Gaussian trade-off, how costs add up, and how events are written."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import mpmath
 import numpy as np
 import pytest
+from dp_accounting import gaussian_mechanism as dp
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -17,7 +19,21 @@ from pipeline.errors import PrivacyError
 from pipeline.privacy import accounting as gdp
 from pipeline.privacy import sensitivity
 from pipeline.privacy.accounting import Unit, mu_of_pure, total_epsilon, total_mu
-from pipeline.privacy.events import Event, Gaussian, NonPrivate, Pure, group
+from pipeline.privacy.events import (
+    Composed,
+    Event,
+    Gaussian,
+    NonPrivate,
+    Pure,
+    Renyi,
+    Repeated,
+    TotalVariation,
+    compose,
+    decode,
+    encode,
+    group,
+    worse,
+)
 from pipeline.privacy.sensitivity import Bounds
 
 EPSILONS = (1e-10, 1e-4, 0.01, 0.3, 0.999, 1.0, 1.001, 3.0, 8.0, 20.0)
@@ -222,3 +238,294 @@ def test_a_replacement_is_at_least_as_far_as_an_absence_and_at_most_two_of_them(
     assert absent <= replaced <= 2 * absent * (1 + 1e-15)
     counts = [sensitivity.of_class_counts(n, order) for n in ("zero-out", "replace-one")]  # type: ignore[arg-type]
     assert counts[0] <= counts[1] <= 2 * counts[0]
+
+
+def exact_delta(mu: float, epsilon: float) -> float:
+    with mpmath.workdps(60):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return float(mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu"), [(0.5, 0.1422), (1, 0.2681), (2, 0.5016), (4, 0.9249), (8, 1.666)]
+)
+def test_mu_has_the_known_values_of_the_analytic_gaussian_mechanism(
+    epsilon: float, mu: float
+) -> None:
+    assert gdp.mu_of(epsilon, 1e-5) == pytest.approx(mu, abs=5e-4 if mu > 1 else 5e-5)
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 0.01, 0.1, 0.5, 1.0, 3.0, 8.0, 20.0, 30.0, 100.0])
+@pytest.mark.parametrize("delta", [1e-15, 1e-12, 1e-9, 1e-5, 0.01, 0.4])
+def test_mu_agrees_with_dp_accounting(epsilon: float, delta: float) -> None:
+    mu = gdp.mu_of(epsilon, delta)
+    sigma = dp.get_sigma_gaussian(epsilon, delta, tol=1e-12 / mu)
+    # its difference of two log probabilities loses digits where delta is far below epsilon
+    assert mu == pytest.approx(1 / sigma, rel=1e-6)
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 4.0, 12.0])
+@pytest.mark.parametrize("delta", [1e-15, 1e-10, 1e-6, 1e-3, 0.4])
+def test_epsilon_agrees_with_dp_accounting(mu: float, delta: float) -> None:
+    assert gdp.epsilon_of(mu, delta) == pytest.approx(
+        dp.get_epsilon_gaussian(1 / mu, delta, tol=1e-13), rel=1e-6, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("mu", [1e-3, 0.02, 0.3, 1.0, 5.0, 20.0])
+def test_delta_agrees_with_sixty_digits(mu: float) -> None:
+    for epsilon in (0.0, 1e-6, 0.01, 0.1, 1.0, 5.0, 50.0):
+        wanted = exact_delta(mu, epsilon)
+        assert gdp.delta_of(mu, epsilon) == pytest.approx(wanted, rel=1e-9, abs=1e-300)
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 0.1, 1.0, 10.0, 20.0, 100.0])
+@pytest.mark.parametrize("delta", [1e-15, 1e-6, 0.3, 0.4])
+def test_round_trips_return_and_err_on_the_side_of_privacy(epsilon: float, delta: float) -> None:
+    mu = gdp.mu_of(epsilon, delta)
+    assert gdp.delta_of(mu, epsilon) <= delta
+    assert gdp.delta_of(mu * (1 + 1e-9), epsilon) > delta * (1 - 1e-9)
+    assert gdp.epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_delta_falls_in_epsilon_and_rises_in_mu() -> None:
+    epsilons, mus = np.linspace(0, 10, 60), np.geomspace(0.01, 10, 60)
+    assert np.all(np.diff([gdp.delta_of(1.0, e) for e in epsilons]) < 0)
+    assert np.all(np.diff([gdp.delta_of(m, 1.0) for m in mus]) >= 0)
+
+
+@given(st.floats(1e-6, 50.0), st.floats(0.0, 50.0), st.floats(1.0, 3.0))
+def test_delta_is_monotonic_at_any_mu_and_epsilon(mu: float, epsilon: float, factor: float) -> None:
+    delta = gdp.delta_of(mu, epsilon)
+    # the logarithms of the tails have about 1e-13 of rounding where they are large
+    assert gdp.delta_of(mu * factor, epsilon) >= delta * (1 - 1e-9)
+    assert gdp.delta_of(mu, epsilon * factor) <= delta * (1 + 1e-9)
+
+
+@given(st.floats(1e-4, 20.0), st.floats(1e-15, 0.4), st.floats(1.0, 2.0))
+def test_more_budget_never_means_more_noise(epsilon: float, delta: float, factor: float) -> None:
+    mu = gdp.mu_of(epsilon, delta)
+    assert gdp.mu_of(epsilon * factor, delta) >= mu * (1 - 1e-9)
+    assert gdp.mu_of(epsilon, min(0.99, delta * factor)) >= mu * (1 - 1e-9)
+    assert gdp.epsilon_of(mu / factor, delta) <= epsilon * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.7, 2.0])
+@pytest.mark.parametrize("k", [2, 5])
+def test_a_group_has_the_epsilon_of_a_mechanism_as_many_times_as_sensitive(
+    mu: float, k: int
+) -> None:
+    for delta in (1e-9, 1e-3):
+        wanted = dp.get_epsilon_gaussian(1 / (k * mu), delta, tol=1e-13)
+        assert gdp.epsilon_of(k * mu, delta) == pytest.approx(wanted, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mu", "epsilon"), [(1e-8, 1.0), (1e-300, 1e-3), (1e3, 1.0), (1e-3, 1e6), (50.0, 0.0)]
+)
+def test_extreme_inputs_give_probabilities(mu: float, epsilon: float) -> None:
+    assert 0 <= gdp.delta_of(mu, epsilon) <= 1
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-12), (100, 1e-300), (1e-3, 0.999)])
+def test_extreme_budgets_have_a_finite_mu(epsilon: float, delta: float) -> None:
+    mu = gdp.mu_of(epsilon, delta)
+    assert 0 < mu < 100
+    assert exact_delta(mu, epsilon) <= delta * (1 + 1e-6)
+
+
+def test_epsilon_is_zero_where_delta_alone_covers_it() -> None:
+    assert gdp.epsilon_of(0.0, 1e-6) == 0
+    assert gdp.epsilon_of(1e-9, 1e-6) == 0
+
+
+def test_composition_is_the_root_of_the_sum_of_squares() -> None:
+    assert total_mu([Gaussian(3.0), Gaussian(4.0)]) == 5.0
+    assert total_mu([]) == 0.0
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
+def test_an_impossible_epsilon_is_refused(epsilon: float) -> None:
+    with pytest.raises(PrivacyError, match=r"privacy\.epsilon"):
+        gdp.mu_of(epsilon, 1e-6)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 2.0, math.nan])
+def test_a_delta_that_no_mechanism_has_is_refused(delta: float) -> None:
+    with pytest.raises(PrivacyError, match=r"privacy\.delta"):
+        gdp.mu_of(1.0, delta)
+
+
+CURVE = Renyi((2.0, 4.0, 8.0), (0.1, 0.2, 0.4))
+SINGLE = st.one_of(
+    st.sampled_from([0.1, 0.3, 1.0]).map(Gaussian),
+    st.sampled_from([0.1, 0.3, 1.0]).map(Pure),
+    st.sampled_from([1e-9, 3e-8]).map(TotalVariation),
+    st.sampled_from([CURVE, Renyi((2.0, 4.0, 8.0), (0.2, 0.3, 0.3))]),
+)
+EVENTS = st.lists(SINGLE, min_size=1, max_size=6).map(compose)
+
+
+@given(EVENTS)
+def test_what_is_written_is_read(event: Event) -> None:
+    assert decode(encode(event)) == event
+
+
+@given(st.lists(SINGLE, min_size=1, max_size=5))
+def test_several_events_have_one_form_in_any_order_and_any_nesting(events: list[Event]) -> None:
+    whole = compose(events)
+    for order in itertools.islice(itertools.permutations(events), 6):
+        assert compose(order) == whole
+        assert compose([compose(order[:1]), *([compose(order[1:])] if order[1:] else [])]) == whole
+    assert compose([*events, *events]) == compose({whole: 2})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{}", "[]", '{"kind": "gaussian/1"}', '{"kind": "gaussian/2", "mu": 1.0}',
+        '{"kind": "sampled/1", "mu": 1.0}', '{"kind": "gaussian/1", "mu": 0.0}',
+        '{"kind": "gaussian/1", "mu": -1.0}', '{"kind": "pure/1", "epsilon": "1"}',
+        '{"kind": "gaussian/1", "mu": 1.0, "rate": 0.1}', '{"kind": "composed/1"}',
+        '{"kind": "renyi/1", "orders": [2.0], "epsilons": []}',
+        '{"kind": "renyi/1", "orders": [], "epsilons": []}',
+        '{"kind": "renyi/1", "orders": [4.0, 2.0], "epsilons": [0.1, 0.2]}',
+        '{"kind": "renyi/1", "orders": [2.0, 4.0], "epsilons": [0.2, 0.1]}',
+        '{"kind": "renyi/1", "orders": [1.0], "epsilons": [0.1]}',
+        '{"kind": "composed/1", "parts": [{"event": {"kind": "non-private/1"}, "times": 0}]}',
+        '{"kind": "composed/1", "parts": [{"event": {"kind": "sampled/1"}, "times": 1}]}',
+        '{"kind": "composed/1", "parts": []}',
+        '{"kind": "total-variation/1", "distance": 0.0}',
+        '{"kind": "total-variation/1", "distance": 1.1}',
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_refused(text: str) -> None:
+    with pytest.raises(PrivacyError, match="use the version"):
+        decode(text)
+
+
+def test_the_form_of_each_kind_is_what_ledgers_hold() -> None:
+    """A change of these lines is a new version of a kind: old ledgers hold them for ever."""
+    assert json.loads(encode(Gaussian(0.5))) == {"kind": "gaussian/1", "mu": 0.5}
+    assert json.loads(encode(Pure(0.5))) == {"kind": "pure/1", "epsilon": 0.5}
+    assert json.loads(encode(TotalVariation(1e-9))) == {
+        "kind": "total-variation/1", "distance": 1e-9,
+    }  # fmt: skip
+    assert json.loads(encode(NonPrivate())) == {"kind": "non-private/1"}
+    assert json.loads(encode(CURVE)) == {
+        "kind": "renyi/1", "orders": [2.0, 4.0, 8.0], "epsilons": [0.1, 0.2, 0.4],
+    }  # fmt: skip
+    assert json.loads(encode(compose([Pure(0.5), Pure(0.5)]))) == {
+        "kind": "composed/1",
+        "parts": [{"event": {"kind": "pure/1", "epsilon": 0.5}, "times": 2}],
+    }
+
+
+@given(EVENTS, EVENTS, EVENTS)
+def test_the_worse_of_two_is_no_lower_than_either_however_often_it_is_taken(
+    one: Event, two: Event, three: Event
+) -> None:
+    both = worse(one, two)
+    for delta in (0.0, 1e-6):
+        for each in (one, two):
+            assert total_epsilon([both], delta) >= total_epsilon([each], delta) * (1 - 1e-12)
+    assert both == worse(two, one)
+    assert worse(both, one) == worse(both, two) == both == worse(both, both)
+    assert worse(worse(one, two), three) == worse(one, worse(two, three))
+    # no more than both together, so that the same spend told twice is paid once
+    assert total_mu([both]) <= total_mu([one, two])
+
+
+def test_the_larger_of_two_costs_of_a_kind_is_the_worse() -> None:
+    assert worse(Gaussian(0.3), Gaussian(0.5)) == Gaussian(0.5)
+    assert worse(Pure(0.3), Pure(0.5)) == Pure(0.5)
+    few, many = compose({Pure(0.3): 2, Pure(0.1): 1}), compose({Pure(0.2): 4})
+    assert worse(few, many) == compose({Pure(0.3): 2, Pure(0.2): 2})
+    assert worse(NonPrivate(), Gaussian(0.3)) == NonPrivate() == worse(Pure(9.0), NonPrivate())
+
+
+def test_a_curve_that_another_machine_finds_a_hair_apart_is_not_paid_twice() -> None:
+    hair = Renyi(CURVE.orders, tuple(math.nextafter(one, 0) for one in CURVE.epsilons))
+    assert worse(CURVE, hair) == worse(hair, CURVE) == CURVE
+    crossing = Renyi(CURVE.orders, (0.05, 0.2, 0.6))
+    assert worse(CURVE, crossing) == Renyi(CURVE.orders, (0.1, 0.2, 0.6))
+    drawn, others = (compose([one, TotalVariation(t)]) for one, t in ((CURVE, 1e-9), (hair, 2e-9)))
+    assert worse(drawn, others) == compose([CURVE, TotalVariation(2e-9)])
+    # of several, each order has its own largest
+    twice, lower = compose({CURVE: 2, hair: 1}), Renyi(CURVE.orders, (0.09, 0.2, 0.6))
+    assert worse(twice, lower) == compose(
+        [Renyi(CURVE.orders, (0.1, 0.2, 0.6)), CURVE, hair]
+    )  # fmt: skip
+    apart = Renyi((3.0,), (0.1,))
+    assert worse(CURVE, apart) == compose([CURVE, apart])
+
+
+def test_releases_of_which_one_protects_nobody_protect_nobody() -> None:
+    for events in ([NonPrivate()] * 2, [Gaussian(1.0), NonPrivate()], {NonPrivate(): 2**60}):
+        assert compose(events) == NonPrivate()
+    twice = Composed((Repeated(NonPrivate(), 2),))
+    assert worse(twice, Gaussian(1.0)) == worse(Gaussian(1.0), twice) == NonPrivate()
+    assert decode(encode(twice)) == NonPrivate()
+
+
+@pytest.mark.parametrize("single", [Gaussian(1.0), Pure(1.0), CURVE])
+def test_a_cost_that_is_written_in_two_parts_counts_as_one(single: Gaussian | Pure | Renyi) -> None:
+    parts = Composed((Repeated(single, 3), Repeated(single, 1)))
+    assert worse(parts, parts) == worse(parts, single) == worse(single, parts)
+    assert worse(parts, parts) == decode(encode(parts)) == compose({single: 4})
+    assert decode(encode(Composed((Repeated(single, 1),)))) == single
+
+
+def test_what_could_not_be_read_again_is_not_made() -> None:
+    for count in (0, 2**53 + 1):
+        with pytest.raises(PrivacyError, match="2\\^53"):
+            compose({Pure(0.1): count})
+    with pytest.raises(PrivacyError, match="at least one"):
+        compose([])
+    largest = compose({Gaussian(0.5): 2**53, Pure(0.5): 1})
+    assert decode(encode(group(largest, 2 * 10**9))) == group(largest, 2 * 10**9)
+    for event in (Gaussian(0.5), Pure(0.5), compose({Gaussian(0.5): 2**53})):
+        with pytest.raises(PrivacyError, match="unit of fewer records"):
+            group(event, 2 * 10**9 + 1)
+    with pytest.raises(PrivacyError, match="unit of fewer records"):
+        group(Renyi((8.0,), (0.5e9,)), 2)
+
+
+def test_a_group_pays_for_each_single_event() -> None:
+    whole = compose({Gaussian(0.3): 2, Pure(0.1): 3})
+    assert group(whole, 4) == compose({Gaussian(1.2): 2, Pure(0.4): 3})
+    assert group(whole, 1) == whole
+    assert group(compose([whole, NonPrivate()]), 4) == NonPrivate()
+    # Mironov 2017, proposition 2: of two records, order 8 says something of order 4
+    assert group(CURVE, 2) == Renyi((2.0, 4.0), (3 * 0.2, 3 * 0.4))
+    assert group(compose({CURVE: 5}), 2) == compose({group(CURVE, 2): 5})
+    with pytest.raises(PrivacyError, match="larger orders"):
+        group(CURVE, 5)
+
+
+def test_two_curves_that_a_group_makes_one_are_both_counted() -> None:
+    other = Renyi((3.0, 4.0, 8.0), (0.1, 0.2, 0.4))
+    assert group(compose([CURVE, other]), 2) == compose({group(CURVE, 2): 2})
+
+
+def test_a_unit_of_records_with_noise_of_their_own_pays_as_a_composition() -> None:
+    unit = Unit(5, "zero-out")
+    own = unit.convert(CURVE, "zero-out", noise_per_record=True)
+    assert own == compose({CURVE: 5})
+    assert isinstance(own, Composed)
+    assert math.isinf(total_mu([own]))
+    assert total_epsilon([own], 1e-6) < math.inf == total_epsilon([own], 0.0)
+
+
+def test_a_curve_costs_what_its_best_order_says() -> None:
+    """Canonne, Kamath and Steinke 2020, proposition 12, at each order by hand."""
+    delta = 1e-6
+    expected = min(
+        e + math.log((a - 1) / a) - (math.log(delta) + math.log(a)) / (a - 1)
+        for a, e in zip(CURVE.orders, CURVE.epsilons, strict=True)
+    )
+    assert total_epsilon([CURVE], delta) == pytest.approx(expected, rel=1e-14)
+    # an order that one of them does not give is bounded by its next larger one
+    sparse = Renyi((8.0,), (0.4,))
+    assert total_epsilon([sparse, CURVE], delta) <= total_epsilon([sparse, sparse], delta)
+    assert total_epsilon([CURVE, Pure(3.0)], delta) <= 3.0 + expected

@@ -242,10 +242,8 @@ def test_a_tight_share_is_told_before_the_study_runs(tmp_path: Path) -> None:
     path.write_text(study_text() + NOISED)
     warned = "trust.largest_share: with 3 clients the study can stand still for ever"
     assert any(one.startswith(warned) for one in warnings_of(task_of(load_study(path))))
-    runner = CliRunner()
-    for clients, is_told in ((3, True), (4, False)):
-        done = runner.invoke(design, [str(path), "--clients", str(clients)])
-        assert done.exit_code == 0, done.output
-        assert (warned in done.stderr) == is_told
+    done = CliRunner().invoke(design, [str(path), "--clients", "3"])
+    assert done.exit_code == 0, done.output
+    assert warned in done.stderr
     path.write_text(study_text() + NOISED.replace("10", "20"))
     assert not any("largest_share" in one for one in warnings_of(task_of(load_study(path))))

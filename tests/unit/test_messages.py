@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ from pipeline.api.result import Result
 from pipeline.errors import ConfigError, NumericError, PayloadError
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages import envelope
+from pipeline.messages.admission import StudyKeys, read_enrolment, read_keys, read_signed
 from pipeline.messages.estimate import (
     Provenance,
     coefficients_of,
@@ -29,6 +32,7 @@ from pipeline.release.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, roun
 from pipeline.stream.merge import combine, estimate_of
 from pipeline.stream.replay import difference
 from pipeline.study_file.load import parse_study
+from pipeline.trust import Pair, signed
 from tests.builders import folded, sample_log, some_model, study_text, task_of
 
 TASK = task_of(p=2, records=30, maximum=1000.0)
@@ -125,6 +129,41 @@ def test_the_start_is_zero_with_unit_weights() -> None:
 def test_what_is_no_text_or_nested_without_end_is_no_message(read: Any, payload: bytes) -> None:
     with pytest.raises((msgspec.DecodeError, ConfigError)):
         read(payload)
+
+
+PAIR = Pair(b"k" * 32)
+OWN = PAIR.public.hex()
+#: Readers, each with a message of its kind that has a name somewhere.
+READERS: dict[str, tuple[Callable[[bytes], object], dict[str, object]]] = {
+    "model": (partial(read_model, TASK), json.loads(PAYLOAD)),
+    "estimate": (
+        read_estimate,
+        json.loads(write_estimate(combine(
+            TASK, {0: folded(TASK, [])}, topic=None, model_version=None, published_at=0.0)[1])),
+    ),
+    "account": (read_spends, {"type": "spends/2", "ledger": "0" * 16, "sources": []}),
+    "enrolment": (
+        lambda payload: read_enrolment(signed(payload, PAIR)), {"type": "enrolment/1", "key": OWN},
+    ),
+    "keys": (
+        lambda payload: read_keys(signed(payload, PAIR), "s", None),
+        {"type": "keys/1", "study": "s", "chain": [{"generation": 1, "key": OWN}]},
+    ),
+    "word": (
+        lambda payload: read_signed(signed(payload, PAIR), StudyKeys, [PAIR.public]),
+        {"type": "keys/1", "study": "s", "chain": [{"generation": 1, "key": OWN}]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("name", ["\x1b[2J", "\u202e", "\n", "\x7f", "\u009b2J"])
+def test_no_reader_takes_what_a_terminal_obeys(kind: str, name: str) -> None:
+    """Names of strangers are shown to people: what moves a cursor there is no message of ours."""
+    read, message = READERS[kind]
+    read(json.dumps({**message, "client": "north"}).encode())
+    with pytest.raises((PayloadError, msgspec.DecodeError), match="not text"):
+        read(json.dumps({**message, "client": name}).encode())
 
 
 @pytest.mark.parametrize("private", [True, False])

@@ -31,7 +31,7 @@ RARE = 0.13
 
 
 def study_with(typical: float | None, **more: object) -> Study:
-    study = parse_study(study_text(loss="logistic", p=9, epsilon=1.0, **more))  # type: ignore[arg-type]
+    study = parse_study(study_text(**{"loss": "logistic", "p": 9, "epsilon": 1.0} | more))  # type: ignore[arg-type]
     if typical is None:
         return study
     return with_keys(study, {"data.response.typical": typical}, name="rare")
@@ -101,14 +101,14 @@ def test_noise_that_remembers_shows_a_rare_class_far_sooner() -> None:
 
 @pytest.mark.takes("plans of many sizes and budgets")
 def test_a_design_for_a_rare_class_gives_its_count_more() -> None:
-    even, rare = (proposed(study_with(typical), RECORDS, CLIENTS) for typical in (None, 0.02))
+    even, rare = (proposed(study_with(typical, p=3), RECORDS, CLIENTS) for typical in (None, 0.02))
     assert "privacy.split" not in even.own.design.changes
     split = rare.own.design.changes["privacy.split"]
     assert 0.05 < split["counts"] <= MOST_COUNTS
     assert "a class with 0.02 of" in rare.own.design.reasons["privacy.split"]
     task = task_of(rare.study)
     assert isinstance(task, RenewableTask)
-    rarer = proposed(study_with(0.001), RECORDS, CLIENTS)
+    rarer = proposed(study_with(0.001, p=3), RECORDS, CLIENTS)
     assert rarer.own.outlook.usual > RECORDS
     assert rarer.enough_records is not None
     assert "not in time" in rarer.own.design.reasons["privacy.split"]

@@ -1,3 +1,5 @@
+"""Folding a log into sums: any batches, bad releases, what is stored, heads and erased clients."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -10,13 +12,16 @@ import pytest
 
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_marks
+from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import MAX_RELEASE_BYTES, MOST_LOST, SEQ_LIMIT, Decoder, read
+from pipeline.methods import task_of as make_task
 from pipeline.release.layout import Field, Layout, identity
 from pipeline.release.model import COEFFICIENT_LIMIT
 from pipeline.release.task import Task
 from pipeline.stream.fold import LATEST, Reducer
-from pipeline.stream.merge import combine, estimate_of
-from pipeline.stream.partition import Partition, differences
+from pipeline.stream.merge import combine, estimate_of, start_is_over
+from pipeline.stream.partition import Partition, Snapshot, differences
+from pipeline.study_file.load import parse_study
 from tests.builders import (
     LogEntry,
     SeededStream,
@@ -26,6 +31,7 @@ from tests.builders import (
     sample_log,
     simulate,
     some_model,
+    study_text,
     task_of,
 )
 from tests.wire import described, edited, valued
@@ -561,3 +567,172 @@ def test_a_release_is_read_as_it_was_written() -> None:
     shown = described(PRIVATE, LOGS["private"][9].value or b"")
     assert shown["point"] == model.coefficients.tolist()
     assert json.dumps(shown)
+
+
+TASK = make_task(parse_study(study_text(p=2, records=8)))
+LOG = sample_log(TASK, releases=30, clients=3)
+
+
+def torn(seed: int) -> list[LogEntry]:
+    """Return a log with gaps, late releases, repeats, and records that are none."""
+    rng = np.random.default_rng(seed)
+    kept = [LOG[i] for i in rng.permutation(30)[: rng.integers(5, 30)]]
+    again = [kept[i] for i in rng.integers(0, len(kept), 6)]
+    bad = [LogEntry(0, b"client-0", b"none"), LogEntry(0, b"client-9", LOG[1].value)]
+    mixed = [*kept, *again, *bad]
+    return relogged([mixed[i] for i in rng.permutation(len(mixed))])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) -> None:
+    log = torn(seed)
+    one, by_record = folded(TASK, log), folded(TASK, log, [1] * len(log))
+    assert differences(one, by_record) == []
+    head, progress = one.head, one.clients.values()
+    assert head.clients == len(one.clients)
+    assert head.missing == sum(entry.missing for entry in progress)
+    assert head.furthest == max(entry.highest for entry in progress)
+    assert head.largest == max(entry.counted for entry in progress)
+    assert head.folded * TASK.slots == sum(entry.counted for entry in progress)
+    assert head.folded == sum(state.releases for state in one.sums.states.values())
+
+
+def test_the_logs_of_these_tests_have_holes_and_repeats() -> None:
+    heads = [folded(TASK, torn(seed)).head for seed in range(20)]
+    assert all(head.missing and head.dead_letters == 2 for head in heads)
+    assert all(head.duplicates == 6 for head in heads)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_estimate_of_sums_alone_is_that_of_whole_states_to_the_last_bit(seed: int) -> None:
+    log = torn(seed)
+    keys = sorted({entry.key for entry in log if entry.key is not None})
+    parts = [[entry for entry in log if entry.key == key] for key in keys]
+    whole = {n: folded(TASK, relogged(part)) for n, part in enumerate(parts)}
+    bare = {n: alone(state) for n, state in whole.items()}
+    written = [
+        write_estimate(
+            combine(TASK, states, topic="t", model_version=2, published_at=1.0)[1]  # type: ignore[arg-type]
+        )
+        for states in (whole, bare)
+    ]
+    assert written[0] == written[1]
+    message = msgspec.json.decode(written[0])
+    assert message["clients"] == len({c for state in whole.values() for c in state.clients})
+    assert message["diagnostics"]["missing"] == sum(
+        entry.missing for state in whole.values() for entry in state.clients.values()
+    )
+    assert start_is_over(TASK, whole.values()) is start_is_over(TASK, bare.values())
+
+
+def test_a_head_that_its_clients_do_not_bear_out_is_refused() -> None:
+    state = folded(TASK, torn(0))
+    state.head = msgspec.structs.replace(state.head, missing=state.head.missing + 1)
+    with pytest.raises(StateError, match="state rebuild"):
+        Partition.decode(TASK, state.fields(everything=True), state.client_fields(everything=True))
+
+
+def test_a_stream_that_is_folded_from_its_middle_misses_nothing_before_it() -> None:
+    state = Partition.empty(TASK).starting_at(12)
+    state.midway = True
+    Reducer(TASK).fold(state, LOG[12:])
+    assert (state.head.missing, state.head.furthest) == (0, 9)
+
+
+def alone(state: Partition) -> Snapshot:
+    """Return what is stored of a state, without its clients."""
+    return Snapshot.decode(TASK, state.fields(everything=True))
+
+
+def test_the_largest_share_of_a_client_is_counted_over_all_partitions() -> None:
+    """One client of three sends as much as the two others together, in another partition."""
+    shares = []
+    for busy in (10, 5, 20):
+        logs = [
+            sample_log(TASK, releases=busy, clients=1),
+            sample_log(TASK, releases=10, clients=2),
+        ]
+        states = {n: folded(TASK, log) for n, log in enumerate(logs)}
+        _, message = combine(TASK, states, topic="t", model_version=1, published_at=1.0)
+        shares.append(message.diagnostics.largest_client_share)
+    assert shares == [10 / 20, 5 / 15, 20 / 30]
+    _, empty = combine(TASK, {}, topic="t", model_version=None, published_at=1.0)
+    assert empty.diagnostics.largest_client_share is None
+
+
+def test_repeats_and_gaps_make_no_share_larger() -> None:
+    again = [LOG[i] for i in (0, 1, 2, 0, 0, 0, 3, 24)]
+    state = folded(TASK, relogged(again))
+    counts = sorted(progress.counted for progress in state.clients.values())
+    assert sum(counts) == 5 * TASK.slots
+    assert state.head.largest == counts[-1]
+
+
+ERASED = {
+    f"{kind}-{how}": task_of(p=2, records=30, private=kind == "private", forgetting=forgetting)
+    for kind in ("private", "open")
+    for how, forgetting in (("plain", None), ("forgetting", 'half_life = 90, of = "records"'))
+}
+
+
+def without(kind: str, entries: list[LogEntry], sizes: tuple[int, ...] = ()) -> Partition:
+    """Fold a log with the second client erased."""
+    task = ERASED[kind]
+    state, at = Partition.empty(task, frozenset({"client-1"})), 0
+    for size in (*sizes, len(entries)):
+        assert Reducer(task).fold(state, entries[at : at + size]) == []
+        at += size
+    return state
+
+
+@pytest.mark.parametrize("kind", ERASED)
+def test_the_sums_are_those_of_a_fold_that_never_saw_the_client(kind: str) -> None:
+    task, log = ERASED[kind], sample_log(ERASED[kind])
+    never = folded(task, relogged([e for e in log if e.key != b"client-1"]))
+    found = without(kind, log)
+    assert found.sums.encode() == never.sums.encode()
+    assert found.client_fields(everything=True) == never.client_fields(everything=True)
+    one, two = estimate_of(task, [found]), estimate_of(task, [never])
+    assert one.coefficients.tobytes() == two.coefficients.tobytes()
+    assert differences(found, without(kind, log, (1, 4, 7))) == []
+    assert found.head.erased == sum(e.key == b"client-1" for e in log)
+
+
+@pytest.mark.parametrize("kind", ERASED)
+def test_late_and_repeated_releases_of_the_client_are_counted_and_nothing_else(kind: str) -> None:
+    task, log = ERASED[kind], sample_log(ERASED[kind])
+    mine = [e for e in log if e.key == b"client-1"]
+    state, before = without(kind, log), without(kind, log).sums.encode()
+    again = relogged([*log, *mine, *mine])[len(log) :]
+    assert Reducer(task).fold(state, again) == []
+    assert state.sums.encode() == before
+    assert state.head.erased == 3 * len(mine)
+    assert (state.head.duplicates, state.head.dead_letters) == (0, 0)
+    assert state.head.next_offset == len(log) + 2 * len(mine)
+
+
+def test_the_record_slots_that_models_tell_do_not_go_back() -> None:
+    kind = "private-forgetting"
+    log = sample_log(ERASED[kind])
+    assert without(kind, log).head.slots == folded(ERASED[kind], log).head.slots == 30 * len(log)
+
+
+def test_the_estimate_counts_the_other_clients_and_says_how_many_releases_it_left_out() -> None:
+    kind = "private-plain"
+    log = sample_log(ERASED[kind])
+    _, message = combine(
+        ERASED[kind], {0: without(kind, log)}, topic="t", model_version=1, published_at=0.0
+    )
+    assert message.clients == 2
+    assert message.diagnostics.erased == 8
+    assert message.releases == len(log) - 8
+    assert message.diagnostics.missing == 0
+
+
+def test_a_bad_release_in_the_name_of_an_erased_client_is_still_a_dead_letter() -> None:
+    kind = "private-plain"
+    log = list(sample_log(ERASED[kind]))
+    log[1] = dataclasses.replace(log[1], value=b"?")
+    state = Partition.empty(ERASED[kind], frozenset({"client-1"}))
+    assert len(Reducer(ERASED[kind]).fold(state, log)) == 1
+    assert (state.head.dead_letters, state.head.erased) == (1, 7)

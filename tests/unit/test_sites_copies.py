@@ -1,31 +1,57 @@
-"""Noisy copies of sites' fits: what they cost, how they are drawn, and what is made of them."""
+"""Sites that send noisy copies of their fits: noise, budget, estimates and intervals."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
 
+import mpmath
 import numpy as np
 import pytest
+from scipy.special import ndtr, ndtri
 
+from benchmarks.papers.noisy_copies import (
+    Linear,
+    Logistic,
+    alpha_beta,
+    gaussian_sigma,
+    min_ridge,
+    smooth_bound,
+)
+from benchmarks.papers.noisy_infembler import Central, assemble, covariance, draw, sent, start, step
 from pipeline.errors import ConfigError, NumericError, PrivacyError
 from pipeline.linalg import packed_indices
 from pipeline.methods import revision_of, server_of, task_of
 from pipeline.methods.noisy_copies import client as copies_task
+from pipeline.methods.noisy_copies import client as drawing
 from pipeline.methods.noisy_copies import client as site_fit
 from pipeline.methods.noisy_copies import estimate as copies_estimate
+from pipeline.methods.noisy_copies.accounting import (
+    MACHINE,
+    Promise,
+    least_scale,
+    of_linear,
+    of_logistic,
+)
 from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law, linear_fit
-from pipeline.methods.noisy_copies.infembler import Copies
+from pipeline.methods.noisy_copies.estimate import FARTHEST as LONGEST
+from pipeline.methods.noisy_copies.estimate import lengthened
+from pipeline.methods.noisy_copies.infembler import Copies, stretched
 from pipeline.methods.sites.report import largest_move
 from pipeline.methods.sites.state import FIRST, Shape
+from pipeline.privacy import accounting as gdp
 from pipeline.privacy.accounting import FARTHEST, normal_numbers, total_epsilon
-from pipeline.privacy.events import TotalVariation, parts
+from pipeline.privacy.events import Gaussian, Renyi, TotalVariation, compose, group, parts
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
-from tests.attacks.copies import EPSILON, FAULTS, measure_copies
+from pipeline.types import Vector
+from tests.attacks.copies import EPSILON, FAULTS, drawn, law_of, measure_copies
 from tests.builders import SeededStream
 from tests.sites import name_of, run, study_text
 
@@ -391,3 +417,287 @@ def test_a_release_is_one_mean_and_one_scatter_of_one_law() -> None:
     assert isinstance(scatter, CopiedPart)
     assert (len(parts_of), mean.scatter, scatter.scatter) == (2, False, True)
     assert mean.law is scatter.law
+
+
+#: How far inside a limit estimates are that are shown, in standard errors.
+CLEAR = np.linspace(1e-3, 10, 800)
+#: Shares of streams that are shown, and of a coefficient's variance along what decides it.
+SHOWN, ALONG = (1 / 160, 0.04, 0.1, 0.4, 0.84, 0.98, 0.9999), (1.0, 0.5, 0.25, 0.1, 0.0)
+
+
+def coverage(shown: float, along: float, longer: Callable[[float], float], level: float) -> float:
+    """Return how many of the intervals that are shown hold the truth, by quadrature.
+
+    Of an estimate that has `along` of its variance in a normal number with variance 1 that is
+    shown below the limit, and the rest apart from it.
+    """
+    limit, usual = float(ndtri(shown)), -float(ndtri((1 - level) / 2))
+    off = limit - CLEAR
+    weights = np.exp(-(off**2) / 2)
+    half = usual * np.sqrt(1 - along + along * np.array([longer(clear) for clear in CLEAR]) ** 2)
+    if along == 1:
+        held = (np.abs(off) <= half).astype(float)
+    else:
+        middle, deviation = np.sqrt(along) * off, np.sqrt(1 - along)
+        held = ndtr((half - middle) / deviation) - ndtr((-half - middle) / deviation)
+    return float(weights @ held / weights.sum())
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_whatever_share_is_shown_intervals_hold_what_they_say(level: float) -> None:
+    def longer(clear: float) -> float:
+        return lengthened(clear, level)
+
+    # from 93 to 97.5 % of 95 %
+    miss = 1 - level
+    for shown in SHOWN:
+        for along in ALONG:
+            found = coverage(shown, along, longer, level)
+            assert 1 - 1.4 * miss <= found <= 1 - 0.5 * miss, (shown, along)
+    # what these intervals would hold if they were no longer
+    assert coverage(0.1, 1.0, lambda clear: 1.0, level) < level - 0.1 * level
+
+
+def test_far_from_a_limit_nothing_is_longer_and_near_it_nothing_is_without_end() -> None:
+    factors = [lengthened(clear, 0.95) for clear in (1e-9, 0.5, 1.0, 2.0, 4.0, 1e6)]
+    assert factors == sorted(factors, reverse=True)
+    assert factors[0] == pytest.approx(LONGEST / 1.959964, rel=1e-6)
+    assert factors[-1] == 1.0
+
+
+RNG = np.random.default_rng(20)
+
+
+class Words(SecureStream):
+    """A stream of given words."""
+
+    def __init__(self, words: np.ndarray) -> None:
+        super().__init__()
+        self.words = words
+
+    def uint64(self, count: int) -> np.ndarray:
+        return self.words[:count]
+
+
+def exact_normals(words: np.ndarray) -> list[mpmath.mpf]:
+    """Return the quantiles of words with all digits."""
+    found = []
+    for word in words.tolist():
+        tail = mpmath.ldexp(mpmath.mpf(word >> 1) + mpmath.mpf(0.5), -64)
+        z = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * tail)
+        found.append(-z if word & 1 else z)
+    return found
+
+
+def hard_words(count: int) -> np.ndarray:
+    """Return random words, half of them of tails of all lengths."""
+    words = RNG.integers(0, 2**64, count, dtype=np.uint64)
+    words[::2] >>= RNG.integers(0, 63, len(words[::2]), dtype=np.uint64)
+    return words
+
+
+def test_quantiles_are_as_exact_as_the_proof_takes_them() -> None:
+    words = np.r_[hard_words(600), np.array([0, 1, 2**63 - 1, 2**64 - 2, 2**64 - 1], np.uint64)]
+    with mpmath.workdps(60):
+        errors = [
+            abs(mpmath.mpf(z) - exact) / max(abs(exact), 1)
+            for z, exact in zip(
+                normal_numbers(len(words), Words(words)).tolist(), exact_normals(words), strict=True
+            )
+        ]
+    assert max(errors) < 8 * MACHINE
+
+
+def errors_of(part: CopiedPart, words: np.ndarray) -> float:
+    """Return how far what is drawn of words is from what exact arithmetic makes of them."""
+    law = part.law
+    size, columns = len(law.theta), law.copies - 1 if part.scatter else 1
+    found = np.ldexp(part.noised(Words(words)).astype(float), part.exponent)
+    with mpmath.workdps(40):
+        z = mpmath.matrix(size, columns)
+        for place, number in enumerate(exact_normals(words[: size * columns])):
+            z[divmod(place, columns)] = number
+        moved = mpmath.matrix(law.root.tolist()) * z
+        if part.scatter:
+            square = moved * moved.T
+            exact = [square[i, j] for i in range(size) for j in range(i, size)]
+        else:
+            scaled = moved / mpmath.sqrt(law.copies)
+            exact = [mpmath.mpf(theta) + scaled[i] for i, theta in enumerate(law.theta)]
+        return float(max(abs(a - b) for a, b in zip(found.tolist(), exact, strict=True)))
+
+
+def coarse(count: int, stream: SecureStream, *, simulated: bool = False) -> Vector:
+    return normal_numbers(count, stream, simulated=simulated).astype(np.float32).astype(float)
+
+
+@pytest.mark.parametrize("sound", [True, False], ids=["sound", "single-precision"])
+def test_what_is_drawn_is_as_near_to_exact_arithmetic_as_is_paid_for(
+    monkeypatch: pytest.MonkeyPatch, *, sound: bool
+) -> None:
+    if not sound:
+        monkeypatch.setattr(drawing, "normal_numbers", coarse)
+    size, copies = 3, 12
+    root = RNG.normal(size=(size, size))
+    law = Law(np.array([0.5, -1.0, 0.25]), root @ root.T * 50 + np.eye(size), 4.0, copies)
+    spread = 4.0
+    moved = (size + 8) * MACHINE * math.sqrt(size * spread / copies) * FARTHEST + MACHINE * 2
+    bent = (copies + 2 * size + 24) * MACHINE * (math.sqrt(size * copies) + 16) ** 2 * spread
+    # so fine a lattice that rounding to it hides nothing
+    exponent = -46
+    for scatter, most in ((False, moved), (True, bent)):
+        part = CopiedPart(law, scatter, exponent, 2.0**62, False)
+        found = max(errors_of(part, hard_words(size * copies)) for _ in range(8))
+        assert (found < most + 2.0**exponent) == sound
+
+
+def reached(**settings: object) -> CopiesTask:
+    """Return a task whose bounds one record reaches: its fit stays far inside its ball."""
+    method = "copies = 20, coefficient_bound = 0.002, site_ridge = 3000.0"
+    given = {"p": 1, "records": 2, "loss": "linear", "epsilon": 4.0, "noise_scale": 1.0}
+    study = parse_study(study_text(method, kind="noisy-copies", **(given | settings)))
+    return CopiesTask(study, revision_of(study))
+
+
+WITH, WITHOUT = Arrays(np.ones((1, 1)), np.ones(1)), Arrays(np.zeros((0, 1)), np.zeros(0))
+
+
+@pytest.mark.parametrize(("scale", "below"), [(1.0, True), (0.9, False)])
+def test_a_scale_that_is_a_tenth_too_small_costs_more_than_the_ledger_says(
+    scale: float, *, below: bool
+) -> None:
+    made = reached()
+    laws = [law_of(made, window) for window in (WITH, WITHOUT)]
+    one, other = (replace(law, scale=scale * law.scale) for law in laws)
+    [curve] = [one for one, _ in parts(made.budget.event) if isinstance(one, Renyi)]
+    held = [
+        max(one.divergence(other, order), other.divergence(one, order)) <= allowed
+        for order, allowed in zip(curve.orders, curve.epsilons, strict=True)
+    ]
+    assert all(held) == below
+
+
+@pytest.mark.parametrize(("scale", "seen"), [(1.0, False), (0.9, True)])
+@pytest.mark.takes("a tenth of a variance needs thousands of draws")
+def test_what_is_drawn_has_the_scale_that_is_charged(
+    monkeypatch: pytest.MonkeyPatch, scale: float, *, seen: bool
+) -> None:
+    made, draws = reached(), 4000
+    root = Law.root.func  # type: ignore[attr-defined]
+    shrunk = cached_property(lambda law: math.sqrt(scale) * root(law))
+    shrunk.__set_name__(Law, "root")
+    monkeypatch.setattr(Law, "root", shrunk)
+    information = made.ridge * np.eye(2) + np.ones((2, 2))
+    variance = made.scale * np.linalg.inv(information)
+    means, scatters = drawn(made, WITH, draws, SeededStream(3))
+    centre = np.linalg.solve(information, np.ones(2))
+    # per coordinate: a mean chi-square with `draws` degrees, and one with K - 1 times as many
+    of_means = np.mean((means - centre) ** 2, axis=0) / np.diag(variance) * made.copies
+    diagonal = np.arange(2)
+    of_scatters = scatters[:, diagonal, diagonal].mean(axis=0) / np.diag(variance)
+    # what rounding adds to the first, at most: a 192nd
+    errors = [
+        np.abs(of_means - 1).max() / math.sqrt(2 / draws) > 4 + math.sqrt(draws / 2) / 192,
+        np.abs(of_scatters / (made.copies - 1) - 1).max()
+        > 4 * math.sqrt(2 / (draws * (made.copies - 1))),
+    ]
+    assert errors == [seen, seen]
+
+
+def test_what_a_distance_costs_is_counted() -> None:
+    """A release that shows a record once in 1 / T times is at a distance of T from a sound one."""
+    delta, law, distance = 1e-6, Gaussian(0.5), TotalVariation(4e-8)
+    for times in (1, 3):
+        event = compose({compose([law, distance]): times})
+        epsilon = total_epsilon([event], delta)
+        shown = 1 - (1 - distance.distance) ** times
+        mu = math.sqrt(times) * law.mu
+
+        def spent(at: float, shown: float = shown, mu: float = mu) -> float:
+            return shown + (1 - shown) * gdp.delta_of(mu, at)
+
+        assert spent(epsilon) <= delta < spent(total_epsilon([compose({law: times})], delta))
+    assert total_epsilon([compose({distance: 25})], delta) == math.inf
+    assert total_epsilon([distance], 0.0) == math.inf
+    assert total_epsilon([distance], delta) == 0
+    assert group(distance, 3) == TotalVariation(3 * distance.distance)
+    assert group(TotalVariation(0.5), 3) == TotalVariation(1.0)
+
+
+#: Reference values have ten digits.
+DIGITS = 1e-9
+CENTRAL = Central(100.0, np.array([1.0, -0.5]), np.array([[50.0, 10.0], [10.0, 40.0]]))
+SITES = sent(
+    records=np.array([120.0, 80.0]),
+    copies=np.array([20.0, 30.0]),
+    scales=np.array([10.0, 12.0]),
+    means=np.array([[0.8, -0.3], [1.4, -0.9]]),
+    scatters=np.array([[[4.0, -1.0], [-1.0, 6.0]], [[9.0, 2.0], [2.0, 5.0]]]),
+)
+
+
+def test_the_paper_s_calibration() -> None:
+    assert alpha_beta(4, 1 / 160, 8, 40) == pytest.approx((0.5777613700, 0.0205204708), abs=DIGITS)
+    assert alpha_beta(1, 1e-5, 8, 40) == pytest.approx((0.1002843434, 0.0033465581), abs=DIGITS)
+    given = ((1, 1e-5), (4, 1 / 160), (8, 1e-5))
+    assert [gaussian_sigma(*one) for one in given] == pytest.approx(
+        [3.730631635, 0.702362014, 0.600229072], abs=DIGITS
+    )
+
+
+def test_the_smooth_bound_is_finite_above_a_ridge_alone() -> None:
+    beta = alpha_beta(4, 1e-3, 8, 40)[1]
+    ridges = [min_ridge(lambda r: Linear(3.0, r), beta), min_ridge(Logistic, beta)]
+    assert ridges == pytest.approx([27.96249925, 35.35236230], rel=DIGITS)
+    assert smooth_bound(Linear(3.0, 60.0), 1000.0, beta) == pytest.approx(0.0948683298, abs=DIGITS)
+    assert smooth_bound(Logistic(60.0), 1000.0, beta) == pytest.approx(0.0316385985, abs=DIGITS)
+    assert smooth_bound(Linear(3.0, 0.99 * ridges[0]), 1000.0, beta) == math.inf
+
+
+def test_a_public_scale() -> None:
+    promise = Promise(4, 1e-5)
+    linear, logistic = of_linear(1.0, 3.0, 16.0), of_logistic(1.0, 32.0)
+    assert least_scale(linear, 8, 40, promise) == pytest.approx(48.76285759, rel=DIGITS)
+    assert least_scale(logistic, 8, 40, promise) == pytest.approx(2.978774076, rel=DIGITS)
+    # a smaller ridge than the copies allow
+    assert least_scale(of_linear(1.0, 3.0, 1.0), 8, 40, promise) == math.inf
+
+
+def test_infembler_with_central_records() -> None:
+    found = assemble(SITES, CENTRAL, tolerance=1e-13)
+    assert found.rounds == 45
+    assert found.theta == pytest.approx([1.0375825276, -0.5534650665], abs=DIGITS)
+    assert found.information[np.triu_indices(2)] == pytest.approx(
+        [0.4660753311, 0.0800097364, 0.4000867668], abs=DIGITS
+    )
+    errors = np.sqrt(np.diag(np.linalg.inv(found.whole)))
+    assert errors == pytest.approx([0.0960037022, 0.1040192504], abs=DIGITS)
+    sandwich = np.sqrt(np.diag(covariance(SITES, CENTRAL, found)))
+    assert sandwich == pytest.approx([0.0962001625, 0.1025732905], abs=DIGITS)
+    one = step(SITES, CENTRAL, start(SITES, CENTRAL))
+    assert one.theta == pytest.approx([1.0365254647, -0.5518385739], abs=DIGITS)
+
+
+def test_infembler_without_central_records_and_from_a_warm_start() -> None:
+    found = assemble(SITES, tolerance=1e-13)
+    assert found.theta == pytest.approx([1.0692703735, -0.5927073749], abs=DIGITS)
+    quick = start(SITES)
+    for _ in range(12):
+        quick = stretched(SITES, quick, step(SITES, None, quick))
+    assert quick.theta == pytest.approx(found.theta, abs=DIGITS)
+    warm = assemble(SITES, at=assemble(SITES, CENTRAL), tolerance=1e-13)
+    assert warm.theta == pytest.approx(found.theta, abs=DIGITS)
+
+
+def test_mean_and_scatter_have_the_law_of_copies() -> None:
+    rng, information = np.random.default_rng(1), np.array([[4.0, 1.0], [1.0, 3.0]])
+    theta, copies, scale, runs = np.array([1.0, -1.0]), 6, 2.0, 4000
+    drawn = [draw(theta, information, copies, scale, rng) for _ in range(runs)]
+    variance = scale * np.linalg.inv(information)
+    means, scatters = (np.array(part) for part in zip(*drawn, strict=True))
+    # four Monte Carlo errors: of a mean, and of a Wishart matrix with five degrees
+    error = 4 * np.sqrt(np.diag(variance) / copies / runs)
+    assert np.all(np.abs(means.mean(axis=0) - theta) < error)
+    five = (copies - 1) * variance
+    spread = (np.outer(np.diag(variance), np.diag(variance)) + variance**2) * (copies - 1)
+    assert np.all(np.abs(scatters.mean(axis=0) - five) < 4 * np.sqrt(spread / runs))

@@ -1,4 +1,4 @@
-"""Scores of sites that were taken too far from the estimate enter no interval."""
+"""When scores of sites are near, and what false points, levels and ridges do to intervals."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.optimize import fsolve
 from scipy.special import expit
 
 from benchmarks.sites_coverage import RESULTS, Cell, row_of, stream, table
 from pipeline.api.planning import plan
+from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.population import Population
+from pipeline.linalg import Floored, packed_indices
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_copies import estimate as copies_estimate
@@ -23,12 +26,17 @@ from pipeline.methods.noisy_copies import estimate as copies_near
 from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Drawn, Sent, covariance
 from pipeline.methods.noisy_mle import estimate as solving
+from pipeline.methods.noisy_mle.client import SiteTask
+from pipeline.methods.noisy_mle.estimate import Fit, held_back
 from pipeline.methods.noisy_mle.sums import Points
 from pipeline.methods.sites import robust as near
 from pipeline.methods.sites.robust import NEAR
 from pipeline.methods.sites.server import needed_sites
 from pipeline.methods.sites.state import FIRST, Shape, SiteState, epochs_of
+from pipeline.privacy.memory import EPOCHS, epoch_of
 from pipeline.records.blocks import with_intercept
+from pipeline.release.model import COEFFICIENT_EXPONENT
+from pipeline.release.task import form_of
 from pipeline.simulate.coverage import Size, simulated
 from pipeline.simulate.coverage import stream as simulated_stream
 from pipeline.stream.in_process import OfflineRun
@@ -358,3 +366,202 @@ def test_the_square_of_points_is_exact() -> None:
         total += row
         shape.carry(total)
     assert shape.squared(total).tolist() == [float(sum(int(v) ** 2 for v in points.flat))]
+
+
+CELL = Cell("logistic", 3000, 8, 8.0, rounds=3)
+
+
+def moved(task: SiteTask, payload: bytes, shift: float) -> bytes:
+    """Return a release at a false point, whose linearised score is that of the true one."""
+    row, size = np.frombuffer(payload, form_of(task).dtype).copy(), task.size
+    channels, sums = task.update_channels, row["sums"][0]
+    packed = sums[size : size + size * (size + 1) // 2] * channels.curvature.unit
+    way = np.append(shift, np.zeros(size - 1))
+    gradient = sums[:size] * channels.gradient.unit + packed[packed_indices(size)] @ way
+    limit = task.layout.later[0].largest
+    sums[:size] = np.clip(np.round(gradient / channels.gradient.unit), -limit, limit)
+    row["point"][0] += np.round(way / math.ldexp(1.0, COEFFICIENT_EXPONENT)).astype(np.int64)
+    return row.tobytes()
+
+
+def versioned(task: SiteTask, payload: bytes, version: int) -> bytes:
+    """Return a release that says another model's version, and what that had seen."""
+    row = np.frombuffer(payload, form_of(task).dtype).copy()
+    row["version"] = version
+    if task.growth.divisor:
+        row["model_watermark"] = seen = version * CELL.sites * task.slots
+        begun = np.arange(EPOCHS) <= epoch_of(seen, task.slots)
+        row["starts"] = np.where(begun, np.maximum(row["starts"], 1), 0)
+    return row.tobytes()
+
+
+def told(seed: int, shift: float = 0.0, *, first: int = 0, grows: bool = False) -> list[Estimate]:
+    """Return the estimates of a stream after each round; site 0 forges.
+
+    shift: Of its points, at models.
+    first: The first of five versions that it says after the second round, in as many epochs.
+    """
+    cell = replace(CELL, grows=grows)
+    task, rng = task_of(cell.text(seed)), np.random.default_rng(seed)
+    run, found = OfflineRun(task), []
+    for number in range(CELL.rounds):
+        for site in range(CELL.sites):
+            payload = run.release(f"site-{site}", CELL.window(rng), run.model)
+            if shift and number and not site:
+                payload = moved(task, payload, shift)
+            run.fold(f"site-{site}", payload)
+        for double in range(5 if first and number == 1 else 0):
+            again = run.release("site-0", CELL.window(rng), run.model)
+            run.fold("site-0", versioned(task, again, first << double))
+        found.append(run.estimate(0.0)[0])
+        run.move()
+    return found
+
+
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("shift", [0.5, 3.0, 1000.0])
+def test_a_false_point_that_fits_its_score_keeps_no_interval_away(
+    shift: float, grows: bool
+) -> None:
+    honest, found = (told(5, false, grows=grows)[-1] for false in (0.0, shift))
+    # they came never, or without end
+    assert (honest.status, found.status) == ("ready", "ready")
+    assert (honest.details["misplaced"], found.details["misplaced"]) == ([], [name_of(0)])
+    assert found.details["flagged"] == [name_of(0)]
+    errors, wider = honest.standard_errors(), found.standard_errors()
+    assert errors is not None
+    assert wider is not None
+    assert np.all(wider[0] < 1.2 * errors[0])
+    assert np.all(np.abs(found.coefficients - honest.coefficients) < 2 * errors[0])
+
+
+def test_a_reason_names_the_site_whose_points_are_no_models() -> None:
+    found = told(5, 3.0)[1]
+    assert found.status == "warming"
+    assert name_of(0) in found.reason
+    assert name_of(1) not in found.reason
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_versions_that_no_other_site_knows_push_nobody_out(grows: bool) -> None:
+    found = told(5, first=2**30, grows=grows)
+    assert [estimate.details["count"] for estimate in found] == [CELL.sites] * CELL.rounds
+    assert found[-1].status == "ready"
+    assert found[-1].details["dropped_count"] == 0
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_site_that_sends_more_than_all_others_does_not_end_the_start_alone(grows: bool) -> None:
+    rng, run = np.random.default_rng(1), OfflineRun(replace(CELL, grows=grows).task(1))
+    for site in range(CELL.sites):
+        run.fold(f"site-{site}", run.release(f"site-{site}", CELL.window(rng), run.model))
+    run.move()
+    for _ in range(CELL.sites + 1):
+        run.fold("site-0", run.release("site-0", CELL.window(rng), run.model))
+    found, _ = run.estimate(0.0)
+    assert (found.status, found.details["count"]) == ("warming", CELL.sites)
+    assert f"1 of {CELL.sites} sites" in found.reason
+
+
+def test_a_site_that_answers_an_old_model_only_keeps_no_interval_away() -> None:
+    rng, run = np.random.default_rng(2), OfflineRun(CELL.task(2))
+    models = []
+    for _ in range(CELL.rounds):
+        models.append(run.model)
+        for site in range(CELL.sites):
+            model = run.model if site else models[min(1, len(models) - 1)]
+            run.fold(f"site-{site}", run.release(f"site-{site}", CELL.window(rng), model))
+        found, _ = run.estimate(0.0)
+        run.move()
+    assert (found.status, found.details["dropped"]) == ("ready", [name_of(0)])
+
+
+@pytest.mark.takes("sites of different pace, over many models")
+def test_honest_sites_of_different_pace_are_not_misplaced() -> None:
+    cell, found = Cell("logistic", 1500, 8, 8.0, every=3), list[str]()
+    for seed in range(3):
+        rng, run = np.random.default_rng([7, seed]), OfflineRun(cell.task(seed))
+        for _ in range(8):
+            for site in range(cell.sites):
+                for _ in range(rng.poisson(1.0)):
+                    payload = run.release(f"site-{site}", cell.window(rng), run.model)
+                    run.fold(f"site-{site}", payload)
+                    if run.waiting >= cell.every:
+                        run.move()
+            found += run.estimate(0.0)[0].details["misplaced"]
+    assert found == []
+
+
+LEVELS = 'c = { kind = "category", levels = ["s", "t"] }'
+
+
+def fit_of(theta: np.ndarray, curvature: np.ndarray, noise: float = 0.0) -> Fit:
+    return Fit(
+        theta,
+        np.ones(1),
+        curvature,
+        Floored(curvature, 0, None, np.zeros(2)),
+        noise,
+        1.0,
+        np.ones(1),
+        known=True,
+    )
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1])
+@pytest.mark.parametrize("base", [-4.0, -2.0, 0.0])
+@pytest.mark.parametrize("loss", ["logistic", "linear"])
+def test_squared_residuals_of_a_level_are_those_of_its_records(
+    loss: str, base: float, share: float
+) -> None:
+    """Where a model has a level alone, against the truth of its population."""
+    ridge, spread = 0.01, 0.04
+    task = task_of(study_text(loss=loss, ridge=ridge, declared=[LEVELS], p=1))
+    mean = expit if loss == "logistic" else lambda u: u / 10
+    truth = mean(np.array([base, base + 3.0]))
+    shares = np.array([1 - share, share])
+
+    def score(theta: np.ndarray) -> list[float]:
+        off = shares * (truth - (expit if loss == "logistic" else np.asarray)(np.cumsum(theta)))
+        return [float(off.sum()), float(off[1] - ridge * theta[1])]
+
+    theta = fsolve(score, [base if loss == "logistic" else truth[0], 0.1])
+    said = np.cumsum(theta) if loss == "linear" else expit(np.cumsum(theta))
+    bent = np.ones(2) if loss == "linear" else said * (1 - said)
+    model = np.full(2, spread) if loss == "linear" else bent
+    true = (spread if loss == "linear" else truth * (1 - truth)) + (truth - said) ** 2
+    curvature = np.diag([0.0, shares[1] * bent[1]])
+    curvature[0, :] = curvature[:, 0] = [float(shares @ bent), shares[1] * bent[1]]
+    found = held_back(task, fit_of(theta, curvature))
+    expected = shares[1] * (true[1] - model[1])
+    # one that is smaller is not said
+    assert found[1, 1] == pytest.approx(max(0.0, expected), rel=1e-6, abs=1e-12)
+    assert np.array_equal(found, np.full((2, 2), found[1, 1]))
+    # a level that noise hides may have any chance
+    unknown = held_back(task, fit_of(theta, curvature, noise=1.0))[1, 1]
+    slope = 1.0 if loss == "logistic" else task.loss.slope_bound
+    assert unknown == pytest.approx(ridge * abs(theta[1]) * slope)
+    assert unknown >= expected
+
+
+def test_numbers_and_slopes_that_no_ridge_holds_are_left_alone() -> None:
+    for declared, ridge in (("c = { min = -1, max = 1 }", 0.01), (LEVELS, 0.0)):
+        task = task_of(study_text(loss="logistic", ridge=ridge, declared=[declared], p=1))
+        assert not held_back(task, fit_of(np.array([-3.0, 1.0]), 0.05 * np.eye(2))).any()
+
+
+@pytest.mark.parametrize(("together", "square"), [(0.2, 0.3), (-0.8, 0.64)])
+def test_numbers_beside_a_level_vary_in_it_as_in_all_records_or_more(
+    together: float, square: float
+) -> None:
+    declared = [LEVELS, "x = { min = -1, max = 1 }"]
+    task = task_of(study_text(loss="logistic", ridge=0.01, declared=declared, p=2))
+    # of records: a tenth have the level, and there x has this mean
+    shares = np.array([[1.0, 0.1, 0.0], [0.1, 0.1, 0.1 * together], [0.0, 0.1 * together, 0.3]])
+    found = held_back(task, fit_of(np.array([-3.0, 1.0, 0.0]), 0.2 * shares))
+    more = found[0, 0]
+    assert more > 0
+    row = np.array([1.0, 1.0, together])
+    assert found == pytest.approx(
+        more * np.outer(row, row) + np.diag([0, 0, more * (square - together**2)])
+    )

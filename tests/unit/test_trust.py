@@ -1,9 +1,11 @@
-"""Releases that count, and those that nobody admitted could have sent."""
+"""Who is believed in a log: admissions, keys and MACs, what they cost, and damaged key files."""
 
 from __future__ import annotations
 
 import random
 import struct
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -12,28 +14,46 @@ import msgspec
 import numpy as np
 import pytest
 
-from infra.admissions import _tell, tell
-from infra.keyring import StudyPairs, pin, pinned, study_path
+from infra.admissions import Roll, _tell, tell
+from infra.keyring import (
+    StudyPairs,
+    client_path,
+    enrolled,
+    pin,
+    pinned,
+    read_client,
+    read_study,
+    study_path,
+    write_study,
+)
 from pipeline.cli.context import study_keys
 from pipeline.errors import ConfigError, PayloadError, StateError
+from pipeline.messages import authentic
 from pipeline.messages.admission import (
+    KEYS,
     LAST_SERIAL,
     Admission,
     Enrolment,
     Entry,
+    Link,
     Standing,
+    StudyKeys,
     read_enrolment,
     write_signed,
 )
+from pipeline.messages.authentic import Authenticator
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
+from pipeline.privacy.randomness import SecureStream
 from pipeline.release.layout import HEADER
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.settings import Settings
-from pipeline.stream.fold import Reducer
+from pipeline.stream.fold import CHUNK, Reducer
 from pipeline.stream.partition import Partition, differences
+from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
 from pipeline.trust import MAC_SIZE, Pair, check_plain, check_signed, derived, signed
+from tests.builders import LogEntry
 from tests.stage import OPEN as NO_PRIVACY
 from tests.stage import study_text
 from tests.trusted import TRUST, World, trusted_task
@@ -219,8 +239,8 @@ def test_no_release_counts_at_another_time_than_its_clients() -> None:
     world = World(task_of(parse_study(text.replace('loss = "logistic"', fades))), bound=True)
     world.admit("north")
     old = world.stamp("north")(world.bare("north", 0), 1000)
-    for time in (10**9, 1001, 0, -1000):
-        world.append("north", old, time)
+    for moment in (10**9, 1001, 0, -1000):
+        world.append("north", old, moment)
     world.append("north", old)
     # a MAC of before is over no time, and an admission of today has none of those
     stamp = replace(world.stamp("north"), since=0)
@@ -559,3 +579,240 @@ def test_processes_of_one_folder_pin_a_key_at_once(tmp_path: Path) -> None:
         pin(settings, "study", public)
     assert pinned(settings, "study") == public
     assert len(list((tmp_path / "keys").iterdir())) == 1
+
+
+def world_of_north() -> World:
+    world = World()
+    world.admit("north")
+    return world
+
+
+def many_models(count: int) -> World:
+    """A client that releases each time at a model that it has not used before."""
+    world = world_of_north()
+    for seq in range(count):
+        world.send("north", seq, world.model(1 + seq))
+    return world
+
+
+def many_false_models(count: int) -> World:
+    """A client that makes a ticket of its own for each release."""
+    world, own = world_of_north(), Pair(b"o" * 32)
+    for seq in range(count):
+        world.send("north", seq, world.model(1 + seq, own))
+    return world
+
+
+@pytest.mark.parametrize(
+    "made", [many_models, pytest.param(many_false_models, marks=pytest.mark.slow)]
+)
+def test_no_client_makes_a_batch_dearer_than_its_releases(made: Callable[[int], World]) -> None:
+    # a cost in proportion to the models of a batch would be several times as much here
+    few, many = (each_costs(made(count)) for count in (CHUNK // 10, CHUNK))
+    assert many < 2.0 * few
+
+
+def with_gaps(gaps: int) -> World:
+    """A client that leaves gaps, and repeats its oldest release ever after."""
+    world = world_of_north()
+    for seq in range(gaps):
+        world.send("north", 2 * seq)
+    for _ in range(CHUNK - gaps):
+        world.append("north", world.log[1].value or b"")
+    return world
+
+
+def test_gaps_of_a_client_make_its_repeats_no_dearer() -> None:
+    # to look through all gaps took seven times as long here
+    assert each_costs(with_gaps(900)) < 3.0 * each_costs(with_gaps(9))
+
+
+def test_what_is_too_old_to_be_kept_costs_no_sums_of_its_own() -> None:
+    # a client that writes a time of its own into each record: sums for each took 40 times as long
+    text = study_text("fading", partitions=1) + TRUST
+    text += '\n[estimator.forgetting]\nhalf_life = 8\nof = "seconds"\n'
+    world = World(task_of(parse_study(text)))
+    world.admit("north")
+    for seq in range(CHUNK):
+        world.send("north", seq)
+    spread = [LogEntry(e.offset, e.key, e.value, timestamp=1000 * e.offset) for e in world.log]
+    together, world.log = each_costs(world), spread
+    assert each_costs(world) < 12.0 * together
+
+
+def each_costs(world: World) -> float:
+    """Return the processor seconds of a release, the least of some folds of the whole log."""
+    found = []
+    for _ in range(5):
+        trust = Authenticator(world.task, world.pairs)
+        state, reducer = Partition.empty(world.task, number=0), Reducer(world.task, trust=trust)
+        begun = time.process_time()
+        reducer.fold(state, world.log)
+        found.append((time.process_time() - begun) / len(world.log))
+    return min(found)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(folder=str(tmp_path))
+
+
+def test_a_study_key_that_is_cut_anywhere_is_refused(settings: Settings) -> None:
+    path = write_study(settings, "blocks", StudyPairs([Pair.drawn(1), Pair.drawn(2)]))
+    whole = path.read_bytes()
+    assert len(read_study(settings, "blocks").pairs) == 2
+    for length in range(len(whole.rstrip())):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ConfigError, match=f"{path} is not a complete key file"):
+            read_study(settings, "blocks")
+
+
+def test_a_client_key_that_is_cut_anywhere_is_refused(settings: Settings) -> None:
+    enrolled(settings, "north")
+    path = client_path(settings, "north")
+    whole = path.read_bytes()
+    for length in range(len(whole.rstrip())):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ConfigError, match=f"{path} is not a complete key file"):
+            read_client(settings, "north")
+
+
+def test_a_key_of_another_study_or_for_all_to_read_is_refused(settings: Settings) -> None:
+    path = write_study(settings, "blocks", StudyPairs([Pair.drawn()]))
+    named = replace(settings, study_key=str(path))
+    with pytest.raises(ConfigError, match="has the keys of study 'blocks'"):
+        read_study(named, "meters")
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_study(settings, "blocks")
+    path.unlink()
+    with pytest.raises(ConfigError, match=str(study_path(settings, "blocks"))):
+        read_study(settings, "blocks")
+
+
+def test_a_known_public_key_that_is_cut_anywhere_is_refused(settings: Settings) -> None:
+    public = Pair.drawn().public
+    path = pin(settings, "blocks", public)
+    whole = path.read_text()
+    assert pinned(settings, "blocks") == public
+    for length in range(len(whole)):
+        path.write_text(whole[:length])
+        with pytest.raises(ConfigError, match=f"{path} is not a complete key"):
+            pinned(settings, "blocks")
+
+
+def test_what_an_old_study_without_trust_released_does_not_count_once_it_has_some() -> None:
+    text = study_text("trusted", partitions=1)
+    old, world = task_of(parse_study(text)), World(task_of(parse_study(text + TRUST)))
+    world.admit("north")
+    for seq in range(2):
+        value = release_of(
+            old, [], old.first_model, SecureStream(), client="north", ledger="l-north", seq=seq
+        )
+        # as it came, and with the MAC that an admitted client could put on it
+        world.append("north", value if seq else world.stamp("north")(value))
+    world.send("north", 0)
+    state, letters = world.folded()
+    assert letters == [(1, "wrong-revision"), (2, "undecodable")]
+    assert state.head.folded == 1
+
+
+@pytest.fixture
+def empty() -> World:
+    return World()
+
+
+@pytest.fixture
+def standings(empty: World) -> dict[str, bytes]:
+    """What the study has signed of a client that it admitted and then revoked."""
+    pair, name = empty.pairs[0], empty.task.study.name
+    keys = StudyKeys(name, [Link(1, pair.public.hex())])
+    first = Entry(1, empty.client("evil").public.hex(), 0, 0)
+    old, new = Standing(name, "evil", [first]), Standing(name, "evil", [first, Entry(2, "", 0, 9)])
+    return {n: write_signed(m, pair) for n, m in (("keys", keys), ("old", old), ("new", new))}
+
+
+def test_what_is_said_of_a_client_counts_under_its_own_key_alone(
+    empty: World, standings: dict[str, bytes]
+) -> None:
+    roll = Roll(empty.task.study, empty.pairs[0].public)
+    roll.take(KEYS, standings["keys"])
+    roll.take(b"other", standings["old"])
+    assert (roll.clients, roll.refused) == ({}, 1)
+    for name in ("old", "new", "old"):
+        roll.take(b"evil", standings[name])
+    assert (roll.standing("evil").key, roll.standing("evil").serial) == ("", 2)
+    assert roll.says({b"evil": standings["new"]}, roll.standing("evil"))
+    for last in (standings["old"], standings["new"][:-9], None):
+        assert not roll.says({b"evil": last}, roll.standing("evil"))
+
+
+def test_a_single_newer_word_counts_for_more_than_many_old_ones(
+    empty: World, standings: dict[str, bytes]
+) -> None:
+    """Whoever lost the history of a client says the newest word of its partition alone."""
+    roll = Roll(empty.task.study, empty.pairs[0].public)
+    again = Standing(empty.task.study.name, "evil", [Entry(3, "ab" * 64, 0, 0)])
+    for key, value in (
+        (KEYS, standings["keys"]),
+        (b"evil", standings["new"]),
+        (b"evil", write_signed(again, empty.pairs[0])),
+    ):
+        roll.take(key, value)
+    assert roll.standing("evil") == again
+
+
+def test_a_log_that_lost_its_beginning_believes_no_key_that_was_retired_there() -> None:
+    """Wherever the log is cut, the rest is judged as in the whole log."""
+    old, new = Pair(b"s" * 32, 1), Pair(b"t" * 32, 2)
+    empty = World(pairs=[old])
+    empty.admit("north")
+    empty.send("north", 0)
+    empty.pairs.append(new)
+    empty.append("north", empty.stamp("north", pair=old)(empty.bare("north", 1)))
+    empty.send("north", 2)
+    retired = len(empty.log)
+    empty.retire(2, new)
+    empty.append("north", empty.stamp("north", pair=old)(empty.bare("north", 3)))
+    empty.say("thief", empty.client("thief"), by=old)
+    empty.append("thief", empty.stamp("thief", pair=old)(empty.bare("thief", 0)))
+    empty.send("north", 4)
+    whole = empty.folded()[1]
+    assert [reason for _, reason in whole] == ["old-key", "undecodable", "not-admitted"]
+    held = StudyPairs(empty.pairs, 2, {2: {0: retired}})
+    for cut in range(1, len(empty.log)):
+        state = Partition.empty(empty.task, number=0).starting_at(cut)
+        state.admissions.retire(held.least_at(0, cut))
+        state.admissions.enter("north", Entry(1, empty.client("north").public.hex(), 0, 0))
+        letters = Reducer(empty.task, trust=empty.authority).fold(state, empty.log[cut:])
+        found = [(letter.offset, letter.fault.reason) for letter in letters]
+        assert found == [letter for letter in whole if letter[0] >= cut], cut
+
+
+def test_a_retirement_that_nobody_finds_any_more_has_always_been() -> None:
+    pairs = [Pair(bytes([n]) * 32, n) for n in (1, 2, 3)]
+    assert StudyPairs(pairs).least_at(0, 9) == 1
+    # cut off between the key file and the log, and a file of before
+    for held in (StudyPairs(pairs, 3, {2: {0: 5}, 3: {}}), StudyPairs(pairs, 3)):
+        assert (held.least_at(0, 0), held.least_at(0, 1)) == (1, 3)
+    twice = StudyPairs(pairs, 3, {2: {0: 5}, 3: {0: 8}})
+    assert [twice.least_at(0, cut) for cut in (5, 6, 8, 9)] == [1, 2, 2, 3]
+
+
+def test_a_word_that_is_repeated_is_verified_and_splits_a_batch_once(
+    empty: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, reads, folds = empty.admit("north"), list[bytes](), list[int]()
+    for seq in range(20):
+        empty.send("north", seq)
+        empty.append("x", old)
+    read, fold = authentic.read_word, Reducer._fold_releases
+    monkeypatch.setattr(authentic, "read_word", lambda p, *a: reads.append(p) or read(p, *a))
+    monkeypatch.setattr(
+        Reducer, "_fold_releases", lambda s, st, r: folds.append(len(r)) or fold(s, st, r)
+    )
+    state, letters = empty.folded()
+    assert (letters, state.head.words, state.head.folded) == ([], 21, 20)
+    assert (reads, folds) == ([old], [20])
+    for sizes in ([1] * 41, [7, 9]):
+        assert differences(empty.folded(*sizes)[0], state) == []
