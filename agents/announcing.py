@@ -58,11 +58,8 @@ def store_of(task: Task, settings: Settings) -> RedisStore:
 
 
 def begin_admitted(
-    task: Task,
-    settings: Settings,
-    trust: Authenticator | None,
-    states: Mapping[int, Partition],
-) -> None:
+    task: Task, settings: Settings, trust: Authenticator | None, states: Mapping[int, Partition],
+) -> None:  # fmt: skip
     """Let states that begin in the middle of the log know who was admitted before.
 
     What the log itself said is gone or left out; the clients topic has said it, too, and the

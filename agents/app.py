@@ -12,7 +12,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import faust
 from aiokafka.errors import GroupAuthorizationFailedError, IllegalStateError, KafkaError
@@ -41,19 +41,24 @@ from pipeline.settings import Settings
 ATTEMPTS, PAUSE_SECONDS = 20, 0.1
 #: Seconds between two looks at whether the worker may be in its group.
 RIGHTS_SECONDS = 1.0
-
-
+#: Told of an error that the worker cannot survive; it does not return.
+Fatal = Callable[[BaseException], None]
 #: Batches that may wait to be folded, and seconds between two looks at that. Faust would read on
 #: for thousands: a worker that folds slower than Kafka sends would hold the log in its memory.
 MOST_WAITING, WAITING_SECONDS = 4, 0.02
 
 
-class Positions(Protocol):
-    """Who knows where each partition continues."""
+class Positions:
+    """Where each partition continues; faults stop the worker: Faust would read on from anywhere.
 
-    @property
-    def topic(self) -> str:
-        """The topic whose records come in batches."""
+    fatal: As of `create_app`.
+
+    topic: The topic whose records come in batches.
+    """
+
+    def __init__(self, folding: Folding, settings: Settings, group: str, fatal: Fatal) -> None:
+        self._folding, self._settings, self._group = folding, settings, group
+        self.topic, self._fatal = folding.topic, fatal
 
     def assign(self, bounds: Mapping[int, tuple[int, int]]) -> Mapping[int, int]:
         """Take over partitions, given first and next offset of each log; return where to read on.
@@ -61,9 +66,18 @@ class Positions(Protocol):
         Of those that it does not return nothing is handed out.
         It is the last word on a worker's partitions: those that are not named are given up.
         """
+        try:
+            return self._folding.assign(bounds)
+        except BaseException as error:
+            self._fatal(error)
+            raise
 
     def failed(self, error: Exception) -> None:
         """Stop the worker, whom Kafka does not let read; it does not return."""
+        otherwise = f"Kafka at {self._settings.kafka} cannot be read ({type(error).__name__})"
+        refused = "Group" in type(error).__name__
+        kind = f"group {self._group}" if refused else f"topic {self.topic}"
+        self._fatal(told(self._settings, error, otherwise, what=kind, operation="Read"))
 
 
 class PlainRecords(OrderedDict[Any, Any]):
@@ -257,22 +271,11 @@ async def tell_of_waits(
             say(line)
 
 
-#: Told of an error that the worker cannot survive; it does not return.
-Fatal = Callable[[BaseException], None]
-
-
 def create_app(
-    task: Task,
-    settings: Settings,
-    *,
-    instance: str,
-    folder: Path,
-    health: tuple[str, int] | None,
-    fatal: Fatal,
-    trust: Authenticator | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    task: Task, settings: Settings, *, instance: str, folder: Path, health: tuple[str, int] | None,
+    fatal: Fatal, trust: Authenticator | None = None, say: Callable[[str], None] = lambda _: None,
     verify: tuple[Path, float] | None = None,
-) -> faust.App:
+) -> faust.App:  # fmt: skip
     """Build the application; nothing is opened before it starts.
 
     instance: Name of this worker within the group, stable over restarts: a worker that comes back
@@ -319,7 +322,7 @@ def create_app(
         stream_wait_empty=False,
         worker_redirect_stdouts=False,
     )
-    app.transport = BatchTransport(app.conf.broker, app, _Guarded(folding, settings, group, fatal))
+    app.transport = BatchTransport(app.conf.broker, app, Positions(folding, settings, group, fatal))
 
     @app.agent(app.topic(topics.releases.name, schema=BatchSchema()), concurrency=1)  # type: ignore[untyped-decorator]
     async def fold(stream: Any) -> None:
@@ -363,31 +366,6 @@ def create_app(
             fatal(error)
 
     return app
-
-
-class _Guarded:
-    """Positions whose faults stop the worker: Faust would log them and read on from anywhere."""
-
-    def __init__(self, folding: Folding, settings: Settings, group: str, fatal: Fatal) -> None:
-        self._folding, self._settings, self._group = folding, settings, group
-        self._fatal = fatal
-
-    @property
-    def topic(self) -> str:
-        return self._folding.topic
-
-    def assign(self, bounds: Any) -> dict[int, int]:
-        try:
-            return self._folding.assign(bounds)
-        except BaseException as error:
-            self._fatal(error)
-            raise
-
-    def failed(self, error: Exception) -> None:
-        otherwise = f"Kafka at {self._settings.kafka} cannot be read ({type(error).__name__})"
-        refused = "Group" in type(error).__name__
-        kind = f"group {self._group}" if refused else f"topic {self.topic}"
-        self._fatal(told(self._settings, error, otherwise, what=kind, operation="Read"))
 
 
 def _credentials(settings: Settings) -> Any:

@@ -57,15 +57,9 @@ class Folding:
     """
 
     def __init__(
-        self,
-        task: Task,
-        topics: Topics,
-        store: RedisStore,
-        send: Send,
-        reread: Reread,
-        bounds: Bounds,
-        trust: Authenticator | None = None,
-    ) -> None:
+        self, task: Task, topics: Topics, store: RedisStore, send: Send, reread: Reread,
+        bounds: Bounds, trust: Authenticator | None = None,
+    ) -> None:  # fmt: skip
         self.meters = Meters()
         self._task, self._topics, self._store, self._send = task, topics, store, send
         self._reread, self._bounds = reread, bounds
@@ -388,13 +382,12 @@ class LogWatch:
         # where Redis is away, a commit ends this worker, or it comes back
         with suppress(StoreError):
             # before the log is asked: it may only have grown since
-            stood = await asyncio.to_thread(self._watermarks, count)
+            stood = await asyncio.to_thread(
+                lambda: [self._store.standing(number)[0] for number in range(count)]
+            )
         found = await self._bounds(name, count)
         for number, (watermark, (_, after)) in enumerate(zip(stood, found, strict=False)):
             check_end(name, number, watermark, after)
-
-    def _watermarks(self, count: int) -> list[int]:
-        return [self._store.standing(number)[0] for number in range(count)]
 
 
 #: How long there may be something left and nothing folded before a worker is called stalled.

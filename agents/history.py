@@ -66,12 +66,9 @@ class History:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        topic: str,
-        partitions: int,
+        self, settings: Settings, topic: str, partitions: int,
         stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._settings, self.topic, self._stopped = settings, topic, stopped
         self._topic_partitions = {n: aiokafka.TopicPartition(topic, n) for n in range(partitions)}
         self._stops: dict[int, int] = {}
@@ -253,16 +250,11 @@ def log_ends(task: Task, settings: Settings) -> dict[int, int]:
 
 
 def refold(
-    task: Task,
-    settings: Settings,
-    partition: int,
-    *,
-    until: int | None = None,
-    accept_loss: bool = False,
-    erased: frozenset[str] = frozenset(),
+    task: Task, settings: Settings, partition: int, *, until: int | None = None,
+    accept_loss: bool = False, erased: frozenset[str] = frozenset(),
     report: Report = lambda _done, _of: None,
     set_aside: SetAside = lambda _partition, _letters: None,
-) -> Partition:
+) -> Partition:  # fmt: skip
     """Fold one partition of the releases topic from its start.
 
     The consumer joins no group and commits nothing.
@@ -385,13 +377,9 @@ class Verifying:
     """
 
     def __init__(
-        self,
-        study: Path,
-        every: float,
-        owner: Callable[[], bool],
-        say: Callable[[str], None],
+        self, study: Path, every: float, owner: Callable[[], bool], say: Callable[[str], None],
         meters: Meters,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._owner, self._say, self._meters = owner, say, meters
         self._folder, self._file, self._every = Path.cwd(), study.absolute(), every
         #: Seconds since 1970 of the last comparison that found no difference; None before it.

@@ -195,12 +195,9 @@ class Link:
                 await self._producer.stop()
 
     async def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
+        self, topic: str, key: bytes | None, value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Send one message to a topic of one partition, and wait until Kafka has it.
 
         BrokerError if Kafka does not take it in time.

@@ -33,12 +33,9 @@ class Health(Collector):
     """The worker's small web server; it reads the worker whenever somebody asks."""
 
     def __init__(
-        self,
-        folding: Folding,
-        publishing: Publishing,
-        progress: Progress,
+        self, folding: Folding, publishing: Publishing, progress: Progress,
         verifying: Verifying | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._folding, self._publishing, self._progress = folding, publishing, progress
         self._verifying = verifying
         folding.meters.registry.register(self)

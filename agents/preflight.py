@@ -16,7 +16,7 @@ import redis
 from infra.deploy import Role, kafka_rights
 from infra.kafka import asking
 from infra.preflight import check_servers
-from infra.topics import administrator, check_topic
+from infra.topics import HIDDEN, administrator, check_topic
 from pipeline.errors import BrokerError, ConfigError, LocalStoreError, VeilstreamError
 from pipeline.messages.spend import ledger_topic
 from pipeline.messages.topics import Topics
@@ -26,8 +26,6 @@ from state.connection import ask, redis_client
 
 #: Seconds that two clocks may differ, and bytes that must be free.
 APART, FREE = 60.0, 100 << 20
-#: Kafka's numbers for a topic that is not there, and for one that this user may not see.
-_UNKNOWN, _NOT_SEEN = 3, 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +109,10 @@ def _topics(task: Task, settings: Settings, roles: Sequence[Role]) -> Iterator[F
 def _topic(
     operations: set[str], found: Any, may_create: bool, check: Callable[[], None] | None
 ) -> str:
-    code = _UNKNOWN if found is None else found["error_code"]
-    if code == _UNKNOWN and may_create:
+    code = HIDDEN[0] if found is None else found["error_code"]
+    if code == HIDDEN[0] and may_create:
         return "is not there yet; the first start makes it"
-    if code in (_UNKNOWN, _NOT_SEEN):
+    if code in HIDDEN:
         raise ConfigError(
             "this topic does not exist, or this user may not see it, and the user may "
             "not create it; the operator must run `veilstream topics STUDY`, and give "

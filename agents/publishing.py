@@ -244,17 +244,10 @@ class Publishing:
     """
 
     def __init__(
-        self,
-        task: Task,
-        topics: Topics,
-        store: RedisStore,
-        folding: Folding,
-        send: Send,
-        read: Read,
-        extent: Extent,
-        now: Callable[[], float] = time.monotonic,
+        self, task: Task, topics: Topics, store: RedisStore, folding: Folding, send: Send,
+        read: Read, extent: Extent, now: Callable[[], float] = time.monotonic,
         trust: Authenticator | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._task, self._topics, self._store = task, topics, store
         self._folding, self._send, self._now, self._trust = folding, send, now, trust
         self._models = NewestModel(task, topics, store, send, read, extent, trust)

@@ -84,13 +84,9 @@ class Follower:
     """
 
     def __init__(
-        self,
-        task: Task,
-        settings: Settings,
-        history: History,
-        starts: Mapping[int, int],
+        self, task: Task, settings: Settings, history: History, starts: Mapping[int, int],
         erased: frozenset[str],
-    ) -> None:
+    ) -> None:  # fmt: skip
         trust = authenticator(task, settings)
         self.trust, self._history = trust, history
         self._reducer = Reducer(task, trust=trust)
@@ -128,13 +124,9 @@ class Follower:
 
 
 def check(
-    task: Task,
-    settings: Settings,
-    *,
-    accept_loss: bool,
-    stopped: Callable[[], bool],
+    task: Task, settings: Settings, *, accept_loss: bool, stopped: Callable[[], bool],
     report: Report,
-) -> Checked:
+) -> Checked:  # fmt: skip
     """Compare every published estimate of a study with a fold of the log to its positions.
 
     Positions of estimates grow. Where they went back, as after a rebuild, the log is folded again
@@ -215,13 +207,9 @@ def _usable(
 
 
 def _differs(
-    task: Task,
-    live: EstimateMessage,
-    states: Mapping[int, Partition],
-    topic: str,
-    found: Checked,
+    task: Task, live: EstimateMessage, states: Mapping[int, Partition], topic: str, found: Checked,
     erased: frozenset[str],
-) -> bool:
+) -> bool:  # fmt: skip
     _, replayed = combine(task, states, topic=topic, model_version=None, published_at=0.0)
     if erased and live.diagnostics.erased < replayed.diagnostics.erased:
         found.apart["from before a client was taken out"] += 1
@@ -314,8 +302,10 @@ def file_faults(name: str) -> Iterator[None]:
         ) from error
 
 
-#: Estimates of one row group.
+#: Estimates of one row group; columns as an estimate and its coefficients have them.
 GROUP = 500
+OF_ALL = ("state_version", "status", "records", "releases", "clients", "level")
+OF_EACH = ("value", "standard_error", "sampling_se", "privacy_se")
 
 
 def to_parquet(lines: Path, made: Path) -> None:
@@ -341,29 +331,15 @@ def to_parquet(lines: Path, made: Path) -> None:
 
 
 def _rows(message: EstimateMessage) -> Iterator[dict[str, Any]]:
-    shared = {
+    shared = {name: getattr(message, name) for name in OF_ALL} | {
         "at": _time(message.published_at),
         "event_time": None if message.event_time is None else _time(message.event_time),
-        "state_version": message.state_version,
-        "status": message.status,
-        "records": message.records,
-        "releases": message.releases,
-        "clients": message.clients,
         "effective_records": message.diagnostics.effective_records,
-        "level": message.level,
     }
     for row in message.coefficients:
         lower, upper = row.interval or (None, None)
-        yield {
-            **shared,
-            "coefficient": row.name,
-            "value": row.value,
-            "standard_error": row.standard_error,
-            "lower": lower,
-            "upper": upper,
-            "sampling_se": row.sampling_se,
-            "privacy_se": row.privacy_se,
-        }
+        own = {name: getattr(row, name) for name in OF_EACH}
+        yield {**shared, **own, "coefficient": row.name, "lower": lower, "upper": upper}
 
 
 def _time(text: str) -> datetime:
@@ -426,15 +402,10 @@ class Pace:
 
 
 def run_replay(
-    task: Task,
-    live: Task,
-    settings: Settings,
-    job: Job,
-    output_of: Callable[[], AbstractContextManager[Write]],
-    *,
-    stopped: Callable[[], bool],
+    task: Task, live: Task, settings: Settings, job: Job,
+    output_of: Callable[[], AbstractContextManager[Write]], *, stopped: Callable[[], bool],
     report: Report,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Replay a study's releases.
 
     task, live: The study as the replay has it, and as its file has it.
@@ -462,13 +433,9 @@ def run_replay(
 
 
 def _run(
-    history: History,
-    write: Write,
-    job: Job,
-    outcome: Outcome,
-    stopped: Callable[[], bool],
+    history: History, write: Write, job: Job, outcome: Outcome, stopped: Callable[[], bool],
     report: Report,
-) -> None:
+) -> None:  # fmt: skip
     replay = outcome.replay
 
     def batch(number: int) -> list[LogRecord]:

@@ -36,14 +36,9 @@ OPEN = (
 
 
 def run_worker(
-    task: Task,
-    settings: Settings,
-    *,
-    instance: str,
-    folder: Path,
-    health: tuple[str, int] | None = None,
-    verify: tuple[Path, float] | None = None,
-) -> None:
+    task: Task, settings: Settings, *, instance: str, folder: Path,
+    health: tuple[str, int] | None = None, verify: tuple[Path, float] | None = None,
+) -> None:  # fmt: skip
     """Run one worker until a signal or a fault ends it; it does not return.
 
     BrokerError, StoreError, ConfigError if Kafka or Redis is not usable at the start, or
@@ -55,13 +50,9 @@ def run_worker(
 
 
 def _run(
-    task: Task,
-    settings: Settings,
-    instance: str,
-    folder: Path,
-    health: tuple[str, int] | None,
+    task: Task, settings: Settings, instance: str, folder: Path, health: tuple[str, int] | None,
     verify: tuple[Path, float] | None,
-) -> None:
+) -> None:  # fmt: skip
     store = store_of(task, settings)
     # a state that this worker must refuse is refused before it joins the group, where it would
     # hold partitions that others could serve

@@ -4,13 +4,15 @@
 of the client's own loop over a source of each kind, with encoder, sums, noise, ledger and outbox,
 without starting up and without Kafka; beside it, in turns on one core, a script of numpy that
 reads the same file and takes the same three sums of windows of 2,500 records. For JSON lines the
-script is a loop that only decodes them with msgspec; for a database, its own fetch as Arrow. Prints
-medians and their ratio.
+script is a loop that only decodes them with msgspec; for a topic of them, one that fetches them by
+the same library and decodes them, from a Kafka that is started; for a database, its own fetch as
+Arrow. Prints medians and their ratio.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sqlite3
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -31,12 +33,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient, NewTopic
 
 from benchmarks.timing import TABLES
+from infra.local import LocalRuntime
 from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
+from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from producers.budget import Limit
 from producers.client import Client
@@ -92,6 +98,7 @@ class Case:
     folder: Path
     slopes: int
     records: int
+    kafka: str = ""
     task: Task = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +127,15 @@ class Case:
         with duckdb.connect(str(self.path("duckdb"))) as quick:
             quick.register("given", table)
             quick.execute("CREATE TABLE t AS SELECT * FROM given ORDER BY id")
+        if self.kafka:
+            admin = KafkaAdminClient(bootstrap_servers=self.kafka)
+            admin.create_topics([NewTopic(f"data{self.slopes}", 1, 1)])
+            admin.close()
+            producer = KafkaProducer(bootstrap_servers=self.kafka, linger_ms=20, batch_size=1 << 18)
+            with self.path("jsonl").open("rb") as lines:
+                for line in lines:
+                    producer.send(f"data{self.slopes}", line)
+            producer.close()
 
     def path(self, kind: str) -> Path:
         """Return the file of a kind."""
@@ -128,6 +144,8 @@ class Case:
     def spec(self, kind: str) -> str:
         """Return what a client is told to read."""
         path = self.path(kind)
+        if kind == "kafka":
+            return f"kafka://data{self.slopes}"
         return f"{kind}://{path}?table=t&key=id" if kind in ("sqlite", "duckdb") else str(path)
 
     def by_client(self, kind: str) -> float:
@@ -139,8 +157,9 @@ class Case:
             ends = Ends(store, model)
             stream = store.open_stream(task, kind, Limit())
             source = open_source(
-                self.spec(kind), stream.position, folder=Path(name), columns=columns
-            )
+                self.spec(kind), stream.position, folder=Path(name), columns=columns,
+                settings=Settings(kafka=self.kafka, folder=name),
+            )  # fmt: skip
             client = Client(
                 task, source, store, cast("Any", ends), cast("Any", ends), source_name=kind
             )
@@ -159,7 +178,8 @@ class Case:
         began = time.process_time()
         {
             "parquet": self._parquet, "arrow": self._arrow, "csv": self._csv,
-            "jsonl": self._decoded, "sqlite": self._sqlite, "duckdb": self._duckdb,
+            "jsonl": self._decoded, "kafka": self._fetched, "sqlite": self._sqlite,
+            "duckdb": self._duckdb,
         }[kind]()  # fmt: skip
         return time.process_time() - began
 
@@ -186,6 +206,21 @@ class Case:
         with self.path("jsonl").open("rb") as file:
             for line in file:
                 decode(line)
+
+    def _fetched(self) -> None:
+        decode, left = msgspec.json.Decoder().decode, self.records
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.kafka, group_id=None, max_poll_records=6000,
+            allow_auto_create_topics=False,
+        )  # fmt: skip
+        consumer.assign([partition := TopicPartition(f"data{self.slopes}", 0)])
+        consumer.seek_to_beginning(partition)
+        while left:
+            for records in consumer.poll(200).values():
+                for record in records:
+                    decode(record.value)
+                left -= len(records)
+        consumer.close()
 
     def _sqlite(self) -> None:
         names = [*self._names(), "y"]
@@ -221,7 +256,7 @@ class Case:
             (part * (slope * slope)[:, None]).T @ part
 
 
-KINDS = ("parquet", "arrow", "csv", "jsonl", "sqlite", "duckdb")
+KINDS = ("parquet", "arrow", "csv", "jsonl", "kafka", "sqlite", "duckdb")
 
 
 def main() -> None:
@@ -232,15 +267,20 @@ def main() -> None:
     parser.add_argument("--slopes", type=int, nargs="*", default=[6, 20])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    # as the command does, see `pipeline.cli.main`
+    gc.set_threshold(50_000, 20, 20)
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
         # a second thread of the matrix products would wait for the one core, and count
         alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "benchmarks.client", *sys.argv[1:]]
         sys.exit(subprocess.run(command, env=alone, check=False).returncode)
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as running:
+        kafka = ""
+        if "kafka" in options.kinds:
+            kafka = running.enter_context(LocalRuntime(Path(name) / "local")).kafka
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         for slopes in options.slopes:
-            case = Case(Path(name), slopes, options.records)
+            case = Case(Path(name), slopes, options.records, kafka)
             for kind in options.kinds:
                 print(json.dumps(measured(case, kind, options.rounds)), flush=True)
 

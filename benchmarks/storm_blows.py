@@ -60,7 +60,7 @@ class Storm:
         self.rows = dict.fromkeys(self.clients, 0)
         self._copies: dict[str, list[Path]] = {client: [] for client in self.clients}
         self._skips: set[str] = set()
-        self._restores: Counter[str] = Counter()
+        self._restored: set[str] = set()
         self._grown = 0.0
 
     def prepare(self) -> None:
@@ -166,7 +166,7 @@ class Storm:
         shutil.copy(copy / here.name, here)
         if self.chance.random() < 0.5:
             shutil.copy(copy / f"{client}.lock", here.with_suffix(".lock"))
-        self._restores[client] += 1
+        self._restored.add(client)
         self.start(client)
 
     def tend(self) -> None:
@@ -178,7 +178,7 @@ class Storm:
 
     def judge(self, name: str, code: int) -> None:
         """Accept an end that has a reason."""
-        if code == BEHIND and self._restores[name]:
+        if code == BEHIND and name in self._restored:
             self.counts["refused"] += 1
             self._skips.add(name)
         elif code not in PASSING:
@@ -251,12 +251,9 @@ class Storm:
         self.faults += [f"{identity} has several bytes" for identity in noised_twice(found)]
         unsent = 0
         for client in self.clients:
-            faults, never, passed = uncounted(
-                stage, client, self.rows[client], found, self._restores[client]
-            )
+            faults, never = uncounted(stage, client, self.rows[client], found)
             self.faults += faults
             unsent += never
-            self.counts["passed_over"] += passed
         if not stage.task.study.noised:
             self.faults += shared_records(stage.task, found)
         stored = stage.partitions()

@@ -121,11 +121,9 @@ def admit_new(
 
 
 def say_again(
-    study: Study,
-    settings: Settings,
-    held: StudyPairs,
+    study: Study, settings: Settings, held: StudyPairs,
     admitted: Mapping[int, Mapping[str, Admitted]],
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Say of each client the newest that is known, where the clients topic ends with another word.
 
     An old record that somebody writes again is the only one that compaction leaves.
@@ -158,11 +156,9 @@ def say_again(
 
 
 def tell_again(
-    study: Study,
-    settings: Settings,
-    held: StudyPairs,
+    study: Study, settings: Settings, held: StudyPairs,
     admitted: Mapping[int, Mapping[str, Admitted]],
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Admit or revoke in the log whom the clients topic says so of, where the log has lost it.
 
     Revocations, too: else whoever has kept an admission could put it into the new log.
@@ -334,12 +330,9 @@ def _age(keys: StudyKeys) -> tuple[int, int]:
 
 
 def read_roll(
-    study: Study,
-    settings: Settings,
-    say: Callable[[str], None] = log.warning,
-    *,
+    study: Study, settings: Settings, say: Callable[[str], None] = log.warning, *,
     begun: bool = True,
-) -> Roll:
+) -> Roll:  # fmt: skip
     """Read a study's clients topic, and pin its key on first use.
 
     begun: Whether it is an error that nobody has said any key yet; else the roll has none.

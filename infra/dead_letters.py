@@ -25,20 +25,9 @@ from kafka.errors import (
 )
 
 from infra.admissions import own_roll
-from infra.kafka import (
-    PATIENCE_SECONDS,
-    asking,
-    close_producer,
-    read_partition,
-    record_producer,
-)
+from infra.kafka import PATIENCE_SECONDS, asking, producing, read_partition
 from infra.keyring import read_study, study_path
-from pipeline.messages.envelope import (
-    DeadLetter,
-    dlq_headers,
-    marks_of,
-    without_marks,
-)
+from pipeline.messages.envelope import DeadLetter, dlq_headers, marks_of, without_marks
 from pipeline.messages.topics import MAX_LETTER_BYTES, Topics, partition_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
@@ -137,10 +126,11 @@ def settle(study: Study, settings: Settings, letters: Iterable[Letter], done: Do
     """
     topics, settled = Topics.of(study), Settled([], [])
     anew = _stamper(study, settings)
-    with asking(settings, "the cluster", "Write"):
-        # a letter that Kafka refuses must not keep the next ones; twice is as good as once
-        producer = record_producer(settings, once=False)
-    try:
+    # a letter that Kafka refuses must not keep the next ones; twice is as good as once
+    with (
+        asking(settings, "the cluster", "Write"),
+        producing(settings, once=False) as producer,
+    ):
         for letter in letters:
             if done == "replayed":
                 with asking(settings, f"topic {topics.releases.name}", "Write"):
@@ -152,8 +142,6 @@ def settle(study: Study, settings: Settings, letters: Iterable[Letter], done: Do
                 settled.now.append(Place(sent.partition, sent.offset))
             with asking(settings, f"topic {topics.dead_letters.name}", "Write"):
                 _note(producer, topics, letter, done)
-    finally:
-        close_producer(producer)
     return settled
 
 
@@ -249,20 +237,19 @@ class Keeper:
     def _send(self, partition: int, letters: Sequence[DeadLetter]) -> None:
         topics = Topics.of(self._study)
         topic, log = topics.dead_letters.name, topics.releases.name
-        with asking(self._settings, f"topic {topic}", "Write"):
-            producer = record_producer(self._settings)
-            try:
-                sent = [
-                    producer.send(
-                        topic, key=letter.key, value=letter.value, partition=0,
-                        headers=letter.annotated(log, partition),
-                    )
-                    for letter in letters
-                ]  # fmt: skip
-                for one in sent:
-                    one.get(timeout=PATIENCE_SECONDS)
-            finally:
-                close_producer(producer)
+        with (
+            asking(self._settings, f"topic {topic}", "Write"),
+            producing(self._settings) as producer,
+        ):
+            sent = [
+                producer.send(
+                    topic, key=letter.key, value=letter.value, partition=0,
+                    headers=letter.annotated(log, partition),
+                )
+                for letter in letters
+            ]  # fmt: skip
+            for one in sent:
+                one.get(timeout=PATIENCE_SECONDS)
 
 
 def _digest(key: bytes | None, value: bytes | None) -> bytes:

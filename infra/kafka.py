@@ -186,12 +186,23 @@ def write_one(
 
     otherwise, patience: As `asking` and `record_producer` take them; errors as `asking`.
     """
-    with asking(settings, f"topic {topic}", "Write", otherwise):
-        producer = record_producer(settings, patience)
-        try:
-            producer.send(topic, partition=0, **record).get(timeout=patience)
-        finally:
-            close_producer(producer)
+    with (
+        asking(settings, f"topic {topic}", "Write", otherwise),
+        producing(settings, patience) as producer,
+    ):
+        producer.send(topic, partition=0, **record).get(timeout=patience)
+
+
+@contextmanager
+def producing(
+    settings: Settings, patience: float = PATIENCE_SECONDS, *, once: bool = True
+) -> Iterator[KafkaProducer]:
+    """Yield a producer as `record_producer` makes it, and close it."""
+    producer = record_producer(settings, patience, once=once)
+    try:
+        yield producer
+    finally:
+        close_producer(producer)
 
 
 def read_all(

@@ -72,27 +72,24 @@ class Floored(NamedTuple):
     matrix: Shape (d, d).
     raised: How many eigenvalues had to be raised.
     eigenvalues: Those of `matrix`, shape (d,), if it took them to make it.
-    loadings: How much of each axis lies in the raised directions, in [0, 1], shape (d,).
     """
 
     matrix: Matrix
     raised: int
     eigenvalues: Vector | None
-    loadings: Vector
 
 
 def floor_eigenvalues(matrix: Matrix, minimum: float) -> Floored:
     """Raise the eigenvalues of a symmetric matrix to at least `minimum`."""
     if _all_above(matrix, minimum):
-        return Floored(matrix, 0, None, np.zeros(len(matrix)))
+        return Floored(matrix, 0, None)
     values, vectors = np.linalg.eigh(matrix)
     raised = int(np.count_nonzero(values < minimum))
     if raised == 0:
-        return Floored(matrix, 0, values, np.zeros(len(matrix)))
-    loadings: Vector = (vectors[:, :raised] ** 2).sum(axis=1)
+        return Floored(matrix, 0, values)
     values = np.maximum(values, minimum)
     repaired = (vectors * values) @ vectors.T
-    return Floored((repaired + repaired.T) / 2, raised, values, loadings)
+    return Floored((repaired + repaired.T) / 2, raised, values)
 
 
 def _all_above(matrix: Matrix, minimum: float) -> bool:

@@ -79,7 +79,8 @@ class Making:
             self._task, window, model, client=self._store.client, ledger=self._store.ledger,
             seq=self.next_seq,
         )  # fmt: skip
-        self._add(payload, self._closed_at, model, tally, position)
+        behind = Standing(self.next_seq + 1, self.standing.held + self._task.slots)
+        self._add(payload, behind, model, tally, position)
 
     def sums(self, query: Query, *, tally: Tally, position: bytes) -> None:
         """Make the release of a window's sums: noise is drawn here, once."""
@@ -87,8 +88,7 @@ class Making:
             self._task, query, self.standing, client=self._store.client,
             ledger=self._store.ledger,
         )  # fmt: skip
-        self._add(payload, self._closed_at, query.model, tally, position)
-        self.standing = behind
+        self._add(payload, behind, query.model, tally, position)
 
     @property
     def _closed_at(self) -> int:
@@ -140,28 +140,31 @@ class Making:
         """Number of the next release that is made."""
         return self.standing.seq
 
-    def _add(self, payload: bytes, at: int, model: Model, tally: Tally, position: bytes) -> None:
+    def _add(
+        self, payload: bytes, behind: Standing, model: Model, tally: Tally, position: bytes
+    ) -> None:
         study, client, seq = self._task.study.name, self._store.client, self.next_seq
+        taken = tally.records + sum(tally.rejected.values())
         marks = headers(
             identity=f"{client}/{study}/{seq}",
             source=f"/veilstream/{study}/{client}",
             kind="veilstream.release",
             schema=form_of(self._task).schema,
             content_type=BINARY,
-            time=rfc3339(float(at)),
+            time=rfc3339(float(self._closed_at)),
         )
-        outgoing, event = Outgoing(seq, payload, marks), self._task.event(model)
-        self._made.append(Made(outgoing, tally, position, event))
-        self.standing = Standing(seq + 1, self.standing.held + self._task.slots)
+        outgoing = Outgoing(seq, payload, marks, behind.held - self.standing.held - taken)
+        self._made.append(Made(outgoing, tally, position, self._task.event(model)))
+        self.standing = behind
 
 
 #: Releases that may wait for Kafka before the client stops reading its source.
 OUTBOX_LIMIT = 1000
 #: Windows that share a transaction, and slots that one turn reads, at most.
 GROUP = 64
-GROUP_SLOTS = 16_384
+GROUP_SLOTS = 65_536
 #: Slots that are read at a time: they stay in a processor's cache until they are encoded.
-PART = 4096
+PART = 16_384
 #: How long one turn waits for records, in seconds; where releases wait for their claim, less.
 TURN_SECONDS, CLAIM_SECONDS = 0.2, 0.005
 
@@ -199,25 +202,13 @@ class Client:
     """
 
     def __init__(
-        self,
-        task: Task,
-        source: Source,
-        store: ClientStore,
-        sender: Sender,
-        models: ModelFeed,
-        *,
-        source_name: str,
-        certain: bool = True,
-        admission: Admission | None = None,
-        publish: Callable[[], None] = lambda: None,
-        rate: float | None = None,
-        times: EventTimes | None = None,
-        ahead: float = 0.0,
-        first: Held | None = None,
-        test: LaterTest | None = None,
-        say: Callable[[str], None] = lambda _: None,
+        self, task: Task, source: Source, store: ClientStore, sender: Sender, models: ModelFeed, *,
+        source_name: str, certain: bool = True, admission: Admission | None = None,
+        publish: Callable[[], None] = lambda: None, rate: float | None = None,
+        times: EventTimes | None = None, ahead: float = 0.0, first: Held | None = None,
+        test: LaterTest | None = None, say: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._task, self._source, self._store = task, source, store
         self._sender, self._models, self._admission = sender, models, admission
         self._making = Making(
@@ -239,6 +230,8 @@ class Client:
         self._policy, self._discarded = task.policy, 0
         self._forgets = self._chained and task.study.estimator.forgetting is not None
         self._held: Sequence[Slot] = []
+        #: Windows that may still leave in this turn.
+        self._left = 0
         self._started = clock() + ahead
         self.progress = Progress()
 
@@ -251,7 +244,7 @@ class Client:
         self._models.poll()
         self._sender.pump()
         now = self._clock()
-        windows = self._windows(now)
+        windows = self._left = self._windows(now)
         if not windows:
             # a model that has seen a release comes after its acknowledgement
             if not self._sender.wait(TURN_SECONDS):
@@ -335,7 +328,7 @@ class Client:
     def _fill(self, now: float) -> None:
         """Put slots into windows, as far as the policy lets them go."""
         # a window that has no room said otherwise a moment ago
-        while self._held and self._window.room:
+        while self._held and self._window.room and self._left > 0:
             if not (self._window.taken or self._begins()):
                 return
             most = self._window.room
@@ -376,21 +369,22 @@ class Client:
     def _settle(self, now: float, *, ended: bool = False) -> None:
         """Do with the open window what the policy says."""
         decision = self._policy.decide(self._open_window(ended=ended), self._directive, now)
-        free = self._chained or self._share_left() > 0
+        free, before = self._chained or self._share_left() > 0, self._window
         if free and (isinstance(decision, Send) or self._has_aged()):
             self._close()
         elif isinstance(decision, Discard):
             self._window = Window(self._task.slots)
             self._discarded += 1
             self._faults.clear()
+        self._left -= self._window is not before
 
     def _allowance(self, windows: int) -> int:
         """Return how many slots may be read now for so many windows, one at least."""
         room = self._window.room
         most = room + max(0, min((windows - 1) * self._task.slots, GROUP_SLOTS - room))
         if self._chained:
-            # a large window takes several turns, so that Kafka does not wait for its end
-            most = min(most, GROUP_SLOTS)
+            # windows grow, and a large one takes several turns: Kafka does not wait for its end
+            most = GROUP_SLOTS if windows > 1 else min(room, GROUP_SLOTS)
         if self._rate is None:
             return most
         due = int((self._clock() - self._started) * self._rate) - self.progress.records

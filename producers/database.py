@@ -154,17 +154,6 @@ class Whole:
         return self._db.execute(query, values).fetchall()
 
 
-def check_intact(database: sqlite3.Connection) -> None:
-    """Refuse a damaged file; LocalStoreError.
-
-    SQLite applies a log that lies beside a file without asking whether the two belong together. Its
-    quick check leaves out the order of the numbers, without which their count says little.
-    """
-    [(found,)] = database.execute("PRAGMA integrity_check(1)").fetchall()
-    if found != "ok":
-        raise LocalStoreError(damaged(str(found).rpartition("\n")[2]))
-
-
 def damaged(what: str) -> str:
     """Say that a file is not what this program has written."""
     return (
@@ -375,8 +364,14 @@ class Database:
             )
 
     def _check_version(self) -> None:
-        """Refuse a damaged file or one of another version before anything in it is touched."""
-        check_intact(self._db)
+        """Refuse a damaged file or one of another version before anything in it is touched.
+
+        SQLite applies a log that lies beside a file without asking whether the two belong together.
+        Its quick check leaves out the order of the numbers, without which their count says little.
+        """
+        [(found,)] = self.rows("PRAGMA integrity_check(1)")
+        if found != "ok":
+            raise LocalStoreError(damaged(str(found).rpartition("\n")[2]))
         if self.row("SELECT 1 FROM sqlite_master WHERE name = 'identity'") and (
             row := self.row("SELECT schema FROM identity")
         ):
@@ -465,10 +460,9 @@ class Runs:
             with self._db.transaction():
                 self._db.write("INSERT INTO runs (run, study, own) VALUES (?, ?, 0)", run, study)
 
-    def copied(self) -> set[str]:
-        """Return the studies that other copies have released, and that are not settled."""
-        rows = self._db.rows("SELECT study FROM runs WHERE NOT own AND NOT settled")
-        return {study for (study,) in rows}
+    def copied(self) -> set[tuple[str, str]]:
+        """Return studies that other copies have released, with their runs, that are not settled."""
+        return set(self._db.rows("SELECT study, run FROM runs WHERE NOT own AND NOT settled"))
 
     def settle(self, study: str) -> None:
         """Count what other copies have released of a study as lost here, in a transaction."""

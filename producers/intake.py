@@ -43,13 +43,9 @@ class EventTimes:
     """
 
     def __init__(
-        self,
-        study: Study,
-        column: str,
-        latest: int | None,
-        rules: TimeRules,
+        self, study: Study, column: str, latest: int | None, rules: TimeRules,
         clock: Callable[[], float] = time.time,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if column == study.data.response.name or column in study.data.features:
             raise ConfigError(
                 f"--event-time: {column!r} is a column of the study: the time of a release is "

@@ -58,15 +58,6 @@ class ClientMetrics(Collector):
         )
 
 
-def _is_own(asked: dict[str, Any]) -> bool:
-    return names_loopback(asked.get("HTTP_HOST", ""))
-
-
-def _refuse(_asked: dict[str, Any], begin: Any) -> list[bytes]:
-    begin("403 Forbidden", [("Content-Type", "text/plain")])
-    return [ELSEWHERE.encode()]
-
-
 @contextmanager
 def serving(port: int, path: Path, task: Task) -> Iterator[None]:
     """Serve `/metrics` on loopback while something runs.
@@ -83,7 +74,14 @@ def serving(port: int, path: Path, task: Task) -> Iterator[None]:
             f"--metrics-port: {HOST}:{port} cannot be had ({error.strerror}); name a free port"
         ) from error
     app: Any = server.get_app()
-    server.set_app(lambda asked, begin: (app if _is_own(asked) else _refuse)(asked, begin))
+
+    def by_own_name(asked: dict[str, Any], begin: Any) -> Any:
+        if names_loopback(asked.get("HTTP_HOST", "")):
+            return app(asked, begin)
+        begin("403 Forbidden", [("Content-Type", "text/plain")])
+        return [ELSEWHERE.encode()]
+
+    server.set_app(by_own_name)
     # from here on there is something to read
     registry.register(ClientMetrics(path, task))
     try:

@@ -216,8 +216,8 @@ PATIENCE = 60.0
 MOST = 900_000
 OTHERWISE = (
     "If this client never had a newer version, somebody else has written to {topic}: the operator "
-    "must see to who may (`veilstream study acls`), and either delete the topic or give all "
-    "clients another one, by VEILSTREAM_LEDGER_TOPIC: each writes its account again when it starts"
+    "must see to who may (`veilstream study acls`), and delete the topic: each client then writes "
+    "its account again when it is started, once with --skip-lost"
 )
 
 

@@ -134,13 +134,9 @@ def _study(database: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
 
 
 def _source(
-    database: sqlite3.Connection,
-    source: str,
-    epsilon: float | None,
-    delta: float,
-    records: int,
+    database: sqlite3.Connection, source: str, epsilon: float | None, delta: float, records: int,
     neighbours: str,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     unit = Unit(records, neighbours)
     paid = spent(rows_of(database), source, unit)
     reached = total_epsilon(paid, delta)

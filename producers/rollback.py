@@ -2,15 +2,16 @@
 
 What this ledger's id has on the log that its database does not know is proof of another copy. Each
 group of releases is claimed on the ledger topic before it leaves; the claims of all studies are
-compared at the start, and while the client runs.
+compared at the start, and while the client runs. A topic that lacks what the database has claimed
+is another one and tells nothing: then the start is refused, too.
 
 Three things no claim can tell, and the releases topic does, of the study that starts: numbers that
 somebody has used who has this client's key alone, and cannot claim; what was claimed on a ledger
-topic that was made anew, or is another one by now; and whether the releases topic itself was made
-anew. What counts is a release of this very ledger with a number that the database has not reached,
-or with other bytes than those that wait here. Times of records say nothing of when they were sent,
-so the search goes by offsets alone: from this client's newest acknowledged release, or from the
-beginning.
+topic that is gone, where the data owner has said to go on; and whether the releases topic itself
+was made anew. What counts is a release of this very ledger with a number that the database has not
+reached, or with other bytes than those that wait here. Times of records say nothing of when they
+were sent, so the search goes by offsets alone: from this client's newest acknowledged release, or
+from the beginning.
 
 Going on behind lost releases passes over every record that they can have held, durably. How many
 slots a release can hold follows from those before it. They are owed from the transaction on that
@@ -68,6 +69,8 @@ class Claims:
         self._settings, self._store, self._reader = settings, store, reader
         self._run, self._secret, self._begun = secrets.token_hex(8), store.secret, False
         self._asked, self._claimed = 0, 0
+        #: Whether something is to be claimed even if nothing is to leave.
+        self.due = False
         self._future: Any = None
         self._deadline = 0.0
         made = [claim for payload in found if (claim := read_claim(payload, self._secret))]
@@ -77,14 +80,15 @@ class Claims:
                 "that it has not made; they are passed over, and the operator must see to who may "
                 "write there"
             )
-        self._newest = {claim.study: claim for claim in made}
-        store.learn({study: claim.releases for study, claim in self._newest.items()})
+        self._made = made
+        newest = {claim.study: claim for claim in made}
+        store.learn({study: self._releases(study) for study in newest})
         own = set[str]()
         for claim in made:
             if store.runs.own(claim.run):
                 own.add(claim.study)
             # what comes before all that is known to be its own may be, too, and is forgotten
-            told = claim.study in own or claim is self._newest[claim.study]
+            told = claim.study in own or claim is newest[claim.study]
             if told and not store.runs.know(claim.study, claim.run):
                 store.runs.note(claim.study, claim.run)
 
@@ -94,13 +98,29 @@ class Claims:
         Those of studies in whose line it is count, too: they went on where it ended.
         """
         line = set(self._store.following.chain(study))
-        ends = [claim.slots for claim in self._newest.values() if line & set(claim.line)]
+        ends = [claim.slots for claim in self._made if line & set(claim.line)]
         return max(0, max(ends, default=0) - self._store.slots(line))
 
     def cover(self, study: str, lost: range) -> bool:
         """Whether claims say of all lost releases how many slots they hold."""
-        claim = self._newest.get(study)
-        return not lost or (claim is not None and claim.releases >= lost.stop)
+        return not lost or self._releases(study) >= lost.stop
+
+    def tell_of_copies(self, study: str) -> bool:
+        """Whether there is a claim of each copy that has released a study: none was replaced."""
+        copies = {run for name, run in self._store.runs.copied() if name == study}
+        return bool(copies) and copies <= {claim.run for claim in self._made}
+
+    def lack(self, study: str) -> bool:
+        """Whether the topic lacks what this database has claimed of a study: it is another one.
+
+        Whatever has left was claimed before, and the newest claim of a study stays for ever; one of
+        a study that took its place says that it was there.
+        """
+        told = any(study in claim.line[1:] for claim in self._made)
+        return not told and self._releases(study) < self._store.acknowledged(study)
+
+    def _releases(self, study: str) -> int:
+        return max((claim.releases for claim in self._made if claim.study == study), default=0)
 
     def may_leave(self, send: Send, study: str, last: int) -> int:
         """Return which number of a release, and all after it, may not leave yet.
@@ -113,15 +133,15 @@ class Claims:
         Raises LedgerBehind if another copy has claimed something meanwhile; BrokerError,
         ConfigError as `asking`.
         """
-        if self._future is None and last >= self._claimed:
-            self._claim(send, study)
         if self._future is not None and self._future.is_done:
             with self._asking("Write", "written"):
                 offset = self._future.get(timeout=0).offset
             if self._read_to(offset):
                 if not self._claimed:
                     self._store.runs.claimed(study)
-                self._claimed, self._future = self._asked, None
+                self._claimed, self._future, self.due = self._asked, None, False
+        if self._future is None and (self.due or last >= self._claimed):
+            self._claim(send, study)
         return self._claimed
 
     @property
@@ -196,8 +216,9 @@ def owe(
     """Charge lost releases to a source of this name, and note the slots that they can have held.
 
     claims: Say how many slots those were; where they do not, as many as there can have been.
-    copied: Whether another copy has used the numbers of releases that wait here. They may not
-        leave, and as many slots as they can hold may lie before the end of its own.
+    copied: Whether another copy has used the numbers of releases that wait here, which may not
+        leave. Its own may have held records where these have empty slots; where no claim says how
+        many slots it used, as many as these can hold may lie before its end.
 
     Raises ConfigError if nobody can say which records were lost; LedgerBehind if the study drops
     windows: nobody knows how many lay between them.
@@ -220,7 +241,10 @@ def owe(
     if not claims.cover(task.study.name, lost.seqs):
         owed = max(owed, largest_loss(task, store, len(lost.seqs)))
     if copied:
-        owed += largest_loss(task, store, store.waiting(task.study.name))
+        if claims.tell_of_copies(task.study.name):
+            owed += store.empty_slots(task.study.name)
+        else:
+            owed += largest_loss(task, store, store.waiting(task.study.name))
     store.charge_lost(
         task, name, lost.seqs, owed=owed, sent=lost.sent, now=now, copied=copied
     )  # fmt: skip
@@ -238,14 +262,9 @@ def largest_loss(task: Task, store: ClientStore, releases: int) -> int:
 
 
 def pass_over(
-    task: Task,
-    store: ClientStore,
-    source: Source,
-    *,
-    say: Callable[[str], None],
-    stopped: Callable[[], bool],
-    meanwhile: Callable[[], None] = lambda: None,
-) -> bool:
+    task: Task, store: ClientStore, source: Source, *, say: Callable[[str], None],
+    stopped: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None,
+) -> bool:  # fmt: skip
     """Pass over the slots that are owed, as far as the source goes; return whether all are.
 
     say: Told how many there are, and how many remain.
@@ -315,14 +334,9 @@ class Lost:
 
 
 def lost_releases(
-    task: Task,
-    settings: Settings,
-    store: ClientStore,
-    stream: Stream,
-    say: Callable[[str], None],
-    stopped: Callable[[], bool] = lambda: False,
-    membership: Membership | None = None,
-) -> Lost:
+    task: Task, settings: Settings, store: ClientStore, stream: Stream, say: Callable[[str], None],
+    stopped: Callable[[], bool] = lambda: False, membership: Membership | None = None,
+) -> Lost:  # fmt: skip
     """Return the releases that topic or folder know of and the database does not.
 
     say: Told what cannot be checked, and of a search that takes long.
@@ -365,37 +379,34 @@ def lost_releases(
             "topic or `veilstream privacy ledger --import` says was spent"
         )
     # without a topic that reaches back, the folder alone may know
-    end = max(first_lost, first_lost + store.missing.get(study, 0))
-    if found.newest is None or found.newest.seq < first_lost:
-        return Lost(range(first_lost, end), certain=found.certain, copied=found.copied)
-    if found.newest.seq - first_lost > MOST_LOST:
-        raise LedgerBehind(
-            f"the releases topic has a release of this ledger with number {found.newest.seq}, and "
-            f"this database has {first_lost}: no copy is that old, so {FORGED}"
-        )
-    if found.newest.revision != task.revision:
-        raise ConfigError(
-            f"this client's database is an old copy, and what it has lost of study {study!r} was "
-            f"released under revision {found.newest.revision}; the file is revision "
-            f"{task.revision}: restore the file, or give the study a new name (its releases then "
-            "count against the same source)"
-        )
-    return Lost(
-        range(first_lost, max(end, found.newest.seq + 1)),
-        (topic_partition.partition, found.offset),
-        found.certain,
-        found.copied,
-    )
+    end, place = first_lost + store.missing.get(study, 0), None
+    if (newest := found.newest) is not None and newest.seq >= first_lost:
+        if newest.seq - first_lost > MOST_LOST:
+            raise LedgerBehind(
+                f"the releases topic has a release of this ledger with number {newest.seq}, and "
+                f"this database has {first_lost}: no copy is that old, so {FORGED}"
+            )
+        if newest.revision != task.revision:
+            raise ConfigError(
+                f"this client's database is an old copy, and what it has lost of study {study!r} "
+                f"was released under revision {newest.revision}; the file is revision "
+                f"{task.revision}: restore the file, or give the study a new name (its releases "
+                "then count against the same source)"
+            )
+        end, place = max(end, newest.seq + 1), (topic_partition.partition, found.offset)
+    return Lost(range(first_lost, end), place, found.certain, found.copied)
 
 
 def refuse(
-    task: Task, lost: Lost, missing: Mapping[str, int], copied: Collection[str]
-) -> LedgerBehind:
-    """Return the error for a database that is behind.
+    task: Task, lost: Lost, missing: Mapping[str, int], copied: Collection[str],
+    hidden: Collection[str], topic: str,
+) -> LedgerBehind:  # fmt: skip
+    """Return the error for a database that is behind, or of which nobody can tell.
 
     lost: What the database has lost of this study.
     missing: How many releases of each study the log or the folder knows, and the database has not.
     copied: Studies for which another copy of the database has released.
+    hidden: Studies of which the ledger topic of this name lacks what was claimed.
     """
     known = "the releases topic has" if lost.sent else "the ledger topic or this folder knows"
     if lost.seqs:
@@ -408,6 +419,14 @@ def refuse(
             "the ledger topic or this folder knows "
             f"{counted(sum(missing.values()), 'more release')} of this client ({named(missing)}) "
             "than its database has"
+        )
+    elif hidden and not copied:
+        return LedgerBehind(
+            f"{topic} lacks what this client has claimed of {named(hidden)}: it is another topic "
+            "or another Kafka's, or was made anew, so nobody can tell whether this database is its "
+            "newest. The operator must give the former one back (VEILSTREAM_LEDGER_TOPIC, "
+            "VEILSTREAM_KAFKA). If it is gone, and no other copy of this database is in use, start "
+            "each study of this client once with --skip-lost"
         )
     else:
         found = f"another copy of this client's database has released {named(copied)}"
@@ -440,15 +459,10 @@ class Search:
     """
 
     def __init__(
-        self,
-        consumer: KafkaConsumer,
-        topic_partition: TopicPartition,
-        study: str,
-        store: ClientStore,
-        say: Callable[[str], None],
-        stopped: Callable[[], bool],
+        self, consumer: KafkaConsumer, topic_partition: TopicPartition, study: str,
+        store: ClientStore, say: Callable[[str], None], stopped: Callable[[], bool],
         membership: Membership | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._consumer, self._topic_partition = consumer, topic_partition
         self._key, self._ledger = store.client.encode(), identity(store.ledger.encode()).hex()
         self._say, self._stopped, self._membership = say, stopped, membership

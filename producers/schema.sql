@@ -125,6 +125,13 @@ CREATE TABLE IF NOT EXISTS outbox (
   crc INTEGER NOT NULL,
   PRIMARY KEY (study, seq)
 ) WITHOUT ROWID;
+-- Those of them that closed before they were full: how many of their slots have no place in the source.
+CREATE TABLE IF NOT EXISTS short_windows (
+  study TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  empty INTEGER NOT NULL,
+  PRIMARY KEY (study, seq)
+) WITHOUT ROWID;
 -- Slots whose record could not be used: where and why, never what.
 CREATE TABLE IF NOT EXISTS rejects (
   study TEXT NOT NULL,

@@ -69,8 +69,9 @@ class Sender:
         if room <= 0:
             return
         items = self._store.unsent(self._study, self._handed, room)
-        if items:
-            end = self._claims.may_leave(self._claim, self._study, items[-1].seq)
+        if items or self._claims.due:
+            last = items[-1].seq if items else -1
+            end = self._claims.may_leave(self._claim, self._study, last)
             items = [item for item in items if item.seq < end]
         for item in items:
             at = _time_of(item)

@@ -119,16 +119,10 @@ class Start:
 
 
 def run_client(
-    task: Task,
-    settings: Settings,
-    job: Job,
-    *,
-    report: Report,
-    say: Callable[[str], None] = lambda _: None,
-    admit: Callable[[], None] = lambda: None,
-    started: Callable[[], None] = lambda: None,
-    stream: BinaryIO | None = None,
-) -> Progress:
+    task: Task, settings: Settings, job: Job, *, report: Report,
+    say: Callable[[str], None] = lambda _: None, admit: Callable[[], None] = lambda: None,
+    started: Callable[[], None] = lambda: None, stream: BinaryIO | None = None,
+) -> Progress:  # fmt: skip
     """Run one client until its source ends or a signal asks it to stop.
 
     report, say: Told of progress, and of what people should know.
@@ -203,13 +197,18 @@ def detect_rollback(start: Start) -> None:
     )  # fmt: skip
     over, here = store.following.over(), {start.study} if start.lost.copied else set[str]()
     # what another copy has released of a study that is over lies behind the one in its place
-    start.copied = store.runs.copied() - over | here
+    start.copied = {study for study, _ in store.runs.copied()} - over | here
     line = {start.study, *start.task.study.study.before} - over
-    ahead = {name for name in line if start.claims and start.claims.slots_behind(name)}
-    start.behind = bool(start.lost.seqs or store.missing or start.copied or ahead)
+    ahead = {name for name in line if start.claims.slots_behind(name)}
+    hidden = {name for name in line if start.claims.lack(name)}
+    start.claims.due = bool(hidden)
+    start.behind = bool(start.lost.seqs or store.missing or start.copied or ahead or hidden)
     start.ended = start.stopping.asked
     if start.behind and not (start.job.skip_lost or start.ended):
-        raise refuse(start.task, start.lost, store.missing, start.copied or ahead)
+        raise refuse(
+            start.task, start.lost, store.missing, start.copied or ahead, hidden,
+            settings.ledger_topic,
+        )  # fmt: skip
 
 
 def register(start: Start) -> None:
@@ -302,7 +301,7 @@ def release(start: Start) -> None:
         store,
         sender,
         start.models,
-        certain=start.lost.certain,
+        certain=start.lost.certain and not start.claims.due,
         source_name=start.name,
         rate=job.rate,
         times=start.times,

@@ -47,11 +47,15 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A stored release on its way."""
+    """A stored release on its way.
+
+    empty: How many of its record slots have no place in the source.
+    """
 
     seq: int
     payload: bytes
     headers: Headers
+    empty: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,15 @@ class ClientStore:
             studies[study] = max(releases, studies.get(study, 0))
         self._db.remember(Remembered(self.ledger, studies))
 
+    def acknowledged(self, study: str) -> int:
+        """Return how many releases a study had when the newest was made that Kafka has taken."""
+        row = self._db.row(
+            "SELECT seq + 1 FROM ledger WHERE study = ?1 AND lost = 0 AND seq NOT IN "
+            "(SELECT seq FROM outbox WHERE study = ?1) ORDER BY seq DESC LIMIT 1",
+            study,
+        )
+        return 0 if row is None else int(row[0])
+
     @property
     def secret(self) -> bytes:
         """What the MAC of claims is made with: 32 bytes, in this database and its copies alone."""
@@ -206,16 +219,9 @@ class ClientStore:
         return Stream(row[0], row[1], sent, row[4], row[5])
 
     def open_stream(
-        self,
-        task: Task,
-        source: str,
-        limit: Limit = NO_LIMIT,
-        *,
-        location: str | None = None,
-        event_time: str | None = None,
-        rebind: bool = False,
-        from_start: bool = False,
-    ) -> Stream:
+        self, task: Task, source: str, limit: Limit = NO_LIMIT, *, location: str | None = None,
+        event_time: str | None = None, rebind: bool = False, from_start: bool = False,
+    ) -> Stream:  # fmt: skip
         """Return where a study stands, registering it and its source on first sight.
 
         source: Stable name of the data source: all studies that read it share its budget.
@@ -311,6 +317,10 @@ class ClientStore:
                     "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)",
                     [row_of(study, outgoing) for outgoing in group],
                 )
+                self._db.write_many(
+                    "INSERT INTO short_windows VALUES (?, ?, ?)",
+                    [(study, made.seq, made.empty) for made in group if made.empty],
+                )
                 self._wait(study, len(group))
                 self._stand(study, standing, len(group) * task.slots)
         except BudgetExceeded as error:
@@ -386,6 +396,7 @@ class ClientStore:
         )
         self._db.write("DELETE FROM outbox WHERE study = ?", study)
         self._wait(study, -self.waiting(study))
+        self._forget_short(study)
 
     def pass_over(self, study: str, slots: int, position: bytes) -> None:
         """Move the source on behind slots that are owed.
@@ -421,6 +432,18 @@ class ClientStore:
             for seq, payload, headers, _ in rows
         ]
 
+    def empty_slots(self, study: str) -> int:
+        """Return how many slots of the releases that wait have no place in the source."""
+        query = "SELECT total(empty) FROM short_windows WHERE study = ?"
+        return int(self._db.rows(query, study)[0][0])
+
+    def _forget_short(self, study: str) -> None:
+        self._db.write(
+            "DELETE FROM short_windows WHERE study = ?1 AND seq NOT IN "
+            "(SELECT seq FROM outbox WHERE study = ?1)",
+            study,
+        )
+
     def waiting(self, study: str) -> int:
         """Return how many releases Kafka has not acknowledged."""
         row = self._db.row("SELECT waiting FROM streams WHERE study = ?", study)
@@ -436,6 +459,7 @@ class ClientStore:
                 "DELETE FROM outbox WHERE study = ? AND seq = ?", [(study, n) for n in numbers]
             )
             self._wait(study, -dropped)
+            self._forget_short(study)
             if place is not None:
                 self._place(study, place)
 

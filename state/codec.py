@@ -86,14 +86,9 @@ def packed(places: Places, state: Partition, *, everything: bool) -> Packed:
 
 
 def unpacked(
-    task: Task,
-    places: Places,
-    stored: Mapping[bytes, bytes],
-    progress: Mapping[bytes, bytes],
-    erased: frozenset[str],
-    *,
-    doubted: bool = False,
-) -> Partition:
+    task: Task, places: Places, stored: Mapping[bytes, bytes], progress: Mapping[bytes, bytes],
+    erased: frozenset[str], *, doubted: bool = False,
+) -> Partition:  # fmt: skip
     """Rebuild a partition from what is stored.
 
     doubted: Whether one that is not what the log folds to may be had, to be compared once more.
@@ -122,11 +117,9 @@ def unpacked(
 
 
 def beside(
-    places: Places,
-    state: Partition,
-    stored: Mapping[bytes, bytes],
+    places: Places, state: Partition, stored: Mapping[bytes, bytes],
     progress: Mapping[str, bytes | None],
-) -> Beside:
+) -> Beside:  # fmt: skip
     """Compare what is stored with the state of whoever stored it, to which nothing was added since.
 
     stored, progress: The whole snapshot, and of some clients.
@@ -134,7 +127,8 @@ def beside(
     head = state.fields(everything=False)[HEAD]
     head += _seals(places[0], head, state.sums_checksums, state.clients_checksums)
     held = {**state.sums_checksums.held, HEAD: checksum(places[0], HEAD, head)}
-    found = Beside([], [name for name in stored if not _is_ours(name, held)], [])
+    ours = {name.encode() for name in (*held, WATERMARK, DOUBT)}
+    found = Beside([], [name for name in stored if name not in ours], [])
     clients = state.clients_checksums.held
     for place, name, mark, data in (
         *((places[0], name, mark, stored.get(name.encode())) for name, mark in held.items()),
@@ -145,11 +139,6 @@ def beside(
         elif data[-SIZE:] != mark[:SIZE]:
             found.foreign.append(name)
     return found
-
-
-def _is_ours(name: bytes, held: Mapping[str, bytes]) -> bool:
-    known = name.decode(errors="replace")
-    return known in held or known in (WATERMARK, DOUBT)
 
 
 def summed(task: Task, place: Place, stored: Mapping[bytes, bytes]) -> Snapshot:
@@ -231,11 +220,6 @@ def _seals(place: Place, head: bytes, sums: Checksums, clients: Checksums) -> by
         checksum(place, "sums", head + first)[:SIZE]
         + checksum(place, "clients", head + first + second)[:SIZE]
     )
-
-
-def erased_member(place: Place, client: str) -> bytes:
-    """Return the name of an erased client as a set holds it: with its checksum."""
-    return stamped(place, "", client.encode())
 
 
 def erased_names(place: Place, members: Iterable[bytes]) -> frozenset[str]:

@@ -204,7 +204,7 @@ class RedisStore:
                     raise StaleSnapshot("a worker of this study is running; stop it first")
             pipeline.multi()
             erased = self._erased
-            pipeline.sadd(erased.key, codec.erased_member(erased, client))
+            pipeline.sadd(erased.key, stamped(erased, "", client.encode()))
             for partition, state in states.items():
                 self._overwrite(pipeline, partition, state)
             self._ask(pipeline.execute)

@@ -137,7 +137,7 @@ class SeededStream(SecureStream):
 class _Unclaimed:
     """Claims of a ledger that has none, for a sender or a loss by itself."""
 
-    waiting = False
+    waiting = due = False
 
     def may_leave(self, _send: object, _study: str, last: int) -> int:
         return last + 1

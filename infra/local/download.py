@@ -44,7 +44,12 @@ def kafka_jars(program_paths: ProgramPaths) -> Path:
         _fetch(maven, libs)
         return libs
     if program_paths.kafka_home is not None:
-        return _installed(program_paths.kafka_home)
+        libs = program_paths.kafka_home / "libs"
+        if not any(libs.glob("kafka_2.*.jar")):
+            raise RuntimeSetupError(
+                f"VEILSTREAM_KAFKA_HOME names {program_paths.kafka_home}, and {libs} holds no Kafka"
+            )
+        return libs
     if program_paths.archive is not None:
         if not unpacked.exists():
             _unpack(program_paths.archive, unpacked)
@@ -76,7 +81,7 @@ def check_jars(folder: Path, *, others_allowed: bool = False) -> None:
     faults += [
         f"{name} differs from its sum"
         for name in sorted(expected.keys() & found.keys())
-        if _sha256(found[name]) != expected[name]
+        if hashlib.sha256(found[name].read_bytes()).hexdigest() != expected[name]
     ]
     if faults:
         raise RuntimeSetupError(
@@ -107,13 +112,6 @@ def _fetch(maven: str, libs: Path) -> None:
                 f"Maven could not fetch Kafka {VERSION}: {''.join(words) or run.stderr.strip()}"
             )
         check_jars(folder)
-
-
-def _installed(home: Path) -> Path:
-    libs = home / "libs"
-    if not any(libs.glob("kafka_2.*.jar")):
-        raise RuntimeSetupError(f"VEILSTREAM_KAFKA_HOME names {home}, and {libs} holds no Kafka")
-    return libs
 
 
 def _unpack(archive: Path, libs: Path) -> None:
@@ -147,11 +145,6 @@ def _complete_or_absent(target: Path) -> Iterator[Path]:
             # Another process was first. Its jars passed the same check.
             if not target.exists():
                 raise
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

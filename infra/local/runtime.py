@@ -136,12 +136,9 @@ class LocalRuntime:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        program_paths: ProgramPaths | None = None,
-        *,
+        self, folder: Path, program_paths: ProgramPaths | None = None, *,
         java_options: Sequence[str] = MEMORY,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.folder = folder.absolute()
         services: tuple[Kafka | Redis, ...] = (
             # Redis first: it starts while Kafka is still being prepared.
@@ -264,7 +261,9 @@ class LocalRuntime:
             for name in names:
                 record = records[name]
                 if record.process is None or not processes.is_alive(record.process):
-                    record.process = self._launch(name, record.port)
+                    require_free(name, record.port)
+                    service = self._services[name]
+                    record.process = processes.spawn(service.command(record.port), service.log)
                     launched.append(record.process)
                     write_state(self.folder, records)
             for name in names:
@@ -273,11 +272,6 @@ class LocalRuntime:
             processes.stop(launched, GRACE_SECONDS)
             write_state(self.folder, before)
             raise
-
-    def _launch(self, name: str, port: int) -> processes.Identity:
-        require_free(name, port)
-        service = self._services[name]
-        return processes.spawn(service.command(port), service.log)
 
     def _wait_ready(self, name: str, record: Record, log_start: int) -> None:
         service = self._services[name]

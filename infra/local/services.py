@@ -257,7 +257,9 @@ def shared_classes(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with hold(folder, "classes.lock"):
-            archive = _whole(folder, name)
+            # Java crashes on an archive that was cut short, so its size is in its name
+            kept = folder.glob(f"{name}-*.jsa")
+            archive = next((a for a in kept if a.stem == f"{name}-{a.stat().st_size}"), None)
             if archive is None:
                 aside = folder / f"{name}.new"
                 if not rehearse([f"-XX:ArchiveClassesAtExit={aside}"]):
@@ -270,16 +272,6 @@ def shared_classes(
         # a folder that nobody may write to: a slower start is no reason to have none
         return []
     return [] if archive.stem == f"{name}-0" else [f"-XX:SharedArchiveFile={archive}"]
-
-
-def _whole(folder: Path, name: str) -> Path | None:
-    # Java crashes on an archive that was cut short, so its size is in its name
-    found = [file for file in folder.glob(f"{name}-*.jsa") if file.stem == f"{name}-{_size(file)}"]
-    return found[0] if found else None
-
-
-def _size(file: Path) -> int:
-    return file.stat().st_size
 
 
 def _key(java: Path, jars: Path) -> str:

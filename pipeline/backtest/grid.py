@@ -349,10 +349,10 @@ def run_grid(
         one.study_of(changed)
     # and so is a history that no run could read
     check_history(history, options, form)
-    calls = [(changed, history, one, form) for _, _, changed, one in tasks]
+    calls = [(changed, history, one) for _, _, changed, one in tasks]
     found: list[Run] = []
     failed: list[Failed] = []
-    with closing((runner or _here)(_run, calls)) as outcomes:
+    with closing((runner or _here)(partial(run_backtest, form=form), calls)) as outcomes:
         for task, result in outcomes:
             number, draw, _, _ = tasks[task]
             label = settings[number].label
@@ -368,7 +368,9 @@ def run_grid(
     found.sort(key=_place)
     failed.sort(key=_place)
     cells = tuple(_cells(settings, options, found))
-    seconds, reasons = time.perf_counter() - begun, dict.fromkeys(_no_open(settings, options))
+    seconds = time.perf_counter() - begun
+    noised = (setting.study for setting in settings if _is_private(setting, options))
+    reasons = dict.fromkeys(why for one in noised if (why := method_of(one).spec.needs_noise))
     like = partial(seen_in, options=options, history=history, form=form)
     return GridResult(tuple(axes), cells, seconds, tuple(failed), tuple(reasons), like)
 
@@ -404,13 +406,6 @@ def _is_private(setting: Setting, options: Options) -> bool:
     return setting.study.noised and not options.without_privacy
 
 
-def _no_open(settings: Sequence[Setting], options: Options) -> Iterator[str]:
-    """Yield why settings with noise have no run without."""
-    for setting in settings:
-        if _is_private(setting, options) and (why := method_of(setting.study).spec.needs_noise):
-            yield why
-
-
 def _open_label(setting: Setting) -> str:
     """Return what settings have in common that are the same without privacy."""
     changes = {key: v for key, v in setting.changes.items() if not key.startswith("privacy")}
@@ -425,10 +420,6 @@ def _cells(settings: Sequence[Setting], options: Options, runs: Sequence[Run]) -
         private = _is_private(setting, options)
         found.append(Cell(setting, mine, beside.get(_open_label(setting)) if private else None))
     return found
-
-
-def _run(study: Study, history: History, options: Options, form: str) -> BacktestResult:
-    return run_backtest(study, history, options, form=form)
 
 
 def _here(work: Callable[..., BacktestResult], calls: Sequence[tuple[Any, ...]]) -> _Outcomes:

@@ -245,7 +245,9 @@ def run_backtest(
     usable = max(reading.records - reading.unusable, 1)
     names = task.study.encoding.names
     spans = list(_bins(task, engine, target, frozen=options.freeze is not None))
-    total = _total(engine)
+    total = Tally()
+    for _, _, span in engine.timeline.spans():
+        total.merge(span.tally)
     return BacktestResult(
         study=task.study.name,
         revision=task.revision,
@@ -360,13 +362,6 @@ def _bins(task: Task, engine: Engine, target: Vector | None, *, frozen: bool) ->
 def _ends(task: Task, ends: tuple[Vector, Vector]) -> list[tuple[float, float] | None]:
     low, high = map(task.in_units, ends)
     return [None if math.isnan(a) else (float(a), float(b)) for a, b in zip(low, high, strict=True)]
-
-
-def _total(engine: Engine) -> Tally:
-    total = Tally()
-    for _, _, span in engine.timeline.spans():
-        total.merge(span.tally)
-    return total
 
 
 def _budget(task: Task, engine: Engine) -> Budget:

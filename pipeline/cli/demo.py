@@ -23,7 +23,7 @@ from rich.console import Console
 from infra.local import LocalRuntime, program_paths
 from infra.topics import ensure_topics
 from pipeline.api.fitting import ExactFit
-from pipeline.api.result import comparison, counts, covers
+from pipeline.api.table import comparison, counts, covers
 from pipeline.cli.context import Number, put, say
 from pipeline.cli.stage import (
     Demonstration,

@@ -10,8 +10,7 @@ import click
 
 from pipeline.api.fitting import ExactFit, Fitting
 from pipeline.api.records import Records, Rows
-from pipeline.api.result import comparison
-from pipeline.api.table import fit_table, intervals_table, table
+from pipeline.api.table import comparison, fit_table, intervals_table, table
 from pipeline.cli.context import (
     CLIENT_COLUMN,
     FORMAT,

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -56,7 +57,9 @@ class Column(NamedTuple):
     @property
     def numbers(self) -> Vector:
         """The values of a typed column, shape (n,); any number where there is none."""
-        return np.asarray(self.values, dtype=np.float64)
+        # bits that lie where there is no value may be of no number
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.values, dtype=np.float64)
 
     @property
     def missing(self) -> Mask:
@@ -181,13 +184,15 @@ class Records(Batch):
 class Columns(Batch):
     """Slots whose records have come as columns.
 
-    columns: By name, each of n values.
+    columns: By name, each of n values or more.
+    first: Which of these is that of the first slot.
     """
 
     def __init__(
-        self, columns: Mapping[str, Column], size: int, lost: Mapping[int, str] | None = None
-    ) -> None:
-        self._columns, self._size, self.lost = columns, size, lost or {}
+        self, columns: Mapping[str, Column], size: int, lost: Mapping[int, str] | None = None,
+        first: int = 0,
+    ) -> None:  # fmt: skip
+        self._columns, self._size, self.lost, self._first = columns, size, lost or {}, first
 
     @classmethod
     def of_texts(
@@ -208,78 +213,107 @@ class Columns(Batch):
     def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
         """As `Batch.columns`."""
         del numbers
-        return {name: self._columns.get(name) or Column([None] * self._size) for name in names}
+        there = slice(self._first, self._first + self._size)
+        return {
+            name: self._columns[name].part(there)
+            if name in self._columns else Column([None] * self._size)
+            for name in names
+        }  # fmt: skip
 
     def part(self, places: slice) -> Columns:
-        """As `Batch.part`."""
+        """As `Batch.part`; columns are cut when they are asked for."""
         first, last, _ = places.indices(self._size)
-        found = {name: column.part(slice(first, last)) for name, column in self._columns.items()}
-        return Columns(found, max(0, last - first), self._lost(places))
+        size = max(0, last - first)
+        return Columns(self._columns, size, self._lost(places), self._first + first)
 
     def _record(self, at: int) -> Record:
-        return {name: column.at(at) for name, column in self._columns.items()}
+        return {name: column.at(self._first + at) for name, column in self._columns.items()}
 
 
 #: Behind all columns with a fault.
 NO_COLUMN = 2**31 - 1
 
 
+class Kinds:
+    """What may be wrong with columns of a type, m kinds in the order in which they count.
+
+    words: What is said of each, (m,).
+    columns: The places of the columns that they are about, (m,).
+    """
+
+    def __init__(self, words: Sequence[str] = (), columns: Sequence[int] = ()) -> None:
+        self.words, self.columns = (*words,), (*columns,)
+        #: The code of each; "" for nothing.
+        self.codes = {said: code for code, said in enumerate(("", *words))}
+        # the one that counts first has the largest number, and its code is minus that
+        small = np.uint8 if len(words) < 2**8 else np.uint16
+        self.numbers = np.arange(-1, -1 - len(words), -1).astype(small)[:, None]
+
+    def followed(self, by: Kinds) -> Kinds:
+        """Return these and others."""
+        return Kinds((*self.words, *by.words), (*self.columns, *by.columns))
+
+
+#: Nothing may be wrong, but what is said of single slots.
+NO_KINDS = Kinds()
+
+
 class Reasons:
     """Why slots are empty: of each the first thing that is wrong, in the order of the columns.
 
-    known: Words that may come: their codes are 1 and so on.
+    kinds: What may be wrong; their codes are 1 and so on.
 
-    codes: For each of n slots the code of what is wrong with it; 0: nothing; (n,).
-    columns: The place of the column that it is wrong with; (n,).
+    seen: Which of these is wrong with which of n slots, (m, n): nothing, until it is written here.
     """
 
-    def __init__(self, size: int, known: Sequence[str] = ()) -> None:
-        self.codes = np.zeros(size, dtype=np.int32)
-        self._words = {words: code for code, words in enumerate(("", *known))}
-        self._last = len(known)
-        self.columns = np.full(size, NO_COLUMN, dtype=np.int32)
-        self._alone: list[tuple[int, int]] = []
+    def __init__(self, size: int, kinds: Kinds = NO_KINDS) -> None:
+        self.seen = np.zeros((len(kinds.words), size), dtype=np.bool_)
+        self._numbers, self._codes = kinds.numbers, kinds.codes.copy()
+        #: Of each code the place of the column.
+        self._places = [NO_COLUMN, *kinds.columns]
+        #: Of single slots: the place of the column, and words.
+        self._alone: dict[int, tuple[int, str]] = {}
+
+    def put(self, at: int, column: int, words: str) -> None:
+        """Take a fault of one slot; column: its place in the order of columns, -1 before all."""
+        if at not in self._alone or self._alone[at][0] > column:
+            self._alone[at] = column, words
+
+    def before(self, column: int) -> list[int]:
+        """Return the slots that have a fault of their own before a column."""
+        return [at for at, (place, _) in self._alone.items() if place < column]
+
+    @cached_property
+    def codes(self) -> NDArray[np.int32]:
+        """For each slot the code of what is wrong with it; 0: nothing; (n,).
+
+        Behind the first look nothing more may be added.
+        """
+        codes = np.zeros(self.seen.shape[1], dtype=np.int32)
+        if len(self.seen):
+            np.negative(np.maximum.reduce(self.seen * self._numbers, axis=0), out=codes)
+        places = self._places
+        for at, (column, words) in self._alone.items():
+            if places[codes[at]] >= column:
+                if words not in self._codes:
+                    # the fewest steps: a bad record must hardly take longer than a good one
+                    self._codes[words] = len(places)
+                    places += [column]
+                codes[at] = self._codes[words]
+        return codes
 
     @property
     def words(self) -> list[str]:
         """What the codes stand for."""
-        return list(self._words)
+        return list(self._codes)
 
-    def add(self, where: NDArray[np.bool_], codes: NDArray[np.int32]) -> None:
-        """Take the faults of the first columns that slots may have; as long for any of them.
-
-        where: In which column which slots have one, shape (k, n).
-        codes: Of the words of each of these columns, shape (k,).
-        """
-        if not (size := len(where)):
-            return
-        # one that comes before others counts for more
-        places = size - (where * np.arange(size, 0, -1, dtype=np.int32)[:, None]).max(axis=0)
-        new = (places < size) & (self.columns > places)
-        np.copyto(self.codes, codes.take(places, mode="clip"), where=new)
-        np.copyto(self.columns, places, where=new)
-
-    def mark(self, where: Mask, column: int, words: str) -> None:
-        """Take the fault of one column that slots may have, shape (n,), as `add` does."""
-        new = where & (self.columns > column)
-        np.copyto(self.codes, self._words[words], where=new, casting="same_kind")
-        np.copyto(self.columns, column, where=new, casting="same_kind")
-
-    def put(self, at: int, column: int, words: str) -> None:
-        """Take a fault of one slot; column: its place in the order of columns, -1 before all."""
-        if self.columns[at] > column:
-            if words not in self._words:
-                # the fewest steps: a bad record must hardly take longer than a good one
-                self._words[words] = self._last = self._last + 1
-            self.codes[at], self.columns[at] = self._words[words], column
-            self._alone += [(at, column)]
-
-    def before(self, column: int) -> list[int]:
-        """Return the slots that have a fault of their own before a column."""
-        return [at for at, place in self._alone if place < column]
+    @property
+    def columns(self) -> Integers:
+        """The place of the column that is wrong with each slot, (n,)."""
+        return np.array(self._places).take(self.codes)
 
     def count(self, places: slice = slice(None)) -> Counter[str]:
         """Count the slots by words; "" counts the good ones."""
         counts = np.bincount(self.codes[places]).tolist()
-        named = zip(self._words, counts, strict=False)
+        named = zip(self._codes, counts, strict=False)
         return Counter({words: count for words, count in named if count})

@@ -60,8 +60,10 @@ def whole_factors(values: Matrix | Vector, bound: float, bits: int) -> tuple[Mat
     """Cut slopes or curvatures to their bound and to whole numbers of 2^unit; return both."""
     unit = exponent_of(bound) - bits
     # two calls of numpy take half as long as its clip, which windows of 100 records notice
-    cut = np.minimum(np.maximum(values, -bound), bound)
-    return np.trunc(cut * 2.0**-unit), unit
+    cut: Matrix = np.maximum(values, -bound)
+    np.minimum(cut, bound, out=cut)
+    cut *= 2.0**-unit
+    return np.trunc(cut, out=cut), unit
 
 
 def exponent_of(bound: float) -> int:

@@ -50,10 +50,10 @@ class Levels:
         asked = record.get(self._column)
         return self._places.get(asked.strip(), 0) if isinstance(asked, str) else 0
 
-    def of_all(self, columns: Mapping[str, Column], size: int) -> Integers:
-        """Return the places that many records ask for, shape (n,)."""
+    def of_all(self, columns: Mapping[str, Column], size: int) -> Integers | None:
+        """Return the places that many records ask for, shape (n,); None: all ask for 0."""
         if self._column is None:
-            return np.full(size, self._last, dtype=np.int64)
+            return np.full(size, self._last, dtype=np.int64) if self._last else None
         asked = columns[self._column].objects()
         return np.array([self.of({self._column: value}) for value in asked], dtype=np.int64)
 
@@ -143,7 +143,7 @@ class Encoder:
         self._levels = Levels(study.privacy.personal)
         self._beyond = np.zeros(len(self.features.names) + 1, dtype=np.int64)
         self.dummy = dummy_of(study)
-        self._faults = (*self.features.faults, *self.response.faults)
+        self._kinds = self.features.kinds.followed(by=self.response.kinds)
         self._numbers = {*self.features.columns} - self.features.texts
         if study.data.response.kind != "class":
             self._numbers.add(self.response.name)
@@ -206,23 +206,25 @@ class Encoder:
         """
         batch = records if isinstance(records, Batch) else Records(records)
         columns = batch.columns(self.columns, self._numbers)
-        reasons = Reasons(len(batch), self._faults)
+        reasons = Reasons(len(batch), self._kinds)
         for at, why in {**batch.lost, **(refused or {})}.items():
             reasons.put(at, -1, why)
         values = self.features.read(columns, self.dummy, reasons)
         name = self.response.name
         responses, written, cut = self.response.read(columns[name], self.dummy[name], reasons)
-        usable = reasons.codes == 0
-        empty = ~usable
+        empty = reasons.codes != 0
         inside = self.features.clip(values)
         features = np.ascontiguousarray(self.features.encode(inside))
         levels = self._levels.of_all(columns, len(batch))
-        features[empty], responses[empty], levels[empty] = 0.0, np.nan, 0
+        features[empty], responses[empty] = 0.0, np.nan
+        if levels is not None:
+            levels[empty] = 0
         beyond = np.empty((len(self._beyond), len(batch)), dtype=np.bool_).T
         np.not_equal(inside, values, out=beyond[:, :-1])
         beyond[:, -1] = cut
-        beyond &= usable[:, None]
-        self._beyond += beyond.sum(axis=0)
+        # true only where no fault is: as many steps for all
+        np.greater(beyond, empty[:, None], out=beyond)
+        self._beyond += np.add.reduce(beyond, axis=0)
         return Block(Arrays(features, responses, levels), reasons, values, written, beyond)
 
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
@@ -274,13 +276,14 @@ def stack(rows: Rows, features: int) -> Arrays:
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
-    """Return the slots of several blocks, one at least, that all have levels."""
+    """Return the slots of several blocks, one at least, that all have levels, or none has."""
     if len(parts) == 1:
         return parts[0]
+    levels = [part.levels for part in parts if part.levels is not None]
     return Arrays(
         np.concatenate([part.features for part in parts]),
         np.concatenate([part.responses for part in parts]),
-        np.concatenate([part.levels for part in parts if part.levels is not None]),
+        np.concatenate(levels) if levels else None,
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
-from pipeline.records.batch import Column, Mask, Reasons
+from pipeline.records.batch import MARK, Column, Kinds, Mask, Reasons
 from pipeline.records.values import (
     Codes,
     Record,
@@ -29,8 +29,9 @@ from pipeline.records.values import (
     misspelt,
     not_finite,
     number_of,
-    numbers_in,
     plain,
+    read_all,
+    read_as_written,
     without,
 )
 from pipeline.study.data import Feature, indicator_of
@@ -81,9 +82,11 @@ class Features:
             self._codes[name].refusal if name in self._codes else not_finite(name)
             for name in self.names
         ]
-        #: What may be wrong with a column of a type; the first places in `Reasons.known`.
-        self.faults = (*map(without, self.names), *refused)
-        self._gone, self._wrong = np.arange(1, len(self.faults) + 1, dtype=np.int32).reshape(2, -1)
+        both = list(zip(map(without, self.names), refused, strict=True))
+        #: What may be wrong with a column of a type: two kinds for each of the `names`.
+        self.kinds = Kinds(
+            tuple(chain.from_iterable(both)), tuple(at // 2 for at in range(2 * len(both)))
+        )
 
     @classmethod
     def of(cls, study: Study) -> Features:
@@ -176,22 +179,27 @@ class Features:
             shows in when releases come, and must not tell of bad ones.
         """
         columns = self.without_gaps(given)
-        size = len(reasons.codes)
         # one column behind the other: what follows works on whole columns
-        values = np.zeros((len(self.names), size))
-        gone = np.zeros(values.shape, dtype=np.bool_)
-        typed = False
+        values = np.empty((len(self.names), reasons.seen.shape[1]))
+        gone, bad = (reasons.seen[kind : 2 * len(values) : 2] for kind in (0, 1))
+        lists, texts = list[int](), list[int]()
         for place, name in enumerate(self.names):
             column, codes = columns[name], self._codes.get(name)
-            values[place] = _read(column, name, codes, place, dummy[name], reasons)
             if column.typed:
-                gone[place], typed = column.gone, True
-        if typed:
-            reasons.add(gone, self._gone)
-        bad = ~np.isfinite(values)
-        reasons.add(bad, self._wrong)
-        np.copyto(values, 0.0, where=bad)
-        return values.T
+                values[place] = _typed(column, codes, place, reasons)
+                gone[place] = column.gone
+            else:
+                (lists if codes is None else texts).append(place)
+        if lists:
+            of_place = {place: columns[self.names[place]] for place in lists}
+            read = _numbers(of_place, self.names, dummy, reasons)
+            for place, found in zip(lists, read, strict=True):
+                values[place] = found
+        for place in texts:
+            name = self.names[place]
+            values[place] = _coded(columns[name], self._codes[name], place, dummy[name], reasons)
+        np.logical_not(np.isfinite(values, out=bad), out=bad)
+        return np.where(bad, 0.0, values).T
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""
@@ -207,32 +215,64 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def _read(
-    column: Column, name: str, codes: Codes | None, place: int, dummy: object, reasons: Reasons
-) -> Vector:
-    """Return a column as numbers that may not be finite, (n,), and add what is wrong.
+def _typed(column: Column, codes: Codes | None, place: int, reasons: Reasons) -> Vector:
+    """Return a typed column as numbers that may not be finite, (n,), and add what is wrong.
 
-    codes: Of texts, where they are read; NaN stands for what is none in a typed column.
-    dummy: Is read where a column before this one has a fault.
+    codes: Of texts, where they are read; NaN stands for what is none.
     """
-    wrong: Mapping[int, object]
-    if column.typed:
-        found, wrong = column.numbers, column.wrong
-        if codes is not None:
-            found = codes.typed(np.asarray(column.values))
-    else:
-        marked = column.marked and codes is None
-        given: list[Any] = list(column.values if marked else column.objects())
-        for at in reasons.before(place):
-            given[at] = dummy
-        if codes is None:
-            read, wrong = numbers_in(given, name, marked=marked)
-        else:
-            read, wrong = codes.codes_in(given)
-        found = np.array(read, dtype=np.float64)
-    for at, fault in wrong.items():
-        reasons.put(at, place, str(fault))
-    return found
+    for at, said in column.wrong.items():
+        reasons.put(at, place, said)
+    return column.numbers if codes is None else codes.typed(np.asarray(column.values))
+
+
+def _numbers(
+    columns: Mapping[int, Column], names: Mapping[int, str] | Sequence[str], dummy: Record,
+    reasons: Reasons,
+) -> Matrix:  # fmt: skip
+    """Return lists as numbers that may not be finite, (m, n), and add what is wrong.
+
+    columns: By their places, in their order.
+    dummy: Is read behind a fault.
+    """
+    places, size = list(columns), reasons.seen.shape[1]
+    public = [dummy[names[place]] for place in places]
+    marked = all(column.marked for column in columns.values())
+    # one column behind the other: all are read in one pass
+    lists = [column.values if marked else column.objects() for column in columns.values()]
+    given = [*chain.from_iterable(lists)]
+    quick: list[Any] = given if marked else read_as_written(given)
+    for at in reasons.before(places[0]):
+        quick[at::size] = public
+
+    def exact(at: int) -> float:
+        which, slot = divmod(at, size)
+        try:
+            return number_of(given[at], names[places[which]])
+        except RecordError as error:
+            reasons.put(slot, places[which], str(error))
+            quick[at + size :: size] = public[which + 1 :]
+            return 0.0
+
+    return np.array(read_all(quick, float, exact)).reshape(len(places), size)
+
+
+def _coded(
+    column: Column, codes: Codes, place: int, dummy: object, reasons: Reasons
+) -> list[float]:
+    """Return the codes of a list of texts, (n,), and add what is wrong; `dummy` as `_numbers`."""
+    given: list[Any] = [*(column.values if column.marked else column.objects())]
+    for at in reasons.before(place):
+        given[at] = dummy
+
+    def exact(at: int) -> float:
+        value = given[at].replace(MARK, "_") if column.marked else given[at]
+        try:
+            return codes.learned(value, given[at])
+        except RecordError as error:
+            reasons.put(at, place, str(error))
+            return 0.0
+
+    return codes.codes_in(given, exact)
 
 
 def there(columns: Sequence[str], needed: Sequence[str], *, of_file: bool = True) -> str:
@@ -306,8 +346,8 @@ class Response(Protocol):
         """What is said of an undeclared class, or of numbers that are written in other forms."""
 
     @property
-    def faults(self) -> tuple[str, ...]:
-        """What may be wrong with a column of a type; among `Reasons.known`."""
+    def kinds(self) -> Kinds:
+        """What may be wrong with a column of a type: the last of the kinds of `Reasons`."""
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return a value encoded, as a record or a caller has it, and whether it was clipped.
@@ -345,7 +385,7 @@ class NumberResponse:
         self.refusals: tuple[str, ...] = misspelt(name)
         self.name, self._low, self._high, self._whole = name, low, high, whole
         self._no_count = f"column {name!r}: not a count, a whole number from 0 on"
-        self.faults: tuple[str, ...] = (without(name), not_finite(name), self._no_count)
+        self.kinds = Kinds((without(name), not_finite(name), self._no_count), (LAST,) * 3)
         self.centre = 0.0 if whole else low / 2 + high / 2
         self.unit = 1.0 if whole else high / 2 - low / 2
 
@@ -360,13 +400,15 @@ class NumberResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
         """As `Response.read`."""
-        values = _read(column, self.name, None, LAST, dummy, reasons)
+        gone, bad, no_count = reasons.seen[-3:]
         if column.typed:
-            reasons.mark(column.missing, LAST, self.faults[0])
-        bad = ~np.isfinite(values)
-        reasons.mark(bad, LAST, self.faults[1])
+            values, gone[:] = _typed(column, None, LAST, reasons), column.gone
+        else:
+            names = {LAST: self.name}
+            [values] = _numbers({LAST: column}, names, {self.name: dummy}, reasons)
+        np.logical_not(np.isfinite(values, out=bad), out=bad)
         values = np.where(bad, 0.0, values)
-        reasons.mark(~self._allowed(values), LAST, self.faults[2])
+        np.logical_not(self._allowed(values), out=no_count)
         inside, bounded = self._encoded(values)
         return Responses(bounded, values, inside != values)
 
@@ -403,7 +445,7 @@ class ClassResponse:
         self.name, self.positive, self.negative = name, positive, negative
         self._classes = Codes(name, "class", {positive: 1.0, negative: -1.0})
         self.refusals: tuple[str, ...] = (self._classes.refusal,)
-        self.faults: tuple[str, ...] = (without(name), self._classes.refusal)
+        self.kinds = Kinds((without(name), self._classes.refusal), (LAST,) * 2)
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return a class as +1 or -1; it is never clipped.
@@ -414,12 +456,13 @@ class ClassResponse:
 
     def read(self, column: Column, dummy: object, reasons: Reasons) -> Responses:
         """As `Response.read`."""
-        signs = _read(column, self.name, self._classes, LAST, dummy, reasons)
+        gone, bad = reasons.seen[-2:]
         if not column.typed:
-            return Responses.of_classes(signs)
-        reasons.mark(column.missing, LAST, self.faults[0])
-        bad = np.isnan(signs)
-        reasons.mark(bad, LAST, self.faults[1])
+            return Responses.of_classes(
+                np.array(_coded(column, self._classes, LAST, dummy, reasons))
+            )
+        signs, gone[:] = _typed(column, self._classes, LAST, reasons), column.gone
+        np.isnan(signs, out=bad)
         return Responses.of_classes(np.where(bad, 0.0, signs))
 
     def labels(self, like: object = "") -> tuple[Label, Label]:

@@ -33,8 +33,6 @@ from pipeline.types import Vector
 
 #: What a source yields: column names to text or numbers.
 Record = Mapping[str, object]
-#: What is wrong with some of many values or records, by their place.
-Faults = dict[int, RecordError]
 #: Types whose values Python's `float` reads as `number_of` does, or refuses with it; of texts only
 #: those without a "_" are read alike.
 _ALIKE = {float, int, bool, type(None), dict, list}
@@ -147,47 +145,30 @@ def number_of(value: object, name: str) -> float:
 
 def read_all(
     values: Sequence[object], quick: Callable[[Any], float], exact: Callable[[int], float]
-) -> tuple[list[float], Faults]:
-    """Read many values, each by `exact` where `quick` refuses; 0 where `exact` does, too.
-
-    exact: Takes the place of a value.
+) -> list[float]:
+    """Read many values, each by `exact`, which takes its place, where `quick` refuses.
 
     A value that is refused costs the others nothing: what they take must not tell of it.
     """
     found: list[float] = []
-    faults: Faults = {}
     rest = map(quick, values)
     while True:
         try:
             # what was read before an error stays in the list, and the rest goes on behind it
             found.extend(rest)
         except (TypeError, ValueError, OverflowError, KeyError, RecordError):
-            at = len(found)
-            try:
-                found.append(exact(at))
-            except RecordError as fault:
-                faults[at] = fault
-                found.append(0.0)
+            found.append(exact(len(found)))
         else:
-            return found, faults
+            return found
 
 
-def numbers_in(
-    values: Sequence[Any], name: str, *, marked: bool = False
-) -> tuple[list[float], Faults]:
-    """Return many values as `number_of` reads each; 0 where it refuses.
-
-    marked: Whether all of them are texts, and none has a "_".
-
-    What is not finite is still among them. Every value is looked at, whatever the others are: a
-    single text among numbers must not show in the time that the numbers take.
-    """
+def read_as_written(values: Sequence[Any]) -> list[object]:
+    """Return values of which Python's `float` reads each as `number_of` does, or refuses it."""
     # Python reads 1_000 as a number; no other program does
-    quick: Any = values if marked else [
+    return [
         value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
         for value in values
-    ]  # fmt: skip
-    return read_all(quick, float, lambda at: number_of(values[at], name))
+    ]
 
 
 #: A number from here on counts milliseconds: as seconds it would lie after the year 5000.
@@ -263,8 +244,8 @@ WORDS = {"true": True, "false": False}
 #: Below it every whole number is one of double precision; whole numbers of 64 bits as Python writes
 #: them.
 EXACT, _WHOLE = 2**53, re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
-#: So many texts are named in an error.
-NAMED = 8
+#: So many texts are named in an error, and so many are looked for one by one.
+NAMED, FEW = 8, 8
 #: So many more ways to write the texts of a column are remembered.
 SPELLINGS = 256
 
@@ -323,19 +304,23 @@ class Codes:
             raise RecordError(without(self.name) if blank else self.refusal)
         return found
 
-    def codes_in(self, values: Sequence[object]) -> tuple[list[float], Faults]:
-        """Return the numbers of the texts that many values stand for, 0 where `code` refuses."""
+    def codes_in(self, values: Sequence[object], exact: Callable[[int], float]) -> list[float]:
+        """Return the numbers of the texts that many values stand for.
+
+        exact: Says it of the value at a place that is new here; see `learned`.
+        """
         keys = values if self._by_value else list(map(self._key, values))
-        return read_all(keys, self._known.__getitem__, lambda at: self._learned(values[at]))
+        return read_all(keys, self._known.__getitem__, exact)
+
+    def learned(self, value: object, spelling: object) -> float:
+        """Return the number of one text as `code` does, and remember it for its spelling."""
+        found = self.code(value)
+        if len(self._known) < len(self._texts) + SPELLINGS and isinstance(value, (str, int, float)):
+            self._known[self._key(spelling)] = found
+        return found
 
     def _key(self, value: object) -> object:
         return value if self._by_value else (type(value), value)
-
-    def _learned(self, value: object) -> float:
-        found = self.code(value)
-        if len(self._known) < len(self._texts) + SPELLINGS and isinstance(value, (str, int, float)):
-            self._known[self._key(value)] = found
-        return found
 
     def typed(self, column: NDArray[Any]) -> Vector:
         """Return the codes of a column of numbers or truth values, NaN where `code` refuses; (n,).
@@ -346,10 +331,17 @@ class Codes:
         if kind not in self._tables:
             self._tables[kind] = self._table(kind)
         keys, codes = self._tables[kind]
-        values = column.astype(np.float64)
-        at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
-        same = (keys[at] == values) | (np.isnan(keys[at]) & np.isnan(values))
-        found = np.where(same, codes[at], math.nan)
+        with np.errstate(invalid="ignore"):
+            values = column.astype(np.float64)
+        if len(keys) <= FEW:
+            found = np.full(len(values), math.nan)
+            for key, code in zip(keys.tolist(), codes.tolist(), strict=True):
+                same = np.isnan(values) if math.isnan(key) else values == key
+                found = np.where(same, code, found)
+        else:
+            at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
+            same = (keys[at] == values) | (np.isnan(keys[at]) & np.isnan(values))
+            found = np.where(same, codes[at], math.nan)
         if kind in "iu":
             for number, code in self._large.items():
                 found = np.where(column == number, code, found)
@@ -360,15 +352,16 @@ class Codes:
         read = (_number(text) for text in self._texts)
         numbers = sorted({0.0, *(number for number in read if number is not None)})
         if kind == "b":
-            given: Sequence[object] = [False, True]
+            given: Sequence[float] = [False, True]
         elif kind in "iu":
             whole = (int(number) for number in numbers if number.is_integer())
             # several of those beyond are one number in double precision, and different texts
             given = [n if abs(n) < EXACT else float(n) for n in whole]
         else:
             given = [-math.inf, *numbers, math.inf, math.nan]
-        found = np.array([self._code_or_nan(value) for value in given], dtype=np.float64)
-        return np.array(given, dtype=np.float64), found
+        codes = [(float(value), self._code_or_nan(value)) for value in given]
+        keys, found = np.array([pair for pair in codes if pair[1] == pair[1]] or codes[:1]).T
+        return keys, found
 
     def _code_or_nan(self, value: object) -> float:
         try:

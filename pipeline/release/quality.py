@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.records.batch import Reasons
 from pipeline.release.task import Task
+from pipeline.types import Integers
 
 #: So many slots are looked at, at most: they are held in memory.
 MOST = 50_000
@@ -132,16 +134,16 @@ def worded(faults: Counter[str], most: int = 4) -> str:
     return "; ".join([*named, *([f"{others} x others"] if others else [])])
 
 
-def blocks_of(slots: int, before: int) -> Iterator[tuple[slice, bool]]:
-    """Yield the parts of some slots, each of one block, and whether the block ends with it.
+def in_blocks(flags: NDArray[np.bool_], before: int) -> tuple[Integers, list[int]]:
+    """Return the sums of some slots' flags, (n, ...), by block of slots, and how many each has.
 
     before: Slots that the first block has already.
     """
-    done = 0
-    while done < slots:
-        part = slice(done, min(slots, done + BLOCK - before))
-        done, before = part.stop, (before + part.stop - part.start) % BLOCK
-        yield part, not before
+    edges = [0, *range(BLOCK - before, len(flags), BLOCK)]
+    sizes = [end - start for start, end in pairwise([*edges, len(flags)])]
+    # no sum is larger than a byte can be
+    sums = np.add.reduceat(flags.view(np.uint8), edges, axis=0, dtype=np.uint8)
+    return sums.astype(np.int64), sizes
 
 
 class Jumps:
@@ -157,12 +159,13 @@ class Jumps:
 
     def take(self, reasons: Reasons) -> list[str]:
         """Take the next slots, and return what to say."""
-        said = list[str]()
-        for part, ends in blocks_of(len(reasons.codes), self._slots):
-            self._slots += part.stop - part.start
-            self._bad += int(np.count_nonzero(reasons.codes[part]))
-            self._parts.append((reasons, part))
-            if ends and (line := self.close()):
+        said, done = list[str](), 0
+        counts, sizes = in_blocks(reasons.codes != 0, self._slots)
+        for bad, size in zip(counts.tolist(), sizes, strict=True):
+            self._slots += size
+            self._bad += bad
+            self._parts.append((reasons, slice(done, done := done + size)))
+            if self._slots == BLOCK and (line := self.close()):
                 said.append(line)
         return said
 
@@ -207,11 +210,15 @@ class Clips:
     def take(self, beyond: NDArray[np.bool_]) -> list[str]:
         """Take which values of the next slots are cut, shape (n, k), and return what to say."""
         said = list[str]()
-        for part, ends in blocks_of(len(beyond), self._slots):
-            self._slots += part.stop - part.start
-            self._cut += beyond[part].sum(axis=0)
-            if ends and (line := self.close()):
-                said.append(line)
+        counts, sizes = in_blocks(beyond, self._slots)
+        counts[0] += self._cut
+        sizes[0] += self._slots
+        for at in np.flatnonzero((counts >= JUMP * BLOCK).any(axis=1)).tolist():
+            if sizes[at] == BLOCK:
+                self._slots, self._cut = BLOCK, counts[at]
+                said += filter(None, [self.close()])
+        full = sizes[-1] == BLOCK
+        self._slots, self._cut = 0 if full else sizes[-1], counts[-1] * (not full)
         return said
 
     def close(self) -> str:

@@ -162,7 +162,9 @@ def _reading(name: str) -> Iterator[None]:
 
 #: Records that are read of a part at a time; and of those with very many columns, whose texts are
 #: made so many together, too.
-STEP, LEAST = 16_384, 1000
+STEP, LEAST = 32_768, 1000
+#: Bytes of a column that are fetched together.
+BUFFER = 1 << 20
 #: Bytes of the start and of the end of a file that tell whether it is what it was.
 MARKED = 16 << 10
 #: What pyarrow raises where a file is damaged, or has what it cannot read.
@@ -267,8 +269,9 @@ def _column(column: Any) -> Column:
 
     kind, whole = column.type, {"zero_copy_only": False}
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        # as many steps whether values are missing or not
-        filled = column.fill_null(False if pa.types.is_boolean(kind) else 0)
+        # what lies where nothing is: as many steps whether values are missing or not
+        bare = [None, column.buffers()[1]]
+        filled = pa.Array.from_buffers(kind, len(column), bare, 0, column.offset)
         return Column(filled.to_numpy(**whole), column.is_null().to_numpy(**whole))
     if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
         return Column(column.to_numpy(**whole), zoned=getattr(kind, "tz", None) is not None)
@@ -327,7 +330,9 @@ def named_once(name: str, schema: Any) -> list[str]:
 class _Parquet:
     def __init__(self, stream: BinaryIO) -> None:
         parquet = extra("pyarrow.parquet", "a Parquet file", "arrow")
-        self._file = parquet.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        self._file = parquet.ParquetFile(
+            stream, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True
+        )
         self.schema, self.sizes = self._file.schema_arrow, row_groups(self._file)
 
     def batches(self, part: int, columns: list[str], step: int) -> Iterator[Any]:

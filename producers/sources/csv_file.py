@@ -48,6 +48,7 @@ class CsvFile(RecordFile):
     """
 
     form = "csv"
+    parts = 2
     odd, longest = b'"\r\0\1', csv.field_size_limit()
 
     def __init__(
@@ -197,11 +198,11 @@ def _readable(line: bytes) -> str:
 def _uneven(lines: list[bytes], width: int) -> tuple[list[int], list[int]]:
     """Return the places of lines with another number of fields, and of those beyond ASCII."""
     data = np.frombuffer(b"\n".join(lines) + b"\n", dtype=np.uint8)
-    starts = np.append(0, np.flatnonzero(data == NEWLINE)[:-1])
-    # one behind another: a line of its own is never empty
-    fields = np.add.reduceat((data == _COMMA).astype(np.int32), starts) + 1
-    beyond = np.maximum.reduceat(data, starts) > _ASCII
-    return np.flatnonzero(fields != width).tolist(), np.flatnonzero(beyond).tolist()
+    ends = np.flatnonzero(data == NEWLINE)
+    commas = np.searchsorted(np.flatnonzero(data == _COMMA), ends)
+    beyond = np.searchsorted(ends, np.flatnonzero(data > _ASCII))
+    uneven = np.diff(commas, prepend=0) != width - 1
+    return np.flatnonzero(uneven).tolist(), np.unique(beyond).tolist()
 
 
 def _too_few_or_many(fields: int, width: int) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.errors import RecordError
 from pipeline.records.batch import Batch, Column, moved
-from pipeline.records.values import Record, is_missing, number_of
+from pipeline.records.values import Record, number_of
 from producers.sources.base import Slot
 from producers.sources.text import RECORD_LIMIT, Cut, RecordFile, Tape, check_start
 
@@ -25,6 +25,8 @@ FEW = 8
 #: Python makes no whole number of more digits from a text.
 DIGITS = 4300
 _LONG = re.compile(rf"[0-9]{{{DIGITS + 1}}}")
+#: Values of JSON that are numbers as they are, between such ends.
+_PLAIN, _LARGE = {float, int, bool}, 1e300
 #: The object that a text is, or None and why it is none.
 Read: TypeAlias = tuple[Mapping[str, object] | None, str | None]
 
@@ -80,19 +82,27 @@ class Objects(Batch):
         """As `Batch.columns`."""
         if len(self) < FEW:
             return {name: Column([(r or {}).get(name) for r, _ in self._each]) for name in names}
-        names = tuple(dict.fromkeys(names))
+        names, texts = tuple(dict.fromkeys(names)), self._texts
         decode, width = _decoder(names, frozenset(numbers)), len(names)
-        cells, rest, lost = list[Any](), map(decode, self._texts), dict[int, str]()
+        loosely = _decoder(names, frozenset())
+        cells, rest, lost = list[Any](), map(decode, texts), dict[int, str]()
         wrong: dict[str, dict[int, str]] = {name: {} for name in names if name in numbers}
 
         def thoroughly(at: int) -> Sequence[object]:
-            record, why = self._read(self._texts[at])
-            if record is None:
-                lost[at] = why or ""
-                return [None] * width
+            try:
+                values = msgspec.structs.astuple(loosely(texts[at]))
+            except _UNREADABLE:
+                record, why = self._read(texts[at])
+                if record is None:
+                    lost[at] = why or ""
+                    return [None] * width
+                values = tuple(map(record.get, names))
+            # the fewest steps: a text with one strange value must hardly take longer than others
             return [
-                _number(record.get(name), name, at, wrong[name]) if name in wrong
-                else record.get(name) for name in names
+                value if value is None or name not in wrong or
+                (type(value) in _PLAIN and -_LARGE < value < _LARGE)
+                else _number(value, name, at, wrong[name])
+                for name, value in zip(names, values, strict=True)
             ]  # fmt: skip
 
         while True:
@@ -104,8 +114,10 @@ class Objects(Batch):
             else:
                 break
         # what is in other columns is passed over, whatever its bytes are and however long a number
-        texts = enumerate(self._texts)
-        for at, text in [pair for pair in texts if not pair[1].isascii() or len(pair[1]) > DIGITS]:
+        plain = np.fromiter(map(bytes.isascii, texts), dtype=np.bool_)
+        plain &= np.fromiter(map(len, texts), dtype=np.int64) <= DIGITS
+        for at in np.flatnonzero(~plain).tolist():
+            text = texts[at]
             with suppress(UnicodeDecodeError):
                 if not _LONG.search(text.decode()):
                     continue
@@ -130,7 +142,7 @@ class Objects(Batch):
 
 def _number(value: object, name: str, at: int, wrong: dict[int, str]) -> float | None:
     """Return a value of a column of numbers, None for none; of a wrong one it is said."""
-    if is_missing(value):
+    if isinstance(value, str) and (not value or value.isspace()):
         return None
     try:
         return number_of(value, name)

@@ -16,11 +16,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError, VeilstreamError
 from pipeline.records.batch import Column, Columns
@@ -62,8 +65,18 @@ class Connection:
             cursor.execute(statement)
             return [each[0] for each in cursor.description], cursor.fetchall()
 
-    def batch(self, statement: str) -> Columns:
-        """Return all rows of a query, by column."""
+    def ahead(self, spec: TableSpec, what: str, low: int | None, high: int, most: int) -> Columns:
+        """Return the next rows in the order of their keys, of which none lacks among them.
+
+        what: Their columns.
+        low, high: The smallest key, None for the first one, and the largest.
+        most: So many rows are enough.
+        """
+        begin = "" if low is None else f"{{key}} >= {low} AND"
+        rest = f"WHERE {begin} {{key}} <= {high} ORDER BY {{key}} LIMIT {most}"
+        return self._batch(spec.query(what, rest))
+
+    def _batch(self, statement: str) -> Columns:
         names, rows = self.rows(statement)
         found = zip(names, zip(*rows, strict=True), strict=True) if rows else ()
         return Columns({name: Column(list(values)) for name, values in found}, len(rows))
@@ -97,9 +110,9 @@ class Columnar(Connection):
         table = self._table(statement)
         return list(table.schema.names), list(zip(*map(values_of, table.columns), strict=True))
 
-    def batch(self, statement: str) -> Columns:
-        """As `Connection.batch`."""
-        return columns_of(self._table(statement).combine_chunks())
+    def _batch(self, statement: str) -> Columns:
+        [*found] = self._table(statement).combine_chunks().to_batches()
+        return columns_of(found[0]) if found else Columns({}, 0)
 
     def _table(self, statement: str) -> Any:
         with closing(self._db.cursor()) as cursor:
@@ -116,6 +129,34 @@ class DuckDb(Columnar):
         duckdb = extra("duckdb", "duckdb://", "sql")
         extra("pyarrow", "duckdb://", "sql")
         self._db = duckdb.connect(str(path), read_only=True)
+        self._db.execute("SET threads = 1")
+        #: Rows of a key, as far as is known.
+        self._dense = 1.0
+
+    def ahead(self, spec: TableSpec, what: str, low: int | None, high: int, most: int) -> Columns:
+        """As `Connection.ahead`: a range of keys; the first rows of an order are looked for in all.
+
+        No range has more rows than are asked for, unless one key has.
+        """
+        if low is None:
+            low = int(self.rows(spec.query("min({key})"))[1][0][0])
+        width = int(most / self._dense) - 1
+        while True:
+            top = min(high, low + max(1, width))
+            rest = f"WHERE {{key}} BETWEEN {low} AND {top}"
+            count = int(self.rows(spec.query("count(*)", rest))[1][0][0])
+            if count > most and width > 1:
+                width //= 2
+            elif count < 2 and top < high:
+                width = 8 * max(1, width)
+            else:
+                break
+        self._dense = max(1, count) / (top - low + 1)
+        # most tables are in the order of their keys
+        found = self._batch(spec.query(what, rest))
+        if _grow(_keys_of(found, spec.key)):
+            return found
+        return self._batch(spec.query(what, f"{rest} ORDER BY {{key}}"))
 
     def _table(self, statement: str) -> Any:
         return self._db.sql(statement).to_arrow_table()
@@ -203,6 +244,11 @@ class TableSpec:
     def names(self) -> Mapping[str, str]:
         """The table and the key as SQL has them."""
         return {"table": ".".join(map(quoted, self.table.split("."))), "key": quoted(self.key)}
+
+    def query(self, what: str, rest: str = "") -> str:
+        """Return a query of the table; {key} in it stands for the key."""
+        # names are quoted, and all else is ours or a whole number
+        return f"SELECT {what} FROM {{table}} {rest}".format(**self.names)  # noqa: S608
 
 
 def table_spec(spec: str) -> TableSpec:
@@ -428,15 +474,10 @@ class SqlTable(Elsewhere):
         bound = None if highest is None else self._db.settled(highest)
         if bound is None:
             return
-        behind = "" if self._key is None else f"{{key}} >= {self._key} AND"
-        batch = self._db.batch(
-            self._query(
-                _listed(self._names),
-                f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {self._fetched + 2}",
-            )
-        )
-        keys = self._keys_of(batch)
-        first = int(bool(keys) and keys[0] == self._key)
+        what = _listed(self._names)
+        batch = self._db.ahead(self._spec, what, self._key, bound, self._fetched + 2)
+        keys = _keys_of(batch, self._spec.key)
+        first = int(len(keys) > 0 and keys[0] == self._key)
         if self._last and not (first and self._last == _mark(self._rows(batch, 0, 1))):
             raise self._changed()
         if self._began and not self._spec.skip_again:
@@ -448,19 +489,19 @@ class SqlTable(Elsewhere):
                     "data owner must take them out, or, if they are new records that begin alike, "
                     "say again=skip in the source"
                 )
-        if not {*map(type, keys)} <= {int}:
+        if isinstance(keys, list) and not {*map(type, keys)} <= {int}:
             raise self._no_key("is no whole number")
-        if len({*keys}) < len(keys):
+        if not _grow(keys):
             raise self._no_key("is there twice")
         # one more than is taken: that says whether the last one's key comes again
         last = min(len(keys), first + self._fetched)
         if first < last:
             taken = batch.part(slice(first, last))
-            self._key, self._waiting = keys[last - 1], self._slots(taken)
+            self._key, self._waiting = int(keys[last - 1]), self._slots(taken)
             self._recent.append(taken)
             if not self._spec.skip_changed:
                 self._last = _mark(self._rows(batch, last - 1, last))
-        self._done = not self._follow and len(keys) - first <= self._fetched
+        self._done = not self._follow and (first == last or self._key == self._end)
         most = min(FETCH * MOST, max(FETCH, CELLS // len(self._names)))
         self._fetched = min(self._fetched * MORE, most)
 
@@ -468,7 +509,7 @@ class SqlTable(Elsewhere):
         """Return what `_before` does if it was fetched a moment ago, else nothing."""
         rows = list[tuple[Any, ...]]()
         for batch in reversed(self._recent):
-            end = bisect_right(self._keys_of(batch), key)
+            end = bisect_right(_keys_of(batch, self._spec.key), key)
             rows += reversed(self._rows(batch, max(0, end - MARKED + len(rows)), end))
             if len(rows) == MARKED:
                 return rows
@@ -479,16 +520,13 @@ class SqlTable(Elsewhere):
         found = batch.part(slice(first, last)).columns(self._names)
         return list(zip(*(column.objects() for column in found.values()), strict=True))
 
-    def _keys_of(self, batch: Columns) -> list[Any]:
-        return batch.columns([self._spec.key])[self._spec.key].objects()
-
     def _slots(self, batch: Columns) -> Slots:
-        keys = self._keys_of(batch)
+        keys = _keys_of(batch, self._spec.key)
         records, behind = (self._at.records, self._at.behind) if self._at else (0, 0)
 
         def place(number: int) -> tuple[bytes, int]:
             done = records + number + 1
-            at = _At(self.identity, keys[number], done, behind + number + 1)
+            at = _At(self.identity, int(keys[number]), done, behind + number + 1)
             return msgspec.json.encode(at), done
 
         return Slots(batch, place)
@@ -546,11 +584,7 @@ class SqlTable(Elsewhere):
         return _mark(found) if len({*map(repr, found)}) >= DISTINCT else ""
 
     def _select(self, what: str, rest: str = "") -> tuple[list[str], list[tuple[Any, ...]]]:
-        return self._db.rows(self._query(what, rest))
-
-    def _query(self, what: str, rest: str) -> str:
-        # names are quoted, and all else is ours or a whole number
-        return f"SELECT {what} FROM {{table}} {rest}".format(**self._spec.names)  # noqa: S608
+        return self._db.rows(self._spec.query(what, rest))
 
     def _read_position(self, position: bytes) -> _At:
         return read_position(
@@ -584,6 +618,19 @@ class SqlTable(Elsewhere):
                 "data owner must see that it is there, has a table of this name, and that this "
                 "process may read that"
             ) from error
+
+
+def _keys_of(batch: Columns, key: str) -> Sequence[Any] | NDArray[Any]:
+    column = batch.columns([key])[key]
+    whole = column.typed and np.asarray(column.values).dtype.kind in "iu"
+    return np.asarray(column.values) if whole and not np.any(column.gone) else column.objects()
+
+
+def _grow(keys: Any) -> bool:
+    """Whether each key is larger than the one before it."""
+    if isinstance(keys, np.ndarray):
+        return bool((keys[1:] > keys[:-1]).all())
+    return all(one < other for one, other in pairwise(keys))
 
 
 def _listed(columns: Collection[str]) -> str:

@@ -184,7 +184,9 @@ class Lines:
         last = min(len(self.odd), first + most)
         text = self._raw[self._bounds[first] : self._bounds[last]]
         # where a CR makes a line odd, those at ends are no part of it; else it is white space
-        lines = (text.replace(b"\r\n", b"\n") if self._returns else text).split(b"\n")[:-1]
+        if self._returns and b"\r" in text:
+            text = text.replace(b"\r\n", b"\n")
+        lines = text.split(b"\n")[:-1]
         bounds, numbers = self._bounds[first : last + 1] + self._at, np.arange(first, last)
         starts, ends, odd = bounds[:-1], bounds[1:], self.odd[first:last]
         if not blanks:
@@ -233,6 +235,8 @@ class RecordFile(ABC):
     blanks = False
     #: Lines that are read together, at most.
     most = BLOCK
+    #: Which part of a block is read at a time: what it becomes must stay in a processor's cache.
+    parts = 1
 
     def __init__(self, tape: Tape, position: bytes | None, start: tuple[int, int]) -> None:
         self._tape = tape
@@ -316,7 +320,7 @@ class RecordFile(ABC):
         slots = list[Slot]()
         while len(slots) < limit and (slot := self._next(end, final)):
             slots.append(slot)
-            if self._here(self._at) is not None:
+            if self._here(end) is not None:
                 break
         return slots
 
@@ -326,7 +330,7 @@ class RecordFile(ABC):
             return None
         number = self._block.here(self._at)
         if number is None and end - self._at >= FEW:
-            raw = self._tape.block(self._at, min(BLOCK, end - self._at))
+            raw = self._tape.block(self._at, min(BLOCK // self.parts, end - self._at))
             self._block = Lines(raw, self._at, self._line, self.odd, self.longest)
             number = self._block.here(self._at)
         return number

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.api.result import covers
+from pipeline.api.table import covers
 from pipeline.cli.demo import MAIN, Flights
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.api.result import counts
+from pipeline.api.table import counts
 from pipeline.cli.demo import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
 from pipeline.methods import task_of

@@ -180,13 +180,13 @@ def test_no_group_is_larger_than_allowed_and_numbers_go_on(bench: Make, windows:
 
 
 def test_large_windows_do_not_make_a_turn_read_more_than_its_slots(bench: Make) -> None:
-    one = bench(24_000, records=1500)
+    one = bench(72_000, records=1500)
     client = one.start()
     client.turn()
     assert client.progress.records == loop.GROUP_SLOTS
     while client.turn():
         pass
-    assert one.records() == [1500] * 16
+    assert one.records() == [1500] * 48
 
 
 def test_a_client_goes_on_with_the_number_its_database_has(bench: Make) -> None:

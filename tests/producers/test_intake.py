@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from pipeline.records.encoder import Encoder
 from pipeline.records.values import Codes
 from pipeline.study_file.load import parse_study
 from producers.intake import encoded
+from producers.sources.json_lines import Objects
 
 
 @contextmanager
@@ -106,6 +108,37 @@ def texts(bad: int) -> Columns:
     """Return a hundred slots of texts, some of which are no numbers."""
     fields = [*dict(GOOD, x0="?").values()] * bad + [*GOOD.values()] * (100 - bad)
     return Columns.of_texts(list(GOOD), fields)
+
+
+#: What a JSON text may be in place of that of a good record.
+STRANGE = {
+    "a word": b'{"x0":"?"',
+    "no value": b'{"x0":null',
+    "a list": b'{"x0":[1]',
+    "a text of a number": b'{"x0":"1.5"',
+    "broken": b'{"x0":',
+    "not UTF-8": b'{"x0":"\xff"',
+}
+
+
+def objects(bad: int, start: bytes) -> Objects:
+    """Return a hundred slots of JSON texts, some of which are strange at their first value."""
+    good = json.dumps({name: float(value) for name, value in GOOD.items()}).encode()
+    other = start + good[good.index(b",") :] if start else b"{}"
+    lost = {} if start else dict.fromkeys(range(bad), "a message without a value")
+    return Objects([other] * bad + [good] * (100 - bad), lost)
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("kind", STRANGE)
+def test_json_takes_the_steps_of_good_texts_however_many_are_strange(kind: str, share: int) -> None:
+    """But for the words on a bad record: the texts beside it take not one step more."""
+    encoder = Encoder(parse_study(STUDY))
+    encoder.block(objects(0, b""))
+    least, found = (
+        calls_of(partial(encoder.block, objects(bad, STRANGE[kind]))) for bad in (0, share)
+    )
+    assert least <= found <= least + WORDS * share + (2 if share else 0)
 
 
 @pytest.mark.parametrize("share", SHARES)

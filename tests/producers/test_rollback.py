@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
 
 from pipeline.errors import LedgerBehind, VeilstreamError
 from pipeline.messages.release import header_of, read
 from pipeline.messages.spend import Claim, prefix, read_claim, write_claim
 from pipeline.page.content import Watched
 from pipeline.page.server import Reading
+from pipeline.settings import Settings
 from producers import start
 from producers.client import Progress
 from producers.database import RUNS, Runs
@@ -25,8 +28,9 @@ from producers.rollback import Claims
 from producers.sender import Sender
 from producers.start import Job, run_client
 from producers.store import ClientStore
+from tests.databases import sqlite_file
 from tests.producers.test_following import following
-from tests.stage import OPEN, PRIVATE, Stage, lines, read_topic, send, study_text
+from tests.stage import OPEN, PRIVATE, Stage, lines, read_topic, send, study_text, until
 
 SLOTS = 10
 SECRET = bytes(32)
@@ -118,7 +122,7 @@ def place(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Place]:
     made.new.remove()
 
 
-def silent(_progress: Progress) -> None:
+def silent(_: object) -> None:
     return None
 
 
@@ -243,10 +247,67 @@ def test_a_host_that_comes_back_sends_nothing_that_another_has_sent(
     place.grow(6 * SLOTS, 3)
     place.goes(place.old, skip_lost=True)
     assert place.once()
-    assert len(set(place.numbers(place.old))) == len(place.numbers(place.old)) > 7
+    # claims say how far the other one came: what lies behind is passed over, and not a record more
+    assert place.numbers(place.old) == [*range(13)]
     # the other one is over
     place.put_back("other")
     place.refused(place.old)
+
+
+@pytest.mark.parametrize("sent", ["none", "some", "all"])
+def test_a_copy_whose_outbox_waits_passes_over_what_was_claimed_behind_it_and_no_more(
+    place: Place, monkeypatch: pytest.MonkeyPatch, sent: str
+) -> None:
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    if sent == "some":
+        # two of those that wait have left, and nobody has heard of it
+        place.grow(2 * SLOTS, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(ClientStore, "sent", lambda *_: None)
+            place.goes(place.old)
+    place.grow(2 * SLOTS, 3)
+    offline(place, monkeypatch)
+    [(waiting,)] = place.old.query(place.client, "SELECT waiting FROM streams")
+    assert waiting == (4 if sent == "some" else 2)
+    place.save("copy")
+    if sent == "all":
+        place.goes(place.old)
+    place.grow(3 * SLOTS, 4)
+    place.goes(place.old)
+    there = len(place.sums())
+    place.put_back("copy")
+    place.refused(place.old)
+    place.grow(2 * SLOTS, 5)
+    place.goes(place.old, skip_lost=True)
+    place.grow(SLOTS, 6)
+    place.goes(place.old)
+    assert len(place.sums()) == there + 3
+    assert place.once()
+
+
+def test_slots_that_waiting_windows_left_empty_may_have_been_records_of_the_other_copy(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims say how many slots windows have; how many are empty is no one's business."""
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("other")
+    place.grow(SLOTS + 4, 2)
+    offline(place, monkeypatch)
+    place.save("first")
+    place.put_back("other")
+    place.grow(SLOTS - 4, 3)
+    place.goes(place.old)
+    assert place.numbers(place.old) == [*range(5)]
+    place.put_back("first")
+    place.refused(place.old)
+    place.grow(SLOTS, 4)
+    place.goes(place.old, skip_lost=True)
+    assert place.numbers(place.old) == [*range(6)]
+    held = [read(place.old.task, r.value).header.records for r in place.old.releases()]
+    assert held == [SLOTS] * 6
+    assert place.once()
 
 
 def test_where_the_ledger_topic_is_another_one_the_bytes_on_the_releases_topic_tell(
@@ -290,6 +351,143 @@ class Late:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
+
+
+def rename(place: Place) -> None:
+    anew = f"veil.ledger.{uuid.uuid4().hex}"
+    for stage in (place.old, place.new):
+        stage.settings = dataclasses.replace(stage.settings, ledger_topic=anew)
+
+
+def make_anew(place: Place) -> None:
+    name = place.old.settings.ledger_topic
+    with KafkaAdminClient(bootstrap_servers=place.old.settings.kafka) as admin:
+        admin.delete_topics([name])
+        until(lambda: name not in admin.list_topics(), "the topic is gone")
+
+
+def cut(place: Place, stage: Stage) -> None:
+    """Have a study's releases topic forget all that it has."""
+    name = stage.topics.releases.name
+    with KafkaAdminClient(bootstrap_servers=place.old.settings.kafka) as admin:
+        admin.delete_records({TopicPartition(name, 0): -1})
+
+
+def by_hand(change: str) -> Callable[[Place], None]:
+    def edit(place: Place) -> None:
+        path = place.old.database(place.client)
+        with sqlite_file(path) as db:
+            db.executescript(change)
+            [(ledger,)] = db.execute("SELECT ledger FROM identity")
+        # it knows the ledger's id, too
+        lock = path.with_suffix(".lock")
+        lock.write_text("\n".join([ledger, *lock.read_text().splitlines()[1:], ""]))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        rename,
+        make_anew,
+        by_hand("UPDATE identity SET ledger = 'ffffffffffffffff'"),
+        by_hand("UPDATE secrets SET secret = zeroblob(32)"),
+    ],
+    ids=["renamed", "anew", "ledger", "secret"],
+)
+def test_a_copy_that_does_not_see_its_own_claims_is_refused(
+    place: Place, hide: Callable[[Place], None]
+) -> None:
+    """Folder and releases topic do not know either that it is a copy."""
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("copy")
+    place.grow(4 * SLOTS, 2)
+    place.goes(place.old)
+    place.put_back("copy")
+    hide(place)
+    cut(place, place.old)
+    said = place.refused(place.old)
+    assert f"{place.old.settings.ledger_topic} lacks what this client has claimed" in said
+    assert "VEILSTREAM_LEDGER_TOPIC" in said
+    place.refused(place.new)
+    assert place.sums() == []
+
+
+def test_a_copy_under_another_name_does_not_see_its_own_claims_either(place: Place) -> None:
+    """The folder's register knows its records; where that is gone, too, claims are missing."""
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    folder = place.home / "clients"
+    for path in folder.glob(f"{place.client}.*"):
+        path.rename(path.with_stem(f"{place.client}-2"))
+    place.client += "-2"
+    with sqlite_file(place.old.database(place.client)) as db:
+        db.execute("UPDATE identity SET client = ?", (place.client,))
+    code, said = place.run(place.old)
+    assert (code, "has released these records" in said) == (10, True), said
+    (folder / ".sources.sqlite").unlink()
+    assert "lacks what this client has claimed" in place.refused(place.old)
+
+
+def test_a_claim_without_a_value_hides_none_that_is_there(place: Place) -> None:
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("copy")
+    place.grow(2 * SLOTS, 2)
+    place.goes(place.old)
+    record = {"key": place.claims()[-1].key, "value": None, "partition": 0}
+    send(place.old.settings.kafka, place.old.settings.ledger_topic, [record])
+    assert "it has not made" in place.goes(place.old)
+    place.put_back("copy")
+    cut(place, place.old)
+    assert "knows 5" in place.refused(place.old)
+
+
+@pytest.mark.parametrize("comes", [False, True])
+@pytest.mark.parametrize("flag", ["old", "new"])
+def test_a_client_whose_ledger_topic_is_gone_goes_on_when_told_and_claims_at_once(
+    place: Place, flag: str, comes: bool
+) -> None:
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    rename(place)
+    place.refused(place.old)
+    stage = place.old if flag == "old" else place.new
+    if comes:
+        place.grow(SLOTS, 3)
+        place.goes(stage, skip_lost=True)
+        assert len(place.sums()) == 4
+        return
+    # nothing has come that could be released
+    place.goes(stage, skip_lost=True)
+    assert [(claim.releases, claim.slots) for claim in place.claims()] == [
+        (3, 3 * SLOTS) if flag == "old" else (0, 3 * SLOTS)
+    ]
+    place.goes(stage)
+    place.save("copy")
+    place.grow(2 * SLOTS, 2)
+    place.goes(stage)
+    assert len(place.sums()) == 5
+    assert place.once()
+    place.put_back("copy")
+    place.refused(place.old)
+    place.refused(place.new)
+
+
+def test_a_ledger_topic_that_was_given_more_partitions_says_the_same(place: Place) -> None:
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("copy")
+    name = place.old.settings.ledger_topic
+    with KafkaAdminClient(bootstrap_servers=place.old.settings.kafka) as admin:
+        admin.create_partitions({name: 3})
+    place.grow(2 * SLOTS, 2)
+    place.goes(place.old)
+    place.put_back("copy")
+    cut(place, place.old)
+    place.refused(place.old)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -385,6 +583,23 @@ def test_claims_that_this_ledger_has_not_made_are_passed_over(place: Place) -> N
     place.grow(2 * SLOTS, 2)
     assert "it has not made" in place.goes(place.old)
     assert place.numbers(place.old) == [*range(4)]
+
+
+def test_of_a_study_the_claim_counts_that_says_most_not_the_newest(tmp_path: Path) -> None:
+    """A copy claims behind another one, which it sees then: what leaves was claimed before."""
+    with ClientStore(tmp_path / "site.db", "site") as store:
+        store.runs.begin("b", "b" * 16)
+        other, own = (
+            Claim("site", store.ledger, run * 16, count, 10 * count, ["b"])
+            for run, count in (("a", 8), ("b", 5))
+        )
+        told = [write_claim(claim, store.secret) for claim in (own, other, own)]
+        claims = Claims(Settings(), store, told, None, silent)
+        assert claims.slots_behind("b") == 80
+        assert claims.cover("b", range(5, 8))
+        assert not claims.cover("b", range(5, 9))
+        assert claims.tell_of_copies("b")
+        assert not Claims(Settings(), store, told[2:], None, silent).tell_of_copies("b")
 
 
 @pytest.mark.parametrize(
@@ -534,5 +749,8 @@ def test_whatever_is_killed_and_put_back_no_record_enters_two_releases(
     assert place.once()
     sent = [(r.partition, header_of(r.value).seq, r.value) for r in place.old.releases()]
     assert len({seq for _, seq, _ in sent}) == len({value for _, _, value in sent})
+    # and no record is passed over that was in none
+    [(releases, owed)] = place.old.query(place.client, "SELECT next_seq, owed FROM streams")
+    assert releases * SLOTS - owed == len(place.source.read_text().splitlines()) - 1
     assert refusals > steps / 50
     assert kills > steps / 10

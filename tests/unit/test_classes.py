@@ -64,14 +64,15 @@ def test_a_value_stands_for_the_same_class_wherever_it_comes_in(
     if isinstance(value, bool | int | float) and np.array(value).dtype != object:
         columns.append(Column(np.array([value])))
     for given in columns:
-        reasons = Reasons(1, response.faults)
+        reasons = Reasons(1, response.kinds)
         together = response.read(given, positive, reasons).encoded
         signs.append(math.nan if reasons.codes[0] else float(together[0]))
     np.testing.assert_array_equal(signs, [wanted] * len(signs))
 
 
 def test_values_that_are_equal_to_python_need_not_be_of_one_class() -> None:
-    reasons = Reasons(6, (response := ClassResponse("y", "true", "false")).faults)
+    response = ClassResponse("y", "true", "false")
+    reasons = Reasons(6, response.kinds)
     found = response.read(Column([True, 1, 1.0, "true", False, 0]), "true", reasons)
     signs = np.where(reasons.codes, math.nan, found.encoded)
     np.testing.assert_array_equal(signs, [1, math.nan, math.nan, 1, -1, math.nan])

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from agents.publishing import LOOK_BACK_SECONDS, Pace
 from infra.process import FIRST, Waiting
-from pipeline.api.result import comparison
 from pipeline.api.table import (
     LOOK_BACK,
     STOPPED_SECONDS,
     Forecast,
+    comparison,
     line,
     short_table,
     state_of,

@@ -165,7 +165,7 @@ def plug_in(curvature: Matrix, middle: Matrix, records: int) -> PlugIn:
     mean = float(np.trace(curvature)) / len(curvature)
     if not mean > 0:
         raise NumericError("the curvature is not positive yet: more records are needed")
-    repaired, floored, *_ = floor_eigenvalues(curvature, FLOOR * mean)
+    repaired, floored, _ = floor_eigenvalues(curvature, FLOOR * mean)
     return PlugIn(repaired, sandwich(repaired, middle) / records, floored, records)
 
 

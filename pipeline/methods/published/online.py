@@ -264,7 +264,7 @@ class PrivateOnlineFit:
         deviation = self._curvature_deviation * math.sqrt(self.rounds)
         share = FLOOR_SHARE * float(np.trace(self.curvature)) / self.size
         least = max(share, FLOOR_NOISE * deviation * math.sqrt(2 * self.size))
-        repaired, self.floored, *_ = floor_eigenvalues(self.curvature, least)
+        repaired, self.floored, _ = floor_eigenvalues(self.curvature, least)
         return repaired
 
 
