@@ -160,10 +160,21 @@ def kink(_: Path | None) -> Stream:
     return Stream("two levels near the kink", 6, np.sqrt(7.0), draw)
 
 
+def sliver(_: Path | None) -> Stream:
+    """Return five features, and one that matters as much as they do in a thirtieth of its range."""
+
+    def draw(rng: np.random.Generator, _: Loss) -> Drawn:
+        x = rng.uniform(-1, 1, (RECORDS, 6))
+        x[:, 5] /= 30
+        return x, _classes(rng, x @ np.array([1.0, -1.0, 1.0, -1.0, 1.0, -60.0])), None
+
+    return Stream("a strong sliver", 6, 1.8, draw)
+
+
 #: By name; a real stream may need the folder of its data.
 STREAMS: Mapping[str, Callable[[Path | None], Stream]] = {
     "shuttle": shuttle, "elec": elec, "flights": late_flights, "ar": autoregressive,
-    "t4": heavy, "rare": rare, "unequal": unequal, "kink": kink,
+    "t4": heavy, "rare": rare, "unequal": unequal, "kink": kink, "sliver": sliver,
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def held(task: RenewableTask, drawn: Drawn, seed: int, target: Vector) -> Vector
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "setting"),
-    [("t4", Setting("gdwd")), ("kink", Setting("gdwd")), ("ar", Setting("logistic"))],
+    [("t4", Setting("gdwd")), ("kink", Setting("gdwd")), ("ar", Setting("logistic", epsilon=4.0))],
     ids=["t4", "kink", "ar"],
 )
 def test_intervals_at_the_end_cover_the_population(name: str, setting: Setting) -> None:
