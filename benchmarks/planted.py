@@ -51,7 +51,7 @@ def main() -> None:
 def copied(tree: Path) -> Path:
     """Copy the program and its tests."""
     for part in PARTS:
-        ignored = shutil.ignore_patterns("__pycache__", "papers")
+        ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / part, tree / part, ignore=ignored)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, tree / name)

@@ -20,9 +20,9 @@ from pipeline.errors import ConfigError
 from pipeline.types import Vector
 
 
-def key(meaning: str, example: object, **limits: Any) -> Meta:
-    """Return what errors say of a key, with an example, and its limits as in `msgspec.Meta`."""
-    return Meta(description=meaning, examples=[example], **limits)
+def key(meaning: str, *examples: object, **limits: Any) -> Meta:
+    """Return what errors say of a key, with examples, and its limits as in `msgspec.Meta`."""
+    return Meta(description=meaning, examples=list(examples) or None, **limits)
 
 
 #: Topics and keys of Redis have it in their names.

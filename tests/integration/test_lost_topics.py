@@ -91,7 +91,7 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
     stage.final_estimate()
     topic = stage.topics.models.name
     stage.until(lambda: stage.read(topic), "a model")
-    time.sleep(LOOK_SECONDS + 5)
+    time.sleep(LOOK_SECONDS + 1)
     newest = stage.read(topic)[-1]
     assert "somebody else" not in stage.said("w0")
     # Redis may have lost it at the same time

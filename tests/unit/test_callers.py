@@ -42,10 +42,6 @@ WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewab
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/client.py"
 SITES = "pipeline/methods/noisy_mle/client.py"
 ROUNDS = "pipeline/methods/age_aware/client.py"
-TASKS = {
-    f"pipeline/methods/{name}/task.py"
-    for name in ("renewable", "ldp_sgd", "noisy_mle", "noisy_copies", "age_aware")
-}
 #: A site's own fit, whose copies leave.
 COPIES = "pipeline/methods/noisy_copies/client.py"
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.

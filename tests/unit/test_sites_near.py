@@ -500,7 +500,7 @@ def fit_of(theta: np.ndarray, curvature: np.ndarray, noise: float = 0.0) -> Fit:
         theta,
         np.ones(1),
         curvature,
-        Floored(curvature, 0, None, np.zeros(2)),
+        Floored(curvature, 0, None),
         noise,
         1.0,
         np.ones(1),

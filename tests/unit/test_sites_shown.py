@@ -168,7 +168,7 @@ def test_an_estimate_near_its_limit_has_longer_intervals_where_it_is_unsure(
     cell = Cell("linear", 4000, 8, 4.0, 0.1, release="sufficient", rounds=1, together=0.988)
     [(near, _)] = stream(cell, 0)
     monkeypatch.setattr(
-        of_scores.shown, "widening_factors", lambda shown, of, level: np.ones(len(of))
+        of_scores.robust, "widening_factors", lambda shown, of, level: np.ones(len(of))
     )
     [(usual, _)] = stream(cell, 0)
     assert near.status == usual.status == "ready"

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.markov import Chain, birth_death, check_law, cyclic
+from pipeline.study.data import Strict, key
 from pipeline.study.model import Study
 from pipeline.study.tables import RULE, is_plain, strict
 
@@ -28,109 +29,105 @@ _Number = Annotated[float, Meta(ge=-1e12, le=1e12)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Group(Strict, frozen=True, kw_only=True):
     """`[estimator.method.groups.NAME]`: some clients and the model card of their records."""
 
     clients: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=200)]],
-        Meta(
+        key(
+            "ids of clients; meter-{1..30} stands for thirty of them",
+            ["meter-{1..30}"],
             min_length=1,
             max_length=MOST_CLIENTS,
-            description="ids of clients; meter-{1..30} stands for thirty of them",
-            examples=[["meter-{1..30}"]],
         ),
     ]
     mixing: Annotated[
         Literal["cyclic", "birth-death", "matrix", "constant"],
-        Meta(
-            description='how a record changes from slot to slot: "cyclic" or "birth-death" with '
+        key(
+            'how a record changes from slot to slot: "cyclic" or "birth-death" with '
             'states and q, "matrix" with states and matrix, "constant" with rate and spread',
-            examples=["cyclic"],
+            "cyclic",
         ),
     ]
     states: Annotated[
         list[_Number] | None,
-        Meta(description="values of a record in its own unit", examples=[[0, 60, 120, 180]]),
+        key("values of a record in its own unit", [0, 60, 120, 180]),
     ] = None
-    q: Annotated[_Share | None, Meta(description="probability of a step", examples=[0.3])] = None
+    q: Annotated[_Share | None, key("probability of a step", 0.3)] = None
     matrix: Annotated[
         list[list[_Share]] | None,
-        Meta(description="probability of each step, one row for each state, that sum to 1"),
+        key("probability of each step, one row for each state, that sum to 1"),
     ] = None
     rate: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
-        Meta(
-            description="a promise: after one slot no value is more than (2 - rate) / rate times "
+        key(
+            "a promise: after one slot no value is more than (2 - rate) / rate times "
             "as likely after one value as after another; rate 0.1: 19 times",
-            examples=[0.1],
+            0.1,
         ),
     ] = None
     spread: Annotated[
         Annotated[float, Meta(gt=0, le=1e12)] | None,
-        Meta(description="about the standard deviation of a record, public", examples=[40.0]),
+        key("about the standard deviation of a record, public", 40.0),
     ] = None
     law: Annotated[
         list[_Share] | None,
-        Meta(description="law of a record in the first slot of a round; default: stationary"),
+        key("law of a record in the first slot of a round; default: stationary"),
     ] = None
     error: Annotated[
         float,
-        Meta(
+        key(
+            "most that a row of matrix may be from the true one, as a "
+            "total variation distance: `veilstream schedule card` says it",
             ge=0,
             lt=1,
-            description="most that a row of matrix may be from the true one, as a "
-            "total variation distance: `veilstream schedule card` says it",
         ),
     ] = 0.0
     card_epsilon: Annotated[
         float,
-        Meta(ge=0, le=20, description="what it cost to estimate the card from these records"),
+        key("what it cost to estimate the card from these records", ge=0, le=20),
     ] = 0.0
     last_round: Annotated[
         Annotated[int, Meta(ge=0, le=2**40)] | None,
-        Meta(description="last round in which the card holds; default: no end", examples=[364]),
+        key("last round in which the card holds; default: no end", 364),
     ] = None
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Spec(Strict, frozen=True, kw_only=True):
     """`[estimator.method]` of age-aware collection."""
 
-    slots: Annotated[int, Meta(ge=1, le=10_000, description="slots of a round", examples=[48])]
+    slots: Annotated[int, key("slots of a round", 48, ge=1, le=10_000)]
     epsilon_now: Annotated[
         float,
-        Meta(ge=1e-4, le=20, description="of one round, about a record's present value",
-             examples=[0.1]),
-    ]  # fmt: skip
-    groups: Annotated[
-        dict[str, Group], Meta(min_length=1, description="tables of clients with a model card")
+        key("of one round, about a record's present value", 0.1, ge=1e-4, le=20),
     ]
+    groups: Annotated[dict[str, Group], key("tables of clients with a model card", min_length=1)]
     cap: Annotated[
         float,
-        Meta(ge=1e-4, le=20, description="most epsilon of one round about the value collected",
-             examples=[1.0]),
-    ] = 1.0  # fmt: skip
+        key("most epsilon of one round about the value collected", 1.0, ge=1e-4, le=20),
+    ] = 1.0
     delta: Annotated[
         Literal["prior-free", "stationary", "spectral"],
-        Meta(
-            description='whose knowledge the promise holds against: "prior-free" (default) '
+        key(
+            'whose knowledge the promise holds against: "prior-free" (default) '
             'anybody\'s; "stationary", and its bound "spectral", that of the long-run law alone'
         ),
     ] = "prior-free"
     use: Annotated[
         Literal["debiased", "wiener"],
-        Meta(
-            description='"debiased" adds the drift that the cards expect; "wiener" weighs upload '
+        key(
+            '"debiased" adds the drift that the cards expect; "wiener" weighs upload '
             "and card, whose level must be known"
         ),
     ] = "debiased"
     capacity: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_CLIENTS)] | None,
-        Meta(description="most clients of one slot; default: any number", examples=[1]),
+        key("most clients of one slot; default: any number", 1),
     ] = None
     closed: Annotated[
         list[Annotated[int, Meta(ge=0)]],
-        Meta(description="slots in which nobody collects, from 0", examples=[[0, 1]]),
-    ] = []
+        key("slots in which nobody collects, from 0", [0, 1]),
+    ] = msgspec.field(default_factory=list)
 
 
 def spec_of(study: Study) -> Spec:
@@ -151,9 +148,9 @@ def check(study: Study) -> None:
             'privacy.neighbours: kind = "age-aware" hides one value of one record; set '
             'neighbours = "replace-one" and unit = "record"'
         )
-    for key in ("forgetting", "norm_bound", "residual_bound", "noise_scale", "class_weights"):
-        if getattr(estimator, key) is not None:
-            raise ConfigError(f'estimator.{key}: kind = "age-aware" has no such key; remove it')
+    for absent in ("forgetting", "norm_bound", "residual_bound", "noise_scale", "class_weights"):
+        if getattr(estimator, absent) is not None:
+            raise ConfigError(f'estimator.{absent}: kind = "age-aware" has no such key; remove it')
     if study.largest_share is not None:
         raise ConfigError(
             'trust.largest_share: with kind = "age-aware" each client counts once in a round, as '
@@ -196,10 +193,10 @@ def check_group(name: str, group: Group, study: Study) -> None:
     """Refuse a model card that says too little, or something that cannot be; ConfigError."""
     at, spec = f"estimator.method.groups.{name}", spec_of(study)
     needed = _KEYS[group.mixing]
-    for key in ("states", "q", "matrix", "rate", "spread"):
-        if (getattr(group, key) is not None) != (key in needed):
+    for given in ("states", "q", "matrix", "rate", "spread"):
+        if (getattr(group, given) is not None) != (given in needed):
             wants = " and ".join(sorted(needed))
-            raise ConfigError(f'{at}.{key}: mixing = "{group.mixing}" has {wants}, and no others')
+            raise ConfigError(f'{at}.{given}: mixing = "{group.mixing}" has {wants}, and no others')
     if group.error and (group.mixing != "matrix" or spec.delta != "prior-free"):
         raise ConfigError(f'{at}.error: goes with mixing = "matrix" and delta = "prior-free"')
     if group.q == 0:

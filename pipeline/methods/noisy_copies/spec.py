@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
-
 from pipeline.errors import ConfigError
 from pipeline.methods.sites.client import SiteSpec, check_sites
+from pipeline.study.data import key
 from pipeline.study.model import Study
 from pipeline.study.tables import strict
 
@@ -20,22 +19,19 @@ class Spec(SiteSpec, frozen=True, kw_only=True):
 
     copies: Annotated[
         int,
-        Meta(
-            ge=2,
-            le=10**4,
-            description="how many copies of its fit a site's release stands for, public",
-            examples=[COPIES],
+        key(
+            "how many copies of its fit a site's release stands for, public", COPIES, ge=2, le=10**4
         ),
     ] = COPIES
     site_ridge: (
         Annotated[
             float,
-            Meta(
+            key(
+                "ridge of a site's own fit, in units of its information; default: "
+                "twice the least that the budget allows",
+                30.0,
                 gt=0,
                 le=1e12,
-                description="ridge of a site's own fit, in units of its information; default: "
-                "twice the least that the budget allows",
-                examples=[30.0],
             ),
         ]
         | None
@@ -43,12 +39,12 @@ class Spec(SiteSpec, frozen=True, kw_only=True):
     psi: (
         Annotated[
             float,
-            Meta(
+            key(
+                "variance of a copy, in units of a site's inverse information; "
+                "default: the least that the budget allows",
+                50.0,
                 gt=0,
                 le=1e12,
-                description="variance of a copy, in units of a site's inverse information; "
-                "default: the least that the budget allows",
-                examples=[50.0],
             ),
         ]
         | None
@@ -56,12 +52,7 @@ class Spec(SiteSpec, frozen=True, kw_only=True):
     coefficient_bound: (
         Annotated[
             float,
-            Meta(
-                gt=0,
-                le=1e3,
-                description="largest norm of a linear site's coefficients, encoded",
-                examples=[1.0],
-            ),
+            key("largest norm of a linear site's coefficients, encoded", 1.0, gt=0, le=1e3),
         ]
         | None
     ) = None

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
-from msgspec import Meta
 
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.linalg import pack_upper
@@ -38,6 +37,7 @@ from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
 from pipeline.release.query import Exact, MatrixPart, Part, Query, VectorPart
 from pipeline.release.task import inside
+from pipeline.study.data import key
 from pipeline.study.model import Study
 from pipeline.study.tables import strict
 from pipeline.types import Vector
@@ -48,10 +48,10 @@ class Spec(SiteSpec, frozen=True, kw_only=True):
 
     release: Annotated[
         Literal["auto", "score", "sufficient"],
-        Meta(
-            description='"score" is taken at the newest model, "sufficient" (linear alone) at 0, '
+        key(
+            '"score" is taken at the newest model, "sufficient" (linear alone) at 0, '
             'so that no site waits for a model; "auto" chooses between them by public numbers',
-            examples=["score"],
+            "score",
         ),
     ] = "auto"
 

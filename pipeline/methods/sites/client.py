@@ -9,12 +9,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Annotated
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 
 from pipeline.errors import ConfigError
 from pipeline.release.task import Task
+from pipeline.study.data import Strict, key
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 
@@ -30,20 +29,20 @@ SERVER_KEYS = {
 }
 
 
-class SiteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SiteSpec(Strict, frozen=True, kw_only=True):
     """`[estimator.method]` of any study of sites."""
 
     sites: Annotated[
         int,
-        Meta(ge=1, le=10**6, description="about how many sites there are, public", examples=[20]),
+        key("about how many sites there are, public", 20, ge=1, le=10**6),
     ] = 10
     largest_share: Annotated[
         float,
-        Meta(
+        key(
+            "the most that one site can weigh, as a share of all, in (0, 1]",
+            LARGEST_SHARE,
             gt=0,
             le=1,
-            description="the most that one site can weigh, as a share of all, in (0, 1]",
-            examples=[LARGEST_SHARE],
         ),
     ] = LARGEST_SHARE
 
