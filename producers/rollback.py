@@ -34,7 +34,7 @@ from kafka.errors import KafkaError
 from infra.kafka import asking, log_reader
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.release import Header, header_of
-from pipeline.messages.spend import Claim, read_claim, write_claim
+from pipeline.messages.spend import Claim, read_claim, sealed, unsealed, write_claim
 from pipeline.messages.spend import prefix as key_prefix
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.layout import identity
@@ -93,13 +93,15 @@ class Claims:
                 store.runs.note(claim.study, claim.run)
 
     def slots_behind(self, study: str) -> int:
-        """Return how many slots are claimed behind a study's records.
+        """Return how many slots of the source are claimed behind a study's records.
 
         Those of studies in whose line it is count, too: they went on where it ended.
         """
         line = set(self._store.following.chain(study))
-        ends = [claim.slots for claim in self._made if line & set(claim.line)]
-        return max(0, max(ends, default=0) - self._store.slots(line))
+        held, empty = self._store.slots(line)
+        made = [claim for claim in self._made if line & set(claim.line)]
+        ends = [unsealed(claim.place, self._secret) for claim in made]
+        return max(0, max(ends, default=0) - (held - empty))
 
     def cover(self, study: str, lost: range) -> bool:
         """Whether claims say of all lost releases how many slots they hold."""
@@ -162,7 +164,9 @@ class Claims:
             self._begun = True
         line = store.following.chain(study)
         self._asked = store.peek(study).next_seq
-        claim = Claim(store.client, store.ledger, self._run, self._asked, store.slots(line), line)
+        held, empty = store.slots(line)
+        place = sealed(held - empty, self._secret)
+        claim = Claim(store.client, store.ledger, self._run, self._asked, held, line, place)
         with self._asking("Write", "written"):
             self._future = send(claim.key, write_claim(claim, self._secret))
         self._deadline = time.monotonic() + PATIENCE
@@ -217,8 +221,8 @@ def owe(
 
     claims: Say how many slots those were; where they do not, as many as there can have been.
     copied: Whether another copy has used the numbers of releases that wait here, which may not
-        leave. Its own may have held records where these have empty slots; where no claim says how
-        many slots it used, as many as these can hold may lie before its end.
+        leave. Where no claim says how far it came, as many slots as these can hold may lie before
+        its end, and records of its own where this one's windows had empty slots.
 
     Raises ConfigError if nobody can say which records were lost; LedgerBehind if the study drops
     windows: nobody knows how many lay between them.
@@ -238,13 +242,12 @@ def owe(
             "another name on records that come from now on"
         )
     owed = claims.slots_behind(task.study.name)
-    if not claims.cover(task.study.name, lost.seqs):
+    covered = claims.cover(task.study.name, lost.seqs)
+    if not covered:
         owed = max(owed, largest_loss(task, store, len(lost.seqs)))
-    if copied:
-        if claims.tell_of_copies(task.study.name):
-            owed += store.empty_slots(task.study.name)
-        else:
-            owed += largest_loss(task, store, store.waiting(task.study.name))
+    if copied and not (covered and claims.tell_of_copies(task.study.name)):
+        _, empty = store.slots([task.study.name])
+        owed += largest_loss(task, store, store.waiting(task.study.name)) + empty
     store.charge_lost(
         task, name, lost.seqs, owed=owed, sent=lost.sent, now=now, copied=copied
     )  # fmt: skip

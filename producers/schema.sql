@@ -125,12 +125,10 @@ CREATE TABLE IF NOT EXISTS outbox (
   crc INTEGER NOT NULL,
   PRIMARY KEY (study, seq)
 ) WITHOUT ROWID;
--- Those of them that closed before they were full: how many of their slots have no place in the source.
-CREATE TABLE IF NOT EXISTS short_windows (
-  study TEXT NOT NULL,
-  seq INTEGER NOT NULL,
-  empty INTEGER NOT NULL,
-  PRIMARY KEY (study, seq)
+-- How many slots of all releases have no place in the source: their windows closed before they were full.
+CREATE TABLE IF NOT EXISTS empty_slots (
+  study TEXT PRIMARY KEY,
+  empty INTEGER NOT NULL
 ) WITHOUT ROWID;
 -- Slots whose record could not be used: where and why, never what.
 CREATE TABLE IF NOT EXISTS rejects (

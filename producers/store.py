@@ -317,10 +317,12 @@ class ClientStore:
                     "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)",
                     [row_of(study, outgoing) for outgoing in group],
                 )
-                self._db.write_many(
-                    "INSERT INTO short_windows VALUES (?, ?, ?)",
-                    [(study, made.seq, made.empty) for made in group if made.empty],
-                )
+                if empty := sum(made.empty for made in group):
+                    self._db.write(
+                        "INSERT INTO empty_slots VALUES (?, ?) "
+                        "ON CONFLICT (study) DO UPDATE SET empty = empty + excluded.empty",
+                        study, empty,
+                    )  # fmt: skip
                 self._wait(study, len(group))
                 self._stand(study, standing, len(group) * task.slots)
         except BudgetExceeded as error:
@@ -381,11 +383,14 @@ class ClientStore:
         rows = np.frombuffer(row[6], dtype="<i8").astype(np.int64).reshape(memory.WINDOWS, -1)
         return Standing(row[0], row[1], memory.Chain(row[2], row[3], row[4], starts, rows))
 
-    def slots(self, line: Collection[str]) -> int:
-        """Return how many record slots the releases of some studies hold."""
+    def slots(self, line: Collection[str]) -> tuple[int, int]:
+        """Return how many record slots the releases of some studies hold, and the empty ones."""
         marks = ", ".join("?" * len(line))
-        query = f"SELECT total(held) FROM streams WHERE study IN ({marks})"  # noqa: S608  marks
-        return int(self._db.rows(query, *line)[0][0])
+        held, empty = (
+            f"SELECT total({column}) FROM {table} WHERE study IN ({marks})"  # noqa: S608  marks
+            for column, table in (("held", "streams"), ("empty", "empty_slots"))
+        )
+        return int(self._db.rows(held, *line)[0][0]), int(self._db.rows(empty, *line)[0][0])
 
     def _drop_unsent(self, study: str) -> None:
         """Let go of stored releases whose numbers another copy has used; they stay spent."""
@@ -396,7 +401,6 @@ class ClientStore:
         )
         self._db.write("DELETE FROM outbox WHERE study = ?", study)
         self._wait(study, -self.waiting(study))
-        self._forget_short(study)
 
     def pass_over(self, study: str, slots: int, position: bytes) -> None:
         """Move the source on behind slots that are owed.
@@ -432,18 +436,6 @@ class ClientStore:
             for seq, payload, headers, _ in rows
         ]
 
-    def empty_slots(self, study: str) -> int:
-        """Return how many slots of the releases that wait have no place in the source."""
-        query = "SELECT total(empty) FROM short_windows WHERE study = ?"
-        return int(self._db.rows(query, study)[0][0])
-
-    def _forget_short(self, study: str) -> None:
-        self._db.write(
-            "DELETE FROM short_windows WHERE study = ?1 AND seq NOT IN "
-            "(SELECT seq FROM outbox WHERE study = ?1)",
-            study,
-        )
-
     def waiting(self, study: str) -> int:
         """Return how many releases Kafka has not acknowledged."""
         row = self._db.row("SELECT waiting FROM streams WHERE study = ?", study)
@@ -459,7 +451,6 @@ class ClientStore:
                 "DELETE FROM outbox WHERE study = ? AND seq = ?", [(study, n) for n in numbers]
             )
             self._wait(study, -dropped)
-            self._forget_short(study)
             if place is not None:
                 self._place(study, place)
 

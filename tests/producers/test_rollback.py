@@ -17,7 +17,14 @@ from kafka.admin import KafkaAdminClient
 
 from pipeline.errors import LedgerBehind, VeilstreamError
 from pipeline.messages.release import header_of, read
-from pipeline.messages.spend import Claim, prefix, read_claim, write_claim
+from pipeline.messages.spend import (
+    Claim,
+    prefix,
+    read_claim,
+    sealed,
+    unsealed,
+    write_claim,
+)
 from pipeline.page.content import Watched
 from pipeline.page.server import Reading
 from pipeline.settings import Settings
@@ -34,7 +41,7 @@ from tests.stage import OPEN, PRIVATE, Stage, lines, read_topic, send, study_tex
 
 SLOTS = 10
 SECRET = bytes(32)
-CLAIM = Claim("site", "0" * 16, "1" * 16, 3, 30, ["b", "a"])
+CLAIM = Claim("site", "0" * 16, "1" * 16, 3, 30, ["b", "a"], "0" * 48)
 
 
 class Place:
@@ -310,6 +317,42 @@ def test_slots_that_waiting_windows_left_empty_may_have_been_records_of_the_othe
     assert place.once()
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_no_record_of_short_windows_that_have_left_is_in_two_releases(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    """The other copy has records of its own where these windows had empty slots."""
+    place.grow(3 * SLOTS, 1)
+    place.goes(place.old)
+    place.save("other")
+    for seed in (2, 3):
+        place.grow(SLOTS // 2, seed)
+        place.goes(place.old)
+    if waits:
+        place.grow(SLOTS, 4)
+        offline(place, monkeypatch)
+    place.save("first")
+    place.put_back("other")
+    place.refused(place.old)
+    place.grow(SLOTS * (1 if waits else 2), 5)
+    place.goes(place.old, skip_lost=True)
+    place.put_back("first")
+    place.refused(place.old)
+    place.grow(SLOTS, 6)
+    place.goes(place.old, skip_lost=True)
+    assert place.once()
+
+
+def test_only_the_ledger_itself_reads_how_many_slots_lie_in_the_source() -> None:
+    numbers = [0, 1, 10**9, 2**64 - 1]
+    texts = [sealed(number, SECRET) for number in numbers]
+    assert [unsealed(text, SECRET) for text in texts] == numbers
+    assert {len(text) for text in texts} == {48}
+    # the same number is another text each time
+    assert sealed(1, SECRET) != texts[1]
+    assert unsealed(texts[1], bytes([1] * 32)) != 1
+
+
 def test_where_the_ledger_topic_is_another_one_the_bytes_on_the_releases_topic_tell(
     tmp_path: Path, kafka: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,7 +618,7 @@ def test_claims_that_this_ledger_has_not_made_are_passed_over(place: Place) -> N
     place.goes(place.old)
     [claim] = place.claims()[-1:]
     forged = write_claim(
-        Claim(claim.client, claim.ledger, "f" * 16, 10**6, 10**9, claim.line), SECRET
+        Claim(claim.client, claim.ledger, "f" * 16, 10**6, 10**9, claim.line, claim.place), SECRET
     )
     settings = place.old.settings
     record = {"key": claim.key, "value": forged, "partition": 0}
@@ -590,12 +633,20 @@ def test_of_a_study_the_claim_counts_that_says_most_not_the_newest(tmp_path: Pat
     with ClientStore(tmp_path / "site.db", "site") as store:
         store.runs.begin("b", "b" * 16)
         other, own = (
-            Claim("site", store.ledger, run * 16, count, 10 * count, ["b"])
+            Claim(
+                "site",
+                store.ledger,
+                run * 16,
+                count,
+                10 * count,
+                ["b"],
+                sealed(9 * count, store.secret),
+            )  # fmt: skip
             for run, count in (("a", 8), ("b", 5))
         )
         told = [write_claim(claim, store.secret) for claim in (own, other, own)]
         claims = Claims(Settings(), store, told, None, silent)
-        assert claims.slots_behind("b") == 80
+        assert claims.slots_behind("b") == 72
         assert claims.cover("b", range(5, 8))
         assert not claims.cover("b", range(5, 9))
         assert claims.tell_of_copies("b")
