@@ -88,6 +88,7 @@ def of_sample(
     columns = features.encode(inside)
     wrong = _too_small(features, values)
     lengths = np.sqrt(1.0 + np.sum(columns * columns, axis=1))
+    shortened, norm = _beyond(lengths, task.kept_norm), float(np.quantile(lengths, 0.99))
     return {
         "records": read,
         "unusable": read - len(values),
@@ -95,12 +96,22 @@ def of_sample(
         **({"refused": sample.refused} if sample.refused else {}),
         "outside_ranges": dict(sample.outside),
         "ranges_that_cut_much": wrong,
-        "share_shortened": _beyond(lengths, task.kept_norm),
-        "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
+        "share_shortened": shortened,
+        "norm_of_99_percent": norm,
+        **({"shortened": _much_shortened(shortened, norm)} if shortened > CUT else {}),
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
         **classes_of(task, responses),
         **order_of(task, columns, responses),
     }
+
+
+def _much_shortened(share: float, norm: float) -> str:
+    return (
+        f"WARNING: {share:.0%} of these records are longer than estimator.norm_bound and would be "
+        "shortened to it. Every coefficient is then that of shortened records, and no interval "
+        "says so: declare the features that are named here otherwise, or give a larger "
+        f"estimator.norm_bound ({math.ceil(100 * norm) / 100:g} shortens 1 % of these)"
+    )
 
 
 def _of_response(task: Task, path: str, form: str) -> dict[str, object]:

@@ -148,6 +148,9 @@ class DuckDb(Columnar):
         """
         if low is None:
             low = int(self.rows(spec.statement("min({key})"))[1][0][0])
+        if low > high:
+            # the newest rows were removed since they were read
+            return self._batch(spec.statement(what, "LIMIT 0"))
         start, width = low, int(most / self._dense) - 1
         while True:
             top = min(high, start + max(1, width))

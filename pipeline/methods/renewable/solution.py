@@ -46,9 +46,9 @@ USUAL = {"logistic": 1.0, "linear": 0.25, "poisson": 0.3}
 #: A feature whose values fill too little of its range to be seen may matter like any other: it may
 #: add so much to the mean square of predictors, by loss. Without it classes have smaller
 #: coefficients, and counts another intercept; means of numbers have the same.
-LEFT_OUT = {"gdwd": 1.0, "logistic": 1.0, "poisson": 0.25}
+LEFT_OUT = {"gdwd": 1.0, "logistic": 3.0, "poisson": 0.25}
 #: An eigenvalue of which nothing is known is no smaller than this share of s, but once in ten.
-LOWEST = 0.1
+LOWEST = 0.01
 #: The variance of a logistic variable over that of the normal one whose law is nearest, inverse.
 AS_NORMAL = 0.346
 #: A score that unknown directions leave is no chance from so many standard deviations on.
@@ -322,13 +322,16 @@ def _lacks(task: RenewableTask, coefficients: Vector, square: float) -> Vector:
     """Return how far coefficients are from where they would be with all predictors, shape (d,).
 
     Of classes all are drawn to 0, as probit coefficients are by a normal predictor that is left
-    out; of counts the intercept takes its place.
+    out, and the intercept takes its mean, which may be half a deviation; of counts the intercept
+    takes its place.
 
     square: Mean square of what is left out, >= 0.
     """
     if task.loss.name == "poisson":
         return np.append(square / 2, np.zeros(len(coefficients) - 1))
-    return coefficients * (1 - 1 / math.sqrt(1 + AS_NORMAL * square))
+    found = coefficients * (1 - 1 / math.sqrt(1 + AS_NORMAL * square))
+    found[0] = math.hypot(float(found[0]), math.sqrt(square) / 2)
+    return found
 
 
 def solve(task: RenewableTask, parts: Weighed, missing: int = 0) -> Solution:
