@@ -149,15 +149,17 @@ def _alike(task: RenewableTask, found: Solution) -> str:
         if not levels and len(numbers) == 1:
             return (
                 f". The values of {numbers[0]} seem to fill little of its range, so that nobody "
-                "knows what it takes from the others: give a narrower range (data.features). This "
-                "needs a new study"
+                "knows what it takes from the others: give a transform or a narrower range, or "
+                "declare it as a category if it has a few values (data.features). This needs a new "
+                "study"
             )
         return ""
     told = []
     if numbers:
         told.append(
             f"{' and '.join(numbers)}, whose values seem to stay near one end of the range: give a "
-            "typical value (data.features) or a narrower range"
+            "transform or a narrower range, or a typical value if they are spread around it "
+            "(data.features)"
         )
     if levels:
         told.append(
@@ -178,16 +180,13 @@ def _undeclared(task: RenewableTask, found: Solution) -> str:
     features, turned = task.encoding.features, found.bread.turned
     along = turned >= ALONG * turned.max() if found.bread.hidden else found.unknown
     unknown = np.array(task.study.coefficient_names)[along & found.unknown].tolist()
-    said = {name for name, f in features.items() if f.kind == "category" or f.typical is not None}
-    numbers = [name for name in unknown if name in features and name not in said]
+    numbers = [name for name in unknown if name in features]
     levels = [name for name in unknown if name not in features and "=" in name]
-    if not (numbers or levels) and any(f.typical is None for f in features.values()):
-        numbers = ["a feature"]
     told = []
     if numbers:
         told.append(
-            f"if values of {' or of '.join(numbers)} fill little of its range, a typical value or "
-            "a narrower range (data.features) gives intervals sooner"
+            f"if values of {' or of '.join(numbers)} fill little of its range, a transform or a "
+            "narrower range (data.features) gives intervals sooner"
         )
     if levels:
         told.append(
@@ -210,11 +209,9 @@ def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
     times = 1 / share if share > 0 else math.inf
     if epsilon * times <= 20:
         ways.append(f"privacy.epsilon = {_rounded(epsilon * times):g}")
-    shorter = task.norm_bound / math.sqrt(times)
-    if shorter > 1.1:
-        ways.append(f"estimator.norm_bound = {math.floor(100 * shorter) / 100:g}")
+    each = "Each of these alone" if len(ways) > 1 else "This"
     return (
-        f"Each of these alone would do: {', or '.join(ways)}. A ridge pulls coefficients towards "
+        f"{each} would do, about: {', or '.join(ways)}. A ridge pulls coefficients towards "
         "0, and intervals are then of these; `veilstream replay --ridge` shows what it would do"
     )
 

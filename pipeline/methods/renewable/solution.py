@@ -280,7 +280,7 @@ def hides(task: RenewableTask, at: Directions) -> Vector:
         unknown = np.clip((SURELY_KNOWN - at.values / at.size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
     own = np.sqrt(at.own**2 + at.spread)
     along = _hides_along(at, unknown, drawn, own, usual)
-    lost = _lacks(task, at.vectors @ at.own, _left_out(task, at, unknown, drawn * own))
+    lost = _lacks(task, at.vectors @ at.own, *_left_out(task, at, unknown, drawn * own))
     return at.vectors**2 @ along + lost**2
 
 
@@ -299,8 +299,12 @@ def _hides_along(
     return np.maximum(unknown**2 * max(others, usual**2), np.where(share < PARTLY, lost**2, 0.0))
 
 
-def _left_out(task: RenewableTask, at: Directions, unknown: Vector, score: Vector) -> float:
+def _left_out(
+    task: RenewableTask, at: Directions, unknown: Vector, score: Vector
+) -> tuple[float, float]:
     """Return the mean square of predictors that unknown directions may leave out.
+
+    Also the part of it that features may add of which the mean is not known beside their spread.
 
     A feature may add `LEFT_OUT`, as far as its own variance is not known beside the noise, and the
     score that is left along these directions, with its chance, allows for it. A level, which
@@ -312,25 +316,26 @@ def _left_out(task: RenewableTask, at: Directions, unknown: Vector, score: Vecto
     apart = np.maximum(apart, np.where(levels, weight / 4, 1e-12))
     loads = at.vectors**2 * unknown * (np.maximum(at.values, 0.0) + at.size) / apart[:, None]
     share = np.minimum(loads.sum(axis=0), 1.0)
-    most = LEFT_OUT.get(task.loss.name, 0.0) * float(np.minimum(loads.sum(axis=1), 1.0).sum())
+    each = LEFT_OUT.get(task.loss.name, 0.0) * np.minimum(loads.sum(axis=1), 1.0)
     found = (np.abs(score) + LEFT_OVER * np.sqrt(at.chance)) ** 2
     found /= np.maximum(at.values - at.size, LOWEST * at.size) * weight
-    return most * min(float(share @ found) / max(float(share.sum()), 1e-12), 1.0)
+    each *= min(float(share @ found) / max(float(share.sum()), 1e-12), 1.0)
+    return float(each.sum()), float(each[apart <= at.size].sum())
 
 
-def _lacks(task: RenewableTask, coefficients: Vector, square: float) -> Vector:
+def _lacks(task: RenewableTask, coefficients: Vector, square: float, apart: float) -> Vector:
     """Return how far coefficients are from where they would be with all predictors, shape (d,).
 
     Of classes all are drawn to 0, as probit coefficients are by a normal predictor that is left
     out, and the intercept takes its mean, which may be half a deviation; of counts the intercept
     takes its place.
 
-    square: Mean square of what is left out, >= 0.
+    square, apart: As `_left_out` returns them, >= 0.
     """
     if task.loss.name == "poisson":
         return np.append(square / 2, np.zeros(len(coefficients) - 1))
     found = coefficients * (1 - 1 / math.sqrt(1 + AS_NORMAL * square))
-    found[0] = math.hypot(float(found[0]), math.sqrt(square) / 2)
+    found[0] = math.hypot(float(found[0]), math.sqrt(apart) / 2)
     return found
 
 
