@@ -1,7 +1,7 @@
 """What programs and notebooks use: `import veilstream` offers its names, the commands print them.
 
 - `records`, `fitting`, `result`: from files, frames or arrays to an estimate and a picture.
-- `feed`, `reading`: estimates from Kafka, as an iterator.
+- `feed`: estimates from Kafka, as an iterator.
 - `check`, `planning`, `sample`: what a study means, before it runs.
-- `table`, `forecast`: an estimate as text, and when intervals come.
+- `table`: an estimate as text, and when intervals come.
 """

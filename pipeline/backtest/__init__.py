@@ -4,9 +4,9 @@ Whoever runs one may see the raw data: scores and most other numbers of a result
 
 - `run`: `backtest(study, history, **options)`, from a history to its result.
 - `options`: how, when and how late records come, whose they are. `result`: what it says.
-- `history`: records in batches, and when windows close. `engine`, `pacing`: the event loop.
+- `history`: records in batches, and when windows close. `engine`: the event loop.
 - `scores`: prequential scores, in total and by bins of time, in constant memory.
-- `beside`: methods that run over files alone, on the same records.
+- `grid`: several settings side by side. `report`: a result as a page.
 
 A result (`BacktestResult`) holds: `scores` (a `Scores`: records, accuracy, balanced_accuracy, auc,
 log_loss, mean_absolute_error, root_mean_square_error), `freeze` (since, frozen, updating), the last

@@ -8,5 +8,6 @@ against what, is in docs/methods/age-aware.md.
 - `card`: how a card is estimated under privacy.
 - `schedule`: who reports when, with how much noise, and the loss that is expected.
 - `client`: a round's release, and what several of them cost a value at any time.
-- `state`, `estimate`, `server`: rounds at the worker. `plan`, `report`: what people are told.
+- `estimate`, `method`: rounds at the worker, and what the rest knows of them. `plan`: what people
+  are told.
 """

@@ -2,7 +2,7 @@
 
 - `spec`, `method`: the study's keys, and what the rest knows of the method.
 - `client`: public numbers of a study, and a window to its sums.
-- `state`, `sums`, `server`: integer sums of studies with noise, and what they say in real units.
-- `estimate`, `solution`, `readiness`: their estimate. `open`: studies without noise.
+- `state`: integer sums of studies with noise, and what they say in real units.
+- `estimate`, `solution`: their estimate, and why it has no interval. `open`: studies without noise.
 - `plan`, `expected`: what is expected of a study before it runs.
 """

@@ -318,7 +318,9 @@ def _left_out(
     share = np.minimum(loads.sum(axis=0), 1.0)
     each = LEFT_OUT.get(task.loss.name, 0.0) * np.minimum(loads.sum(axis=1), 1.0)
     found = (np.abs(score) + LEFT_OVER * np.sqrt(at.chance)) ** 2
-    found /= np.maximum(at.values - at.size, LOWEST * at.size) * weight
+    # with a ridge no direction of the target holds more than one whose curvature is the ridge
+    held = 4 * (at.vectors.T**2 @ task.penalty)
+    found /= np.maximum(np.maximum(at.values - at.size, LOWEST * at.size), held) * weight
     each *= min(float(share @ found) / max(float(share.sum()), 1e-12), 1.0)
     return float(each.sum()), float(each[apart <= at.size].sum())
 
