@@ -158,7 +158,10 @@ class Population:
             "linear": '{ name = "y", kind = "number", min = -1, max = 1 }',
             "poisson": f'{{ name = "y", kind = "count", max = {COUNTS} }}',
         }.get(loss, '{ name = "y", positive = "1", negative = "0" }')
-        features = "".join(f"x{i} = {{ min = -1, max = 1 }}\n" for i in range(len(self.beta) - 1))
+        kinds = ["{ min = -1, max = 1 }"] * (len(self.beta) - 1)
+        if self.plan.design == "rare":
+            kinds[-2] = '{ kind = "category", levels = ["no", "yes"] }'
+        features = "".join(f"x{i} = {kind}\n" for i, kind in enumerate(kinds))
         former = plan.former
         lines = [
             '[study]\nname = "simulated"\n[data]', f"response = {response}", "[data.features]",

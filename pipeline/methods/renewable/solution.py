@@ -316,7 +316,9 @@ def _left_out(
     apart = np.maximum(apart, np.where(levels, weight / 4, 1e-12))
     loads = at.vectors**2 * unknown * (np.maximum(at.values, 0.0) + at.size) / apart[:, None]
     share = np.minimum(loads.sum(axis=0), 1.0)
-    each = LEFT_OUT.get(task.loss.name, 0.0) * np.minimum(loads.sum(axis=1), 1.0)
+    most = LEFT_OUT.get(task.loss.name, 0.0)
+    # of a feature that is seen, an effect of 1 for each of its deviations is large
+    each = np.minimum(loads.sum(axis=1) * min(most, 1.0), most)
     found = (np.abs(score) + LEFT_OVER * np.sqrt(at.chance)) ** 2
     # with a ridge no direction of the target holds more than one whose curvature is the ridge
     held = 4 * (at.vectors.T**2 @ task.penalty)
