@@ -641,7 +641,7 @@ def test_of_a_study_the_claim_counts_that_says_most_not_the_newest(tmp_path: Pat
                 10 * count,
                 ["b"],
                 sealed(9 * count, store.secret),
-            )  # fmt: skip
+            )
             for run, count in (("a", 8), ("b", 5))
         )
         told = [write_claim(claim, store.secret) for claim in (own, other, own)]
