@@ -375,8 +375,14 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
     assert ast.unparse(made) == "send(claim.key, write_claim(claim, self._secret))"
     [counts] = calls(TREES["producers/rollback.py"], "Claim")
     assert ast.unparse(counts) == (
-        "Claim(store.client, store.ledger, self._run, self._asked, store.slots(line), line)"
+        "Claim(store.client, store.ledger, self._run, self._asked, held, line, place)"
     )
+    # how full windows were is nobody's business: it leaves sealed
+    [sealing] = calls(TREES["producers/rollback.py"], "sealed")
+    assert ast.unparse(sealing) == "sealed(held - empty, self._secret)"
+    assert {ast.unparse(value) for value in assigned(TREES["producers/rollback.py"], "place")} >= {
+        ast.unparse(sealing)
+    }
     sent = {word.arg: ast.unparse(word.value) for word in call.keywords}
     [loop] = [n for n in nodes(TREES[SENDER]) if isinstance(n, ast.For) and calls(n, "send")]
     assert ast.unparse(loop.iter) == "items"
