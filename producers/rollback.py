@@ -34,7 +34,7 @@ from kafka.errors import KafkaError
 from infra.kafka import asking, log_reader
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.release import Header, header_of
-from pipeline.messages.spend import Claim, read_claim, sealed, unsealed, write_claim
+from pipeline.messages.spend import Claim, read_claim, write_claim
 from pipeline.messages.spend import prefix as key_prefix
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.layout import identity
@@ -93,15 +93,13 @@ class Claims:
                 store.runs.note(claim.study, claim.run)
 
     def slots_behind(self, study: str) -> int:
-        """Return how many slots of the source are claimed behind a study's records.
+        """Return how many slots are claimed behind a study's records.
 
         Those of studies in whose line it is count, too: they went on where it ended.
         """
         line = set(self._store.following.chain(study))
-        held, empty = self._store.slots(line)
-        made = [claim for claim in self._made if line & set(claim.line)]
-        ends = [unsealed(claim.place, self._secret) for claim in made]
-        return max(0, max(ends, default=0) - (held - empty))
+        ends = [claim.slots for claim in self._made if line & set(claim.line)]
+        return max(0, max(ends, default=0) - self._store.slots(line)[0])
 
     def cover(self, study: str, lost: range) -> bool:
         """Whether claims say of all lost releases how many slots they hold."""
@@ -164,9 +162,8 @@ class Claims:
             self._begun = True
         line = store.following.chain(study)
         self._asked = store.peek(study).next_seq
-        held, empty = store.slots(line)
-        place = sealed(held - empty, self._secret)
-        claim = Claim(store.client, store.ledger, self._run, self._asked, held, line, place)
+        held, _ = store.slots(line)
+        claim = Claim(store.client, store.ledger, self._run, self._asked, held, line)
         with self._asking("Write", "written"):
             self._future = send(claim.key, write_claim(claim, self._secret))
         self._deadline = time.monotonic() + PATIENCE
@@ -220,9 +217,9 @@ def owe(
     """Charge lost releases to a source of this name, and note the slots that they can have held.
 
     claims: Say how many slots those were; where they do not, as many as there can have been.
-    copied: Whether another copy has used the numbers of releases that wait here, which may not
-        leave. Where no claim says how far it came, as many slots as these can hold may lie before
-        its end, and records of its own where this one's windows had empty slots.
+    copied: Whether another copy has released something meanwhile, under numbers of this one: it
+        may have records of its own where this one's windows had empty slots. Where no claim says
+        how far it came, as many slots as those that wait here can hold may lie before its end.
 
     Raises ConfigError if nobody can say which records were lost; LedgerBehind if the study drops
     windows: nobody knows how many lay between them.
@@ -245,9 +242,11 @@ def owe(
     covered = claims.cover(task.study.name, lost.seqs)
     if not covered:
         owed = max(owed, largest_loss(task, store, len(lost.seqs)))
-    if copied and not (covered and claims.tell_of_copies(task.study.name)):
-        _, empty = store.slots([task.study.name])
-        owed += largest_loss(task, store, store.waiting(task.study.name)) + empty
+    if copied:
+        # how full windows were stands in no claim: it is nobody's business
+        owed += store.slots(store.following.chain(task.study.name))[1]
+        if not (covered and claims.tell_of_copies(task.study.name)):
+            owed += largest_loss(task, store, store.waiting(task.study.name))
     store.charge_lost(
         task, name, lost.seqs, owed=owed, sent=lost.sent, now=now, copied=copied
     )  # fmt: skip

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -29,7 +28,7 @@ from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.settings import Settings
 from pipeline.study.model import Study
-from pipeline.trust import MAC_SIZE, check_plain, derived, is_mac, mac
+from pipeline.trust import check_plain, derived, is_mac, mac
 
 #: What hashed names begin with; no name of a source does.
 HASHED = "hash:"
@@ -263,8 +262,7 @@ class Claim(
 
     run: Drawn at each start.
     releases: How many the study has under this ledger.
-    slots: Record slots that they hold, with those of the studies before it.
-    place: How many of these lie in the source, sealed: how full windows were is nobody's business.
+    slots: Record slots of its source that they hold, with those of the studies before it.
     line: The study, and those behind whose records it began, the newest first.
     """
 
@@ -274,7 +272,6 @@ class Claim(
     releases: _Count
     slots: _Count
     line: Annotated[list[_Name], Meta(min_length=1)]
-    place: Annotated[str, Meta(pattern="^[0-9a-f]{48}$")]
 
     @property
     def study(self) -> str:
@@ -307,27 +304,6 @@ def write_claim(claim: Claim, secret: bytes) -> bytes:
     """
     body = msgspec.json.encode(claim) + b"\n"
     return body + mac(derived(secret, "claims"), body).hex().encode()
-
-
-def sealed(place: int, secret: bytes) -> str:
-    """Seal a number below 2^64, so that only this ledger can read it.
-
-    secret: 32 bytes of the ledger.
-    """
-    # the MAC of a nonce that is used once is as good as random to anybody else
-    nonce = secrets.token_bytes(MAC_SIZE)
-    return (nonce + _masked(place.to_bytes(8, "big"), nonce, secret)).hex()
-
-
-def unsealed(text: str, secret: bytes) -> int:
-    """Return the number that `sealed` has sealed."""
-    body = bytes.fromhex(text)
-    return int.from_bytes(_masked(body[MAC_SIZE:], body[:MAC_SIZE], secret), "big")
-
-
-def _masked(body: bytes, nonce: bytes, secret: bytes) -> bytes:
-    mask = mac(derived(secret, "places"), nonce)
-    return bytes(one ^ other for one, other in zip(body, mask, strict=False))
 
 
 def read_claim(payload: bytes, secret: bytes) -> Claim | None:

@@ -17,14 +17,7 @@ from kafka.admin import KafkaAdminClient
 
 from pipeline.errors import LedgerBehind, VeilstreamError
 from pipeline.messages.release import header_of, read
-from pipeline.messages.spend import (
-    Claim,
-    prefix,
-    read_claim,
-    sealed,
-    unsealed,
-    write_claim,
-)
+from pipeline.messages.spend import Claim, prefix, read_claim, write_claim
 from pipeline.page.content import Watched
 from pipeline.page.server import Reading
 from pipeline.settings import Settings
@@ -41,7 +34,7 @@ from tests.stage import OPEN, PRIVATE, Stage, lines, read_topic, send, study_tex
 
 SLOTS = 10
 SECRET = bytes(32)
-CLAIM = Claim("site", "0" * 16, "1" * 16, 3, 30, ["b", "a"], "0" * 48)
+CLAIM = Claim("site", "0" * 16, "1" * 16, 3, 30, ["b", "a"])
 
 
 class Place:
@@ -343,16 +336,6 @@ def test_no_record_of_short_windows_that_have_left_is_in_two_releases(
     assert place.once()
 
 
-def test_only_the_ledger_itself_reads_how_many_slots_lie_in_the_source() -> None:
-    numbers = [0, 1, 10**9, 2**64 - 1]
-    texts = [sealed(number, SECRET) for number in numbers]
-    assert [unsealed(text, SECRET) for text in texts] == numbers
-    assert {len(text) for text in texts} == {48}
-    # the same number is another text each time
-    assert sealed(1, SECRET) != texts[1]
-    assert unsealed(texts[1], bytes([1] * 32)) != 1
-
-
 def test_where_the_ledger_topic_is_another_one_the_bytes_on_the_releases_topic_tell(
     tmp_path: Path, kafka: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -618,7 +601,7 @@ def test_claims_that_this_ledger_has_not_made_are_passed_over(place: Place) -> N
     place.goes(place.old)
     [claim] = place.claims()[-1:]
     forged = write_claim(
-        Claim(claim.client, claim.ledger, "f" * 16, 10**6, 10**9, claim.line, claim.place), SECRET
+        Claim(claim.client, claim.ledger, "f" * 16, 10**6, 10**9, claim.line), SECRET
     )
     settings = place.old.settings
     record = {"key": claim.key, "value": forged, "partition": 0}
@@ -633,20 +616,12 @@ def test_of_a_study_the_claim_counts_that_says_most_not_the_newest(tmp_path: Pat
     with ClientStore(tmp_path / "site.db", "site") as store:
         store.runs.begin("b", "b" * 16)
         other, own = (
-            Claim(
-                "site",
-                store.ledger,
-                run * 16,
-                count,
-                10 * count,
-                ["b"],
-                sealed(9 * count, store.secret),
-            )
+            Claim("site", store.ledger, run * 16, count, 10 * count, ["b"])
             for run, count in (("a", 8), ("b", 5))
         )
         told = [write_claim(claim, store.secret) for claim in (own, other, own)]
         claims = Claims(Settings(), store, told, None, silent)
-        assert claims.slots_behind("b") == 72
+        assert claims.slots_behind("b") == 80
         assert claims.cover("b", range(5, 8))
         assert not claims.cover("b", range(5, 9))
         assert claims.tell_of_copies("b")
