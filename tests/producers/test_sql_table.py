@@ -173,6 +173,17 @@ def test_rows_that_were_read_may_be_removed_where_the_source_says_so(base: Base)
     assert drain(source(spec, rest[0].position)) == []
 
 
+def test_a_table_that_has_lost_its_newest_rows_goes_on_behind_those_that_were_read(
+    base: Base,
+) -> None:
+    spec = base.make(1, 2, 3) + "&changed=skip"
+    position = drain(source(spec))[-1].position
+    base.run("DELETE FROM t WHERE id > 1")
+    assert drain(source(spec, position)) == []
+    base.add(7)
+    assert keys(drain(source(spec, position))) == [7]
+
+
 def test_a_table_that_is_filled_anew_while_it_is_followed_ends_it(lite: Base) -> None:
     with closing(source(lite.make(1, 2), follow=True)) as following:
         assert keys(following.read(9, 1.0)) == [1, 2]

@@ -363,6 +363,7 @@ def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> Non
     advice = found["a"].partition("such as ")[2].partition(" }")[0] + " }"
     assert "transform = " in advice
     assert "typical = 1000" in advice
+    assert "shortened" not in of_sample(task, str(tmp_path / "sample.csv"))
     # what it advises is a study, and helps
     better = make_task(study_of(advice, A.replace("a =", "b ="), c))
     assert of_sample(better, str(tmp_path / "sample.csv"))["features_to_declare_otherwise"] == {}
@@ -684,3 +685,23 @@ def test_a_revision_says_what_stands_for_missing_values_where_something_does() -
     ]  # fmt: skip
     assert revisions[0] == revisions[1]
     assert len(set(revisions)) == 3
+
+
+@pytest.mark.parametrize(
+    ("bound", "share"), [(1.2, 0.34), (1.35, 0.09), (1.38, None), (1.41, None)]
+)
+def test_a_sample_says_when_more_than_one_record_in_twenty_would_be_shortened(
+    tmp_path: Path, bound: float, share: float | None
+) -> None:
+    # norms of records with one feature, even on [-1, 1]: (1 + x^2)^(1/2)
+    values = np.linspace(0, 10, 2001)
+    (tmp_path / "sample.csv").write_text("a\n" + "\n".join(map(str, values)) + "\n")
+    task = make_task(study_of("a = { min = 0, max = 10 }", norm_bound=bound))
+    found: Any = of_sample(task, str(tmp_path / "sample.csv"))
+    assert found["share_shortened"] == pytest.approx(1 - math.sqrt(bound**2 - 1), abs=1e-3)
+    if share is None:
+        assert "shortened" not in found
+    else:
+        assert f"WARNING: {share:.0%} of these" in found["shortened"]
+        # the bound that it gives shortens one in a hundred
+        assert "(1.41 shortens 1 %" in found["shortened"]

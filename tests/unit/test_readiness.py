@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from types import SimpleNamespace
 from typing import cast
@@ -39,6 +40,73 @@ def solution_of(curvature: np.ndarray, task: RenewableTask) -> Solution:
     at = Directions(curvature, bread.values, bread.vectors, 0.02, own, nothing, nothing)
     unknown = hides(task, at) > 0.1
     return cast("Solution", SimpleNamespace(bread=bread, unknown=unknown))
+
+
+def hidden_by_hand(task: RenewableTask, at: Directions) -> list[float]:
+    """Return the variances by the formulas of docs/methods/renewable.md, one after the other."""
+    loss, d, s, a, v = task.loss.name, len(at.own), at.size, at.values, at.vectors
+    w = [min(max(1 - x / (1.75 * s), 0), 1) for x in a]
+    u = w if loss == "gdwd" else [min(max((2.5 - x / s) / 0.75, 0), 1) for x in a]
+    r = [s * x for x in w]
+    own = [math.sqrt(x * x + y) for x, y in zip(at.own, at.spread, strict=True)]
+    known = [x * x for x, part in zip(own, u, strict=True) if part < 0.5]
+    least = {"gdwd": 0.25, "logistic": 1, "linear": task.loss.slope_bound / 4, "poisson": 0.3}
+    tau = max(sum(known) / len(known) if known else 1.0, least[loss] ** 2)
+    along = []
+    for i in range(d):
+        rho = r[i] / (max(a[i], 0) + r[i]) if r[i] else 0.0
+        taken = rho / (1 - rho) * own[i] if rho < 0.7 else 0.0
+        along.append(max(u[i] ** 2 * tau, taken**2))
+    m = [max(max(x, 0) + y, s / 2) for x, y in zip(a, r, strict=True)]
+    along = [x + s * s / (2 * d * y * y) * sum(along) for x, y in zip(along, m, strict=True)]
+    found = [sum(v[j, i] ** 2 * along[i] for i in range(d)) for j in range(d)]
+    if loss == "linear":
+        return found
+    weight, most = at.curvature[0, 0], {"gdwd": 1, "logistic": 3, "poisson": 0.25}[loss]
+    loads, unseen = [], []
+    for j, name in enumerate(task.study.coefficient_names):
+        c = at.curvature[j, j] - (at.curvature[0, j] ** 2 / weight if j else 0) - s
+        c = max(c, weight / 4 if "=" in name else 1e-12)
+        loads.append([v[j, i] ** 2 * u[i] * (max(a[i], 0) + s) / c for i in range(d)])
+        unseen.append(c <= s)
+    shares = [min(sum(row[i] for row in loads), 1) for i in range(d)]
+    mean = 0.0
+    for i in range(d):
+        held = 4 * sum(v[j, i] ** 2 * task.penalty[j] for j in range(d))
+        score = (abs(r[i] * own[i]) + 2 * math.sqrt(at.chance[i])) ** 2
+        mean += shares[i] * score / max(a[i] - s, s / 100, held) / weight
+    mean = min(mean / sum(shares), 1) if sum(shares) else 0
+    each = [min(most, min(most, 1) * sum(row)) * mean for row in loads]
+    square = sum(each)
+    if loss == "poisson":
+        return [found[0] + (square / 2) ** 2, *found[1:]]
+    theta = v @ at.own
+    lost = [x * (1 - 1 / math.sqrt(1 + 0.346 * square)) for x in theta]
+    lost[0] = math.hypot(lost[0], math.sqrt(sum(np.array(each)[unseen])) / 2)
+    return [x + y * y for x, y in zip(found, lost, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("loss", ["gdwd", "logistic", "linear", "poisson"])
+def test_what_is_hidden_is_as_documented(loss: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    levels = 'c = { kind = "category", levels = ["u", "v", "w"] }'
+    text = study_text(p=3, loss=loss, mechanism="insecure-simulation", seed=1, epsilon=1.0,
+                      delta=1e-6, ridge=0.002 * (seed % 2))  # fmt: skip
+    task = task_of(parse_study(text.replace("[data.features]", f"[data.features]\n{levels}")))
+    assert isinstance(task, RenewableTask)
+    d = task.size
+    assert d == 6
+    # from directions that are all known to ones that are not, and features in slivers
+    root = rng.normal(size=(d, d)) * 10.0 ** rng.uniform(-1.5, 0, d)
+    noise = rng.normal(size=(d, d)) / 8
+    curvature = root @ root.T / d + (noise + noise.T) / 2 + np.diag(np.eye(d)[0])
+    values, vectors = np.linalg.eigh(curvature + np.diag(task.penalty))
+    at = Directions(
+        curvature, values, vectors, float(rng.uniform(0.05, 0.6)), rng.normal(size=d),
+        rng.uniform(0, 0.2, d), rng.uniform(0, 1e-3, d),
+    )  # fmt: skip
+    np.testing.assert_allclose(hides(task, at), hidden_by_hand(task, at), rtol=1e-9, atol=1e-15)
 
 
 def classes(rng: np.random.Generator, n: int, intercept: float) -> tuple[np.ndarray, np.ndarray]:

@@ -42,7 +42,7 @@ HIDE = 0.5
 #: Coefficients along a direction of which nothing is known may be so large at least, by loss: units
 #: of log odds, of the largest residual that counts in full, of the log of a mean. Real features
 #: that fill a sliver of their range have larger ones than the directions that are known.
-USUAL = {"logistic": 1.0, "linear": 0.25, "poisson": 0.3}
+USUAL = {"gdwd": 0.25, "logistic": 1.0, "linear": 0.25, "poisson": 0.3}
 #: A feature whose values fill too little of its range to be seen may matter like any other: it may
 #: add so much to the mean square of predictors, by loss. Without it classes have smaller
 #: coefficients, and counts another intercept; means of numbers have the same.
@@ -275,11 +275,14 @@ class Directions(NamedTuple):
 def hides(task: RenewableTask, at: Directions) -> Vector:
     """Return the variance that unknown directions may hide of each coefficient, shape (d,)."""
     usual = usual_of(task)
-    unknown, drawn, _ = raise_to_noise(at.values, at.size)
-    if usual:
+    unknown, drawn, raised = raise_to_noise(at.values, at.size)
+    if task.loss.name != "gdwd":
+        # with the ridge that `gdwd` has no eigenvalue is 0, and fewer are chance
         unknown = np.clip((SURELY_KNOWN - at.values / at.size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
     own = np.sqrt(at.own**2 + at.spread)
     along = _hides_along(at, unknown, drawn, own, usual)
+    # it moves the others by its curvature with them, of which nothing is known but by the noise
+    along += at.size**2 / (2 * len(own)) / raised**2 * along.sum()
     lost = _lacks(task, at.vectors @ at.own, *_left_out(task, at, unknown, drawn * own))
     return at.vectors**2 @ along + lost**2
 
