@@ -11,9 +11,10 @@ Whoever runs one may see the raw data: scores and most other numbers of a result
 A result (`BacktestResult`) holds: `scores` (a `Scores`: records, accuracy, balanced_accuracy, auc,
 log_loss, mean_absolute_error, root_mean_square_error), `freeze` (since, frozen, updating), the last
 `estimate` as a worker publishes it, `pooled` (coefficients, covered, coverage, reason), `clipped`
-by feature, `budget`, `bins` (a list of `Bin`), and counts of records. `rows()` are the bins as flat
-dictionaries with the same keys in each; `to_dict()` is everything as JSON has it, with the `bins`
-in that form; `main_score` is a name and a number. `options` is a dictionary that `Options` takes.
+by feature, `shortened`, `budget`, `bins` (a list of `Bin`), and counts of records. `rows()` are the
+bins as flat dictionaries with the same keys in each; `to_dict()` is everything as JSON has it, with
+the `bins` in that form; `main_score` is a name and a number. `options` is a dictionary that
+`Options` takes.
 """
 
 from pipeline.backtest.options import Options

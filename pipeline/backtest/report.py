@@ -150,6 +150,11 @@ def _warnings(grid: GridResult, taken: Cell, scored: list[Cell]) -> Iterator[str
     yield from _more(grid, taken.setting.study, result)
     if clipped := [f"{n} ({share:.0%})" for n, share in result.clipped.items() if share > 0.05]:
         yield f"Values outside their public range were clipped: {', '.join(clipped)}."
+    if result.shortened > 0.05:
+        yield (
+            f"{result.shortened:.0%} of the records are longer than the norm that the study keeps, "
+            "and are shortened or weigh less: coefficients are of such records."
+        )
     for axis in (axis for axis in grid.axes if len(axis.values) > 1):
         if axis.key.removeprefix("privacy.") in PROMISES:
             yield f"{axis.key}: settings that differ in it promise different things."
@@ -234,6 +239,8 @@ def _facts(grid: GridResult, result: BacktestResult, history: str) -> Iterator[t
     yield "runs", f"{runs} and {without_privacy} without privacy" if without_privacy else f"{runs}"
     if clipped := [f"{name} {share:.2g}" for name, share in result.clipped.items() if share]:
         yield "share of values outside their range", ", ".join(clipped)
+    if result.shortened:
+        yield "share of records longer than the norm that is kept", f"{result.shortened:.2g}"
     for why in grid.no_open:
         yield "without privacy", f"none, because {why}"
     if grid.failed:

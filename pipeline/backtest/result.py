@@ -196,6 +196,9 @@ class BacktestResult:
         How many estimates were published, and how often none could be formed.
     clipped
         By column, which share of the usable values lay outside the public range.
+    shortened
+        Which share of the usable records is longer than the norm that the study keeps: they are
+        shortened to it, or weigh less, also in the pooled fit.
     budget
         What a live study would have been charged for.
     bins
@@ -228,6 +231,7 @@ class BacktestResult:
     publications: int
     failures: int
     clipped: dict[str, float]
+    shortened: float
     budget: Budget
     bins: list[Bin]
     seconds: float

@@ -231,8 +231,12 @@ def run_backtest(
         bins=options.bins,
         freeze=since,
     )
+    longer = 0
     for part in reading.parts():
         engine.feed(part)
+        norms = 1.0 + np.einsum("ij,ij->i", part.features, part.features)
+        # a record on the bound is not longer than it; its norm is rounded
+        longer += int(np.count_nonzero(part.usable & (norms > task.kept_norm**2 * (1 + 2.0**-39))))
         if progress is not None:
             progress("backtest", reading.records, reading.share)
     first, last = reading.span or (0.0, 0.0)
@@ -271,6 +275,7 @@ def run_backtest(
         publications=engine.publications,
         failures=engine.failures,
         clipped={n: int(c) / usable for n, c in zip(names, reading.clipped, strict=True)},
+        shortened=longer / usable,
         budget=_budget(task, engine),
         bins=spans,
         beside=beside(task, others, history, options, form, estimate.coefficients)

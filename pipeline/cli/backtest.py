@@ -456,6 +456,12 @@ def _lines(result: BacktestResult) -> Iterator[str]:
     clipped = {name: share for name, share in result.clipped.items() if share > 0}
     said = ", ".join(f"{name} {share:.2%}" for name, share in clipped.items()) or "nothing"
     yield f"clipped to the public range: {said}"
+    if result.shortened:
+        yield (
+            f"longer than the norm that the study keeps: {result.shortened:.2%} of the records; "
+            "they are shortened or weigh less, and the coefficients and the pooled fit are of such "
+            "records (study check --sample FILE says more)"
+        )
     fewest, median, most = result.budget.releases
     yield f"releases of a client: {fewest} to {most}, median {median:g}"
     if result.budget.epsilon is not None:

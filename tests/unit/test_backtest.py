@@ -505,6 +505,18 @@ def test_clipping_is_counted_by_feature() -> None:
     assert backtest(study, table).clipped == {"a": 2 / 3, "b": 1 / 3}
 
 
+@pytest.mark.parametrize(("bound", "share"), [(1.1, 2 / 3), (1.7, 1 / 3), (1.75, 0.0)])
+def test_it_says_how_many_records_are_shortened(bound: float, share: float) -> None:
+    text = STUDIES["classes, open"].replace("[estimator]", f"[estimator]\nnorm_bound = {bound}", 1)
+    # clipped and scaled: norms of 1, 1.25^(1/2) and 3^(1/2); the last record has a fault
+    table = {
+        "a": np.array([0.0, 0.0, -3.0, np.nan]),
+        "b": np.array([0.0, 1.0, 5.0, 9.0]),
+        "y": np.array(["yes", "no", "yes", "no"]),
+    }
+    assert backtest(read_study(text), table).shortened == pytest.approx(share)
+
+
 def test_a_published_method_is_refused_by_name() -> None:
     text = STUDIES["classes, open"].replace("[estimator]", '[estimator]\nkind = "pooled"')
     with pytest.raises(ConfigError, match="pooled"):
