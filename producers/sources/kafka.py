@@ -33,7 +33,7 @@ from infra.preflight import Silence, check_servers
 from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.records.batch import Batch, Records
 from pipeline.settings import Settings
-from producers.sources.base import Elsewhere, Known, Opening, Slot, Slots, Source, read_position
+from producers.sources.base import Known, Opening, Slot, Slots, Source, read_position
 from producers.sources.json_lines import Objects
 from producers.sources.text import RECORD_LIMIT
 
@@ -116,8 +116,6 @@ def opened(spec: str, asked: Opening) -> Source:
             "must add field=NAME:PATH for each column that the study reads, and for that of "
             "--event-time"
         )
-    # what reads files has no need of Kafka's library
-
     return KafkaTopic(topic, asked.position, asked.settings, follow=asked.follow)
 
 
@@ -222,7 +220,7 @@ class _Stored(_Position, forbid_unknown_fields=True, tag="kafka", tag_field="kin
     at: dict[int, list[int | str]]  # type: ignore[assignment]
 
 
-class KafkaTopic(Elsewhere):
+class KafkaTopic(Source):
     """The records of a topic.
 
     spec: Which, and where the fields of a record are.
@@ -234,12 +232,10 @@ class KafkaTopic(Elsewhere):
     read; BrokerError, ConfigError if Kafka cannot be asked.
     """
 
-    columns = None
-
     def __init__(
         self, spec: TopicSpec, position: bytes | None, settings: Settings, *, follow: bool
     ) -> None:
-        self._spec, self._follow = spec, follow
+        self._spec, self._follow, self.identity = spec, follow, f"kafka:{spec.topic}"
         self._settings, self._own = settings.of_source(), bool(settings.source_kafka)
         resumed = None if position is None else self._read_position(position)
         self._place = resumed or _Position(spec.topic, 0, {})
@@ -275,6 +271,8 @@ class KafkaTopic(Elsewhere):
                 "data owner must name an existing one, as `kafka-topics --list` shows it"
             )
         self._partitions = {TopicPartition(topic, number): number for number in sorted(numbers)}
+        # several are joined as Kafka shows them
+        self.repeats = len(numbers) == 1
         self._consumer.assign(list(self._partitions))
         first = self._consumer.beginning_offsets(list(self._partitions))
         last = self._consumer.end_offsets(list(self._partitions))
@@ -295,23 +293,13 @@ class KafkaTopic(Elsewhere):
         self._first = self._passed()
 
     @property
-    def identity(self) -> str:
-        """The topic's name."""
-        return f"kafka:{self._spec.topic}"
-
-    @property
-    def repeats(self) -> bool:
-        """Whether it has one partition: several are joined as Kafka shows them."""
-        return len(self._partitions) == 1
-
-    @property
     def ended(self) -> bool:
-        """Whether all that was there at the start was handed out; never while it follows."""
+        """As `Source.ended`, of what was there at the start."""
         return not self._follow and not any(self._waiting.values()) and not self._behind()
 
     @property
     def progress(self) -> float | None:
-        """The share of the offsets passed, unknown while it follows."""
+        """As `Source.progress`, of offsets."""
         if self._follow:
             return None
         if self.ended:
@@ -320,7 +308,7 @@ class KafkaTopic(Elsewhere):
         return min(1.0, (self._passed() - self._first) / max(whole, 1))
 
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """Return up to `limit` slots, none if nothing came within `timeout` seconds.
+        """As `Source.read`.
 
         BrokerError, ConfigError if Kafka fails in a way that a retry cannot mend; DataError as at
         the start.
