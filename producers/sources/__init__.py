@@ -3,7 +3,7 @@
 - `base`: slots and the interface of a source; rows that are counted.
 - `text`: files of lines, read by offsets, of which are `csv_file` and `json_lines`.
 - `stdin`: what a program pipes in, kept or not.
-- `arrow`: Parquet and Arrow files; `tables`: any file in batches of columns, read once.
+- `arrow`: Parquet and Arrow files.
 - `sql`: rows of a table by a key, in one of `databases`. `kafka`: a topic of somebody's own Kafka.
 - `push`: what is sent to a client over HTTP, until it is released; `mqtt`: the same from a broker.
 - `samples`: rows that come with installed packages, for demonstrations.
@@ -13,16 +13,18 @@ Every record takes a slot, good or bad; see `base`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from pipeline.errors import DataError
+from pipeline.records.encoder import Stretch
+from pipeline.records.features import there
 from pipeline.settings import Settings
 from producers.sources import samples
 from producers.sources.arrow import is_arrow
-from producers.sources.base import Known, Opening, Slot, Source
+from producers.sources.base import Known, Opening, Slot, Source, batch_of
 from producers.sources.csv_file import CsvFile
 from producers.sources.json_lines import JsonLinesFile
 from producers.sources.samples import STREAMED, heldout, packaged, share_rows
@@ -40,6 +42,7 @@ __all__ = [
     "open_once",
     "open_source",
     "packaged",
+    "read_batches",
     "share_rows",
 ]
 
@@ -53,6 +56,9 @@ _SCHEMES = {
     "mqtt": "mqtt",
     "mqtts": "mqtt",
 }
+
+#: Records that are asked for at a time.
+AT_A_TIME = 65_536
 
 
 class _Room(Protocol):
@@ -136,6 +142,40 @@ def open_once(
         return open_source(spec, None, folder=Path(), columns=columns)
     _check_form(form)
     return _records_of(Pipe(stream or open_input()), form, Opening())
+
+
+def read_batches(
+    spec: str, columns: Sequence[str], *, form: str = "csv", optional: Sequence[str] = (),
+    first: Callable[[Source], list[Slot]] | None = None,
+) -> Iterator[Stretch]:  # fmt: skip
+    """Yield a history in batches, with these columns alone.
+
+    spec: A path that ends in .csv, .jsonl, .ndjson or .parquet; "-" for standard input; or
+        "shuttle:K/N".
+    columns: Their names. A Parquet file or a CSV header must have them all; in JSON lines a record
+        without one has None there.
+    form: As in `open_source`.
+    optional: Names of further columns, which a history may lack.
+    first: Is given the source first, and returns what it has read of it.
+
+    Raises DataError if it cannot be read, or lacks a column; ConfigError if it is Parquet and
+    pyarrow is not installed.
+    """
+    every = [*columns, *optional]
+    source = open_once(spec, form=form, columns=every)
+    try:
+        held: Sequence[Slot] = [] if first is None else first(source)
+        found = source.columns or every
+        if missing := [name for name in columns if name not in found]:
+            like = there(found, columns, of_file=not is_arrow(spec))
+            raise DataError(f"{spec} has no column {', '.join(map(repr, missing))}{like}")
+        absent = [name for name in optional if name not in found]
+        while held or not source.ended:
+            if slots := held or source.read(AT_A_TIME, 1.0):
+                yield Stretch(batch_of(slots, {}), source.progress, absent)
+            held = []
+    finally:
+        source.close()
 
 
 def _room(spec: str) -> _Room | None:
