@@ -310,7 +310,7 @@ def read_partition(
             if known:
                 raise
             raise no_topic(settings, topic) from None
-        silent = (
+        silent = BrokerError(
             f"topic {topic} holds messages, and Kafka has sent none of them for "
             f"{PATIENCE_SECONDS:.0f} s; the operator of Kafka must find out why, and this command "
             "can then be run again"
@@ -320,12 +320,11 @@ def read_partition(
 
 
 def read_to(
-    consumer: LogReader, place: TopicPartition, end: int, patience: float, silent: str
+    consumer: LogReader, place: TopicPartition, end: int, patience: float, silent: BrokerError
 ) -> Iterator[list[Any]]:
     """Yield what comes of a partition from where a reader stands up to an offset, or nothing yet.
 
-    patience, silent: Seconds after which it is an error that nothing has come, and its words:
-        BrokerError.
+    patience, silent: Seconds in which something must come, and what is raised if nothing does.
     """
     deadline = time.monotonic() + patience
     while consumer.position(place) < end:
@@ -333,7 +332,7 @@ def read_to(
         if records:
             deadline = time.monotonic() + patience
         elif time.monotonic() > deadline:
-            raise BrokerError(silent)
+            raise silent
         yield records
 
 

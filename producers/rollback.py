@@ -517,7 +517,7 @@ class Search:
             return
         consumer.seek(place, start)
         told = time.monotonic()
-        silent = (
+        silent = BrokerError(
             f"the releases topic gives nothing for {PATIENCE:g} s, so nobody can tell whether this "
             "client's database is its newest"
         )
