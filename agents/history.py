@@ -1,7 +1,6 @@
 """A topic read from anywhere to anywhere, and a study's state folded from it again.
 
-Reading has no group and commits nothing. It is with aiokafka, as a worker's: kafka-python takes
-more than twice as long for a record (`python -m benchmarks.replay`).
+Reading has no group and commits nothing.
 
 A second state is folded beside the stored one, to verify or to rebuild it. It goes on where it
 stands: a comparison costs the releases since the last one. Where the log has lost what the stored
@@ -23,18 +22,17 @@ import os
 import sys
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import aiokafka
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from kafka import TopicPartition
+from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from agents.announcing import authenticator, begin_admitted, store_of
 from agents.folding import Meters, check_end
-from agents.link import read_any_name
-from infra.kafka import kafka_options, told
+from infra.kafka import LogReader, asking, log_reader
 from infra.topics import check_partitions
 from pipeline.errors import BrokerError, OffsetGap, StateError
 from pipeline.messages.envelope import DeadLetter
@@ -45,7 +43,6 @@ from pipeline.stream.fold import LogRecord, Reducer, may_be_word
 from pipeline.stream.partition import Partition, differences
 from pipeline.stream.replay import Extent, Span
 
-Answer = TypeVar("Answer")
 #: How long Kafka may be silent while there is something to read.
 PATIENCE_SECONDS = 20.0
 #: Records of one partition that are held, about: one that has more waits for the others.
@@ -70,47 +67,45 @@ class History:
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self._settings, self.topic, self._stopped = settings, topic, stopped
-        self._topic_partitions = {n: aiokafka.TopicPartition(topic, n) for n in range(partitions)}
+        self._places = [TopicPartition(topic, number) for number in range(partitions)]
         self._stops: dict[int, int] = {}
         self._held: dict[int, list[LogRecord]] = {}
         #: Partitions that have more records than the others can follow.
         self._ahead: set[int] = set()
-        self._loop = asyncio.new_event_loop()
-        self._consumer: Any = None
+        self._consumer: LogReader | None = None
 
     def __enter__(self) -> History:
         """Connect.
 
         Raises BrokerError if Kafka does not answer; ConfigError as `infra.topics.check_partitions`.
         """
-        try:
-            check_partitions(self._settings, self.topic, len(self._topic_partitions))
-            self._run(self._start())
-        except BaseException:
-            self.close()
-            raise
+        check_partitions(self._settings, self.topic, len(self._places))
+        with self._reading():
+            self._consumer = log_reader(
+                self._settings, wait_ms=500, auto_offset_reset="none", max_poll_records=FETCHED,
+                max_partition_fetch_bytes=4 * 2**20,
+            )  # fmt: skip
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Close the connection."""
-        if self._consumer is not None:
-            with suppress(KafkaError):
-                self._loop.run_until_complete(self._consumer.stop())
-            self._consumer = None
-        self._loop.close()
+        with suppress(KafkaError):
+            self._reader.close()
+
+    @property
+    def _reader(self) -> LogReader:
+        assert self._consumer is not None  # noqa: S101  `__enter__` has made it
+        return self._consumer
 
     def extents(self) -> dict[int, Extent]:
         """Return what each partition holds now; BrokerError if Kafka fails."""
-        topic_partitions = list(self._topic_partitions.values())
-        first = self._run(self._consumer.beginning_offsets(topic_partitions))
-        after = self._run(self._consumer.end_offsets(topic_partitions))
-        oldest = self._run(self._consumer.offsets_for_times(dict.fromkeys(topic_partitions, 0)))
+        with self._reading():
+            first = self._reader.beginning_offsets(self._places)
+            after = self._reader.end_offsets(self._places)
+            oldest = self._reader.offsets_for_times(dict.fromkeys(self._places, 0))
         return {
             n: Extent(first[p], after[p], None if oldest[p] is None else oldest[p].timestamp)
-            for n, p in self._topic_partitions.items()
+            for n, p in enumerate(self._places)
         }
 
     def at(self, milliseconds: int) -> dict[int, int]:
@@ -121,14 +116,12 @@ class History:
 
         Raises BrokerError if Kafka fails or is silent; OffsetGap, Interrupted as `more`.
         """
-        topic_partitions = list(self._topic_partitions.values())
-        after = self._run(self._consumer.end_offsets(topic_partitions))
-        found = self._run(
-            self._consumer.offsets_for_times(dict.fromkeys(topic_partitions, milliseconds))
-        )
+        with self._reading():
+            after = self._reader.end_offsets(self._places)
+            found = self._reader.offsets_for_times(dict.fromkeys(self._places, milliseconds))
         spans = {
             n: Span(after[p] if found[p] is None else found[p].offset, after[p])
-            for n, p in self._topic_partitions.items()
+            for n, p in enumerate(self._places)
         }
         self.seek(spans)
         return {
@@ -148,7 +141,13 @@ class History:
         self._stops = {n: span.stop for n, span in spans.items()}
         self._held = {n: [] for n in spans}
         self._ahead.clear()
-        self._run(self._assign(spans))
+        with self._reading():
+            self._reader.assign([self._places[n] for n in spans])
+            for number, span in spans.items():
+                self._reader.seek(self._places[number], span.start)
+                # one that was assigned before is as it was left
+                wait = self._reader.pause if span.start >= span.stop else self._reader.resume
+                wait(self._places[number])
 
     def records(self, number: int) -> Iterator[LogRecord]:
         """Yield the records of one partition up to the end of its span.
@@ -165,14 +164,15 @@ class History:
         asked for.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
-        topic_partition, stop = self._topic_partitions[number], self._stops[number]
         while not self._held[number]:
             if self._stopped():
                 raise Interrupted
-            # the position and not the records: the end of a transaction is never handed out
-            if self._run(self._consumer.position(topic_partition)) >= stop:
-                return []
-            if self._run(self._fetch()):
+            with self._reading():
+                # the position and not the records: the end of a transaction is never handed out
+                if self._reader.position(self._places[number]) >= self._stops[number]:
+                    return []
+                came = self._fetch()
+            if came:
                 deadline = time.monotonic() + PATIENCE_SECONDS
             elif time.monotonic() > deadline:
                 raise BrokerError(
@@ -181,57 +181,34 @@ class History:
         taken, self._held[number] = self._held[number], []
         return taken
 
-    async def _assign(self, spans: Mapping[int, Span]) -> None:
-        self._consumer.assign([self._topic_partitions[n] for n in spans])
-        for number, span in spans.items():
-            self._consumer.seek(self._topic_partitions[number], span.start)
-            if span.start >= span.stop:
-                self._consumer.pause(self._topic_partitions[number])
-
-    async def _fetch(self) -> bool:
+    def _fetch(self) -> bool:
         """Take what has come, and let partitions wait that are ahead or done."""
         for number in [n for n in self._ahead if not self._held[n]]:
             self._ahead.remove(number)
-            self._consumer.resume(self._topic_partitions[number])
-        batches = await self._consumer.getmany(timeout_ms=500)
-        for topic_partition, records in batches.items():
-            number = topic_partition.partition
+            self._reader.resume(self._places[number])
+        batches = self._reader.poll(timeout_ms=500)
+        for place, records in batches.items():
+            number = place.partition
             stop, held = self._stops[number], self._held[number]
             done = records[-1].offset + 1 >= stop
             held += [r for r in records if r.offset < stop] if done else records
             if done or len(held) >= HELD:
-                self._consumer.pause(topic_partition)
+                self._reader.pause(place)
                 if not done:
                     self._ahead.add(number)
         return bool(batches)
 
-    async def _start(self) -> None:
-        read_any_name()
-        self._consumer = aiokafka.AIOKafkaConsumer(
-            **kafka_options(self._settings),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            max_poll_records=FETCHED,
-            max_partition_fetch_bytes=4 * 2**20,
-        )
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await self._consumer.start()
-
-    def _run(self, waiting: Coroutine[Any, Any, Answer]) -> Answer:
-        try:
-            return self._loop.run_until_complete(waiting)
-        except OffsetOutOfRangeError as error:
-            raise OffsetGap(
-                f"{self.topic}: retention has removed the offset that was being read; run the "
-                "command again, with --accept-loss if what is left is enough"
-            ) from error
-        except (KafkaError, TimeoutError) as error:
-            otherwise = (
-                f"{self.topic} cannot be read from {self._settings.kafka} ({type(error).__name__})"
-            )
-            what = f"topic {self.topic}"
-            raise told(self._settings, error, otherwise, what=what, operation="Read") from error
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        otherwise = f"{self.topic} cannot be read from {{servers}} ({{fault}})"
+        with asking(self._settings, f"topic {self.topic}", "Read", otherwise):
+            try:
+                yield
+            except OffsetOutOfRangeError as error:
+                raise OffsetGap(
+                    f"{self.topic}: retention has removed the offset that was being read; run the "
+                    "command again, with --accept-loss if what is left is enough"
+                ) from error
 
 
 #: Told how many of how many records have been folded.

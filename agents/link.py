@@ -18,10 +18,9 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
 )
-from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords, _MemoryRecordsPy
 
-from infra.kafka import Lenient, kafka_options, told
+from infra.kafka import kafka_options, lenient, told
 from pipeline.errors import BrokerError, VeilstreamError
 from pipeline.settings import Settings
 
@@ -61,15 +60,6 @@ class _Batch:
             return iter(list(self._compiled))
         except (UnicodeDecodeError, CorruptRecordException):
             return lenient(self._raw)
-
-
-def lenient(raw: bytes | memoryview) -> Iterator[Any]:
-    """Return the records of a batch; CorruptRecordException where they cannot be read."""
-    batch = _DefaultRecordBatchPy(raw)
-    batch._maybe_uncompress()
-    # indexing it is slow, but one such record must not cost a copy of the others
-    batch._buffer = Lenient(batch._buffer)
-    return iter(batch)
 
 
 def read_any_name() -> None:

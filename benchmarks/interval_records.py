@@ -21,7 +21,8 @@ from pipeline.losses import Loss
 from pipeline.records.encoder import Encoder, stack
 from pipeline.study_file.load import load_study
 from pipeline.types import Integers, Matrix, Vector
-from producers.sources.samples import AIRLINES, ShuttleRows, flights
+from producers.sources.base import Opening
+from producers.sources.samples import AIRLINES, STREAMED, flights, opened
 
 #: Records of one draw of a population.
 RECORDS = 40_000
@@ -60,7 +61,8 @@ def shuttle(_: Path | None) -> Stream:
     """Return the sensors of the space shuttle, with the ranges of the demonstration's study."""
     study = load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml")))
     encoder = Encoder(study)
-    rows = [encoder.encode(row) for row in ShuttleRows(0, 1, None).rows(0)]
+    slots = opened("shuttle:0/1", Opening()).read(STREAMED, 0.0)
+    rows = [encoder.encode(slot.record or {}) for slot in slots]
     return shuffled("shuttle", stack(rows, 9)[:2], 2.0, weighed=True)
 
 

@@ -1,21 +1,25 @@
-"""How Kafka is reached: the options of the one settings tree, and its faults in words of ours.
+"""How Kafka is reached: the options of the one settings tree, one reader of logs, faults in words.
 
-Libraries of Kafka expect UTF-8 in the names of headers, and end at one record of any topic that has
-something else, which whoever may write can send. Here such a name is read as its bytes, written out
-in hexadecimal digits.
+kafka-python takes fetched records apart in Python, and copies each into an object of thirteen
+fields: that takes longer than most of what is done with a record afterwards. The compiled reader of
+aiokafka does it here. It expects UTF-8 in the names of headers, and ends at one record of any topic
+that has something else, which whoever may write can send. Here such a name is read as its bytes,
+written out in hexadecimal digits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+from aiokafka.errors import KafkaError as ReaderError
+from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBatchPy
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError, KafkaTimeoutError
-from kafka.record import memory_records
-from kafka.record.default_records import DefaultRecordBatch
+from kafka.consumer.fetcher import Fetcher
+from kafka.errors import CorruptRecordError, KafkaError, KafkaTimeoutError
+from kafka.protocol.consumer import IsolationLevel
 
 from infra.preflight import check_servers, ssl_context
 from pipeline.errors import BrokerError, ConfigError, NoTopic, VeilstreamError
@@ -36,22 +40,90 @@ class Lenient(bytearray):
         return super().decode(encoding, errors)
 
 
-class AnyNames(DefaultRecordBatch):  # type: ignore[misc]
-    """A batch of kafka-python."""
+def lenient(raw: bytes | memoryview) -> Iterator[Any]:
+    """Return the records of a batch, read in Python; aiokafka's error where they cannot be."""
+    batch = _DefaultRecordBatchPy(raw)
+    batch._maybe_uncompress()
+    # indexing it is slow, but one such record must not cost a copy of the others
+    batch._buffer = Lenient(batch._buffer)
+    return iter(batch)
 
-    __slots__ = ()
 
-    def _read_msg(self, *_: Any) -> Any:
+class CompiledRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
+    """The records of one answer for one partition, as they were parsed: offset, timestamp, value.
+
+    What is handed out, and which error where, is as in the class that it takes the place of.
+    """
+
+    def _unpack_records(self, tp: Any, records: Any, *_: Any) -> Iterator[Any]:
+        last = None
+        while (batch := records.next_batch()) is not None:
+            if self.check_crcs and not batch.validate_crc():
+                raise CorruptRecordError(f"{tp}: a batch fails its checksum")
+            if batch.magic < 2:
+                for record in batch:
+                    if self.check_crcs and not record.validate_crc():
+                        raise CorruptRecordError(f"{tp}: a record fails its checksum")
+                    self.next_fetch_offset = record.offset + 1
+                    yield record
+                continue
+            last, self.leader_epoch = batch, batch.leader_epoch
+            if self._aborted(batch) or batch.is_control_batch:
+                self.next_fetch_offset = batch.next_offset
+                continue
+            self.records_read += batch.records_count
+            self.bytes_read += batch.size_in_bytes
+            for record in _parsed(batch):
+                self.next_fetch_offset = record.offset + 1
+                yield record
+        if last is not None:
+            # a batch says where it ended even where compaction has removed its last record
+            self.next_fetch_offset = last.next_offset
+        self.drain()
+
+    def _aborted(self, batch: Any) -> bool:
+        """Whether a batch belongs to a transaction that was aborted."""
+        if self.isolation_level != IsolationLevel.READ_COMMITTED or not batch.has_producer_id():
+            return False
+        self._consume_aborted_transactions_up_to(batch.last_offset)
+        if self._contains_abort_marker(batch):
+            self.aborted_producer_ids.discard(batch.producer_id)
+            return False
+        found: bool = self._is_batch_aborted(batch)
+        return found
+
+
+def _parsed(batch: Any) -> Iterable[Any]:
+    """Return the records of a batch; CorruptRecordError if they cannot be read."""
+    batch._maybe_uncompress()
+    header, begin = list(batch._header_data), batch._pos
+    header[5] &= ~batch.CODEC_MASK
+    whole = bytes(batch.HEADER_STRUCT.pack(*header) + batch._buffer[begin:])
+    try:
         try:
-            return super()._read_msg()
+            return list(DefaultRecordBatch(whole))
         except UnicodeDecodeError:
-            self._buffer = Lenient(self._buffer)  # type: ignore[misc, has-type]
-            return super()._read_msg()
+            return list(lenient(whole))
+    except (ReaderError, ValueError, IndexError) as error:
+        raise CorruptRecordError("a batch of records cannot be read") from error
 
 
-def read_any_name() -> None:
-    """Have all consumers of kafka-python read any name of a header."""
-    memory_records.DefaultRecordBatch = AnyNames
+class LogReader(KafkaConsumer):  # type: ignore[misc]
+    """A consumer that takes apart what it has fetched this way."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._fetcher.PartitionRecords = CompiledRecords
+
+    def poll(self, *given: Any, **named: Any) -> Any:
+        """As `KafkaConsumer.poll`; what was set aside while a partition was paused comes, too.
+
+        kafka-python 3.0 puts it back only where no answer is in line, and leaves one there that has
+        nothing left: such a partition is neither handed out nor fetched again, for ever.
+        """
+        if not self._fetcher._next_partition_records:
+            self._fetcher._next_partition_records = None
+        return super().poll(*given, **named)
 
 
 #: How long Kafka may take for what a small topic holds, and for a record, in seconds.
@@ -120,7 +192,6 @@ def asking(
 
 def kafka_options(settings: Settings) -> dict[str, Any]:
     """Return the options that kafka-python's clients share."""
-    read_any_name()
     options: dict[str, Any] = {
         "bootstrap_servers": settings.kafka.split(","),
         "security_protocol": settings.kafka_security,
@@ -136,20 +207,21 @@ def kafka_options(settings: Settings) -> dict[str, Any]:
     return options
 
 
-def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
+def log_reader(settings: Settings, *, wait_ms: int, **options: Any) -> LogReader:
     """Return a consumer that reads a log from a position of its own, without a group.
 
     wait_ms: How long the broker may hold back an answer while there is nothing to read.
+    options: Others, as `KafkaConsumer` takes them.
 
     Raises ConfigError, BrokerError as `infra.preflight.check_servers`; KafkaError if Kafka does not
     answer.
     """
     check_servers(settings)
-    return KafkaConsumer(
-        **kafka_options(settings),
+    return LogReader(
+        **{**kafka_options(settings), "auto_offset_reset": "earliest", **options},
         group_id=None,
         enable_auto_commit=False,
-        auto_offset_reset="earliest",
+        allow_auto_create_topics=False,
         bootstrap_timeout_ms=10_000,
         fetch_max_wait_ms=wait_ms,
     )
@@ -224,31 +296,44 @@ def read_partition(
 
     reader: As `log_reader` returns it; it stands behind the last record then, and stays open.
     """
-    place, deadline = TopicPartition(topic, partition), time.monotonic() + PATIENCE_SECONDS
+    place = TopicPartition(topic, partition)
     with (
         asking(settings, f"topic {topic}", "Read", otherwise),
         nullcontext(reader) if reader else log_reader(settings, wait_ms=100) as consumer,
     ):
         consumer.assign([place])
         consumer.seek_to_beginning(place)
-        known = topic in consumer.topics()
         try:
-            end = consumer.end_offsets([place], timeout_ms=None if known else APPEARS_MS)[place]
+            end = consumer.end_offsets([place], timeout_ms=APPEARS_MS)[place]
         except KafkaTimeoutError:
-            if known:
-                raise
-            raise no_topic(settings, topic) from None
-        while consumer.position(place) < end:
-            records = consumer.poll(timeout_ms=200, max_records=5000).get(place, [])
-            if records:
-                deadline = time.monotonic() + PATIENCE_SECONDS
-            elif time.monotonic() > deadline:
-                raise BrokerError(
-                    f"topic {topic} holds messages, and Kafka has sent none of them for "
-                    f"{PATIENCE_SECONDS:.0f} s; the operator of Kafka must find out why, and this "
-                    "command can then be run again"
-                )
+            # to ask for all topics takes long, and can wait for ever in kafka-python
+            if topic not in consumer.topics():
+                raise no_topic(settings, topic) from None
+            end = consumer.end_offsets([place])[place]
+        silent = BrokerError(
+            f"topic {topic} holds messages, and Kafka has sent none of them for "
+            f"{PATIENCE_SECONDS:.0f} s; the operator of Kafka must find out why, and this command "
+            "can then be run again"
+        )
+        for records in read_to(consumer, place, end, PATIENCE_SECONDS, silent):
             yield from records
+
+
+def read_to(
+    consumer: LogReader, place: TopicPartition, end: int, patience: float, silent: BrokerError
+) -> Iterator[list[Any]]:
+    """Yield what comes of a partition from where a reader stands up to an offset, or nothing yet.
+
+    patience, silent: Seconds in which something must come, and what is raised if nothing does.
+    """
+    deadline = time.monotonic() + patience
+    while consumer.position(place) < end:
+        records = consumer.poll(timeout_ms=200, max_records=5000).get(place, [])
+        if records:
+            deadline = time.monotonic() + patience
+        elif time.monotonic() > deadline:
+            raise silent
+        yield records
 
 
 def first_offset(settings: Settings, topic: str, partition: int) -> int:

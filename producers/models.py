@@ -144,25 +144,25 @@ class ModelFeed:
             self._asker = self._asker or log_reader(self._settings, wait_ms=0)
             return sum(self._asker.end_offsets(self._releases).values())
 
-    def _read(self, wait_ms: int) -> list[Any]:
+    def _read(self, wait_ms: int) -> list[tuple[str, Any]]:
         with asking(self._settings, f"topic {self._name}", "Read"):
             batches = self._consumer.poll(timeout_ms=wait_ms, max_records=1000)
         self._silence.after(batches)
-        records = [record for found in batches.values() for record in found]
+        records = [(place.topic, record) for place, found in batches.items() for record in found]
         if records:
             self._heard = time.monotonic()
         return records
 
-    def _take_all(self, records: list[Any]) -> None:
-        for record in records:
+    def _take_all(self, records: list[tuple[str, Any]]) -> None:
+        for topic, record in records:
             self.written = max(self.written, record.timestamp / 1000)
             here = record.offset, record.value
-            if self._last.get(record.topic) == here:
+            if self._last.get(topic) == here:
                 continue
-            self._last[record.topic] = here
-            if record.topic == self._study:
+            self._last[topic] = here
+            if topic == self._study:
                 self._known.take(record.value)
-            elif self._membership is not None and record.topic == self._clients:
+            elif self._membership is not None and topic == self._clients:
                 self._membership.take(record.key, record.value)
             else:
                 self._take(record.offset, record.value)

@@ -9,7 +9,7 @@ import math
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,7 @@ def report(path: Path) -> dict[str, dict[str, Any]]:
 
     LocalStoreError if the database cannot be read; ConfigError if it is of another version.
     """
-    with reading(path) as database:
-        check_version(database)
+    with _opened(path) as database:
         rows = database.execute(STREAMS).fetchall()
         return {row[0]: _study(database, row) for row in rows}
 
@@ -58,8 +57,7 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
 
     LocalStoreError if the database cannot be read; ConfigError if it is of another version.
     """
-    with reading(path) as database:
-        check_version(database)
+    with _opened(path) as database:
         rows = database.execute(
             "SELECT source, epsilon, delta, unit_records, neighbours FROM sources ORDER BY source"
         ).fetchall()
@@ -82,8 +80,7 @@ def held(path: Path, source: str, task: Task) -> float | None:
     As `ledger` adds it up, but for the study's own releases, of which it knows best what they cost
     together; None where nobody has a limit. LocalStoreError as `ledger`.
     """
-    with reading(path) as database:
-        check_version(database)
+    with _opened(path) as database:
         rows = rows_of(database)
         [(delta, *unit)] = rows(
             "SELECT delta, unit_records, neighbours FROM sources WHERE source = ?", source
@@ -97,15 +94,17 @@ def account_of(path: Path) -> SpendsMessage:
 
     LocalStoreError if the database cannot be read; ConfigError if it is of another version.
     """
-    with reading(path) as database:
-        check_version(database)
+    with _opened(path) as database:
         return account(rows_of(database))
 
 
-def check_version(database: sqlite3.Connection) -> None:
-    """Refuse a database of another version; ConfigError."""
-    if row := database.execute("SELECT schema FROM identity").fetchone():
-        check_schema(row[0])
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a database of this version; LocalStoreError, ConfigError as `report`."""
+    with reading(path) as database:
+        if row := database.execute("SELECT schema FROM identity").fetchone():
+            check_schema(row[0])
+        yield database
 
 
 def rows_of(database: sqlite3.Connection) -> Rows:
@@ -373,8 +372,7 @@ def costs(folder: Path, before: Sequence[str], task: Task) -> list[dict[str, Any
     """
     found = []
     for client in clients_of(folder):
-        with reading(vault_path(folder, client)) as database:
-            check_version(database)
+        with _opened(vault_path(folder, client)) as database:
             rows = [database.execute(_STANDING, (study,)).fetchone() for study in before]
             known = [row for row in rows if row is not None]
             # one that has released nothing has not moved there yet

@@ -31,7 +31,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from infra.kafka import asking, log_reader
+from infra.kafka import asking, log_reader, read_to
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.spend import Claim, read_claim, write_claim
@@ -306,8 +306,6 @@ PATIENCE = 60.0
 TELL = 3.0
 #: More releases than this no old copy has lost.
 MOST_LOST = 1_000_000
-#: Messages that are looked at between two looks at the clock.
-BATCH = 5000
 UNREAD = (
     "the releases topic cannot be read ({fault}), so nobody can tell whether this client's "
     "database is its newest"
@@ -514,32 +512,26 @@ class Search:
 
     def _scan(self, start: int, end: int) -> None:
         """Take what the log has from `start` up to `end`."""
-        consumer, topic_partition = self._consumer, self._topic_partition
+        consumer, place = self._consumer, self._topic_partition
         if start >= end:
             return
-        consumer.seek(topic_partition, start)
-        at, told = start, time.monotonic()
-        deadline = told + PATIENCE
-        while at < end and not self._stopped():
-            batches = consumer.poll(timeout_ms=200, max_records=BATCH)
-            now = time.monotonic()
-            if batches:
-                deadline = now + PATIENCE
-            elif now > deadline:
-                raise BrokerError(
-                    f"the releases topic gives nothing for {PATIENCE:g} s, so nobody can tell "
-                    "whether this client's database is its newest"
-                )
-            for records in batches.values():
-                for record in records:
-                    if record.key == self._key and record.offset < end:
-                        self._take(record)
-            at = int(consumer.position(topic_partition))
-            if now - told >= TELL:
-                told = now
+        consumer.seek(place, start)
+        told = time.monotonic()
+        silent = BrokerError(
+            f"the releases topic gives nothing for {PATIENCE:g} s, so nobody can tell whether this "
+            "client's database is its newest"
+        )
+        for records in read_to(consumer, place, end, PATIENCE, silent):
+            if self._stopped():
+                return
+            for record in records:
+                if record.key == self._key and record.offset < end:
+                    self._take(record)
+            if time.monotonic() - told >= TELL:
+                told = time.monotonic()
                 self._say(
                     "looking for releases of this client in the releases topic: "
-                    f"{min(at, end) - start} of {end - start} messages"
+                    f"{min(int(consumer.position(place)), end) - start} of {end - start} messages"
                 )
 
     def _take(self, record: Any) -> None:

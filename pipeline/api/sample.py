@@ -33,8 +33,8 @@ from pipeline.study.reference import MOST_SEEN, norms, typical_norm_bound
 from pipeline.study_file import edit
 from pipeline.study_file.edit import Like
 from pipeline.types import Matrix, Vector
+from producers.sources import read_batches
 from producers.sources.base import Slot, Source
-from producers.sources.tables import read_batches
 
 NOT_PRIVATE = (
     "what follows is counted from raw records and is NOT private: show it only to those who may "

@@ -24,7 +24,7 @@ from pipeline.study.model import Study
 from pipeline.study.reference import MOST_SEEN
 from pipeline.study_file.edit import Like, like
 from pipeline.types import Integers, Matrix, Vector
-from producers.sources.tables import read_batches
+from producers.sources import read_batches
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ from pipeline.settings import Settings
 from pipeline.study_file.load import load_study
 from pipeline.types import Matrix, Vector
 from producers.sources import STREAMED, heldout, open_source
-from producers.sources.samples import AIRLINES, FlightRows, flights
+from producers.sources.base import Opening
+from producers.sources.samples import AIRLINES, flights, opened
 
 #: Among how many clients the records of the shuttle are dealt, in turn.
 CLIENTS = 8
@@ -238,11 +239,12 @@ class Airlines(Flights):
 
 def _write_lies(path: Path) -> None:
     """Write the flights of the airline that lies: true ones, then ones with the delay reversed."""
-    source = FlightRows(LIAR, None)
+    source = opened(f"flights:{LIAR}", Opening())
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, source.columns)
+        writer = csv.DictWriter(file, source.columns or ())
         writer.writeheader()
-        for number, row in enumerate(source.rows(0)):
+        for number, slot in enumerate(source.read(source.total, 0.0)):
+            row = slot.record or {}
             lies = 2 * number >= source.total and row[RESPONSE] != "NA"
             said = -float(str(row[RESPONSE])) if lies else row[RESPONSE]
             writer.writerow({**row, RESPONSE: said})

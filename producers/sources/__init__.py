@@ -3,7 +3,7 @@
 - `base`: slots and the interface of a source; rows that are counted.
 - `text`: files of lines, read by offsets, of which are `csv_file` and `json_lines`.
 - `stdin`: what a program pipes in, kept or not.
-- `arrow`: Parquet and Arrow files; `tables`: any file in batches of columns, read once.
+- `arrow`: Parquet and Arrow files.
 - `sql`: rows of a table by a key, in one of `databases`. `kafka`: a topic of somebody's own Kafka.
 - `push`: what is sent to a client over HTTP, until it is released; `mqtt`: the same from a broker.
 - `samples`: rows that come with installed packages, for demonstrations.
@@ -13,21 +13,23 @@ Every record takes a slot, good or bad; see `base`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from pipeline.errors import DataError
+from pipeline.records.encoder import Stretch
+from pipeline.records.features import there
 from pipeline.settings import Settings
+from producers.sources import samples
 from producers.sources.arrow import is_arrow
-from producers.sources.base import Known, Opening, Slot, Source
+from producers.sources.base import Known, Opening, Slot, Source, batch_of
 from producers.sources.csv_file import CsvFile
 from producers.sources.json_lines import JsonLinesFile
-from producers.sources.samples import STREAMED, FlightRows, ShuttleRows, heldout, shared
+from producers.sources.samples import STREAMED, heldout, packaged, share_rows
 from producers.sources.stdin import Pipe, Spool, open_input
-from producers.sources.text import RECORD_LIMIT, Tape
+from producers.sources.text import RECORD_LIMIT, File, Tape
 
 __all__ = [
     "RECORD_LIMIT",
@@ -40,11 +42,10 @@ __all__ = [
     "open_once",
     "open_source",
     "packaged",
+    "read_batches",
     "share_rows",
 ]
 
-_SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")
-_FLIGHTS = re.compile(r"flights:([0-9A-Z]{2})")
 #: The modules of sources that are named as SCHEME://; other schemes are stores of files.
 _SCHEMES = {
     "kafka": "kafka",
@@ -55,6 +56,9 @@ _SCHEMES = {
     "mqtt": "mqtt",
     "mqtts": "mqtt",
 }
+
+#: Records that are asked for at a time.
+AT_A_TIME = 65_536
 
 
 class _Room(Protocol):
@@ -72,8 +76,6 @@ def known_as(spec: str, form: str = "csv") -> Known:
         return Known(f"stdin:{form}", None)
     if room := _room(spec):
         return room.known_as(spec)
-    if packaged(spec):
-        return Known(spec, spec)
     path = Path(spec)
     form = "csv" if path.suffix.lower() == ".csv" else "jsonl"
     return Known(f"{form}:{path.name}", str(path.resolve()))
@@ -83,16 +85,8 @@ def kind_of(spec: str) -> str:
     """Return "input", "packaged", "topic", "table" or "file"."""
     if spec == "-":
         return "input"
-    if room := _room(spec):
-        return room.KIND
-    return "packaged" if packaged(spec) else "file"
-
-
-def share_rows(one: str, other: str) -> bool:
-    """Whether two packaged sources, by their specifications, have a row in common."""
-    if (first := _SHUTTLE.fullmatch(one)) and (second := _SHUTTLE.fullmatch(other)):
-        return shared((int(first[1]), int(first[2])), (int(second[1]), int(second[2])))
-    return one == other
+    room = _room(spec)
+    return "file" if room is None else room.KIND
 
 
 def open_source(
@@ -110,34 +104,20 @@ def open_source(
 ) -> Source:
     """Open a source of raw records.
 
-    spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; a path or URL that
-        ends in .parquet, .arrow or .feather, or in / for a folder of those; "kafka://TOPIC"; a
-        table as `sql` has it; MQTT as `mqtt` has it; "listen://HOST:PORT";
-        "shuttle:K/N"; or "flights:AIRLINE" with a code of two characters.
-    position: Behind which slot to resume; None is the start.
-    folder: The client's own folder; standard input is spooled there.
-    follow: Whether a file may still grow.
-    form: What standard input holds: "csv" or "jsonl". With CSV, the first call waits for the header
-        line.
-    stream: What to read as standard input.
-    settings: Which Kafka a topic is on; only clients read one.
-    say: Told of what people should know of it.
-    skip_lost: Whether to go on behind what was pushed, and is lost.
-    columns: Those that are needed: no source of columns with types reads others. None: all.
+    spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input, of which with CSV the
+        first call waits for the header line; a path or URL that ends in .parquet, .arrow or
+        .feather, or in / for a folder of those; "kafka://TOPIC"; a table as `sql` has it; MQTT as
+        `mqtt` has it; "listen://HOST:PORT"; or packaged rows as `samples` has them.
 
-    Raises DataError if the source cannot be opened, or does not fit the position; of a topic
-    BrokerError, ConfigError if Kafka cannot be asked.
+    Others as `Opening` has them. Raises DataError if the source cannot be opened, or does not fit
+    the position; of a topic BrokerError, ConfigError if Kafka cannot be asked.
     """
+    asked = Opening(position, folder, follow, form, stream, settings, say, skip_lost, columns)
     if spec == "-":
         _check_form(form)
-        return _open_input(position, folder, form, stream, say)
+        return _records_of(Spool(folder, form, stream or open_input()), form, asked)
     if room := _room(spec):
-        asked = Opening(position, folder, follow, form, stream, settings, say, skip_lost, columns)
         return room.opened(spec, asked)
-    if match := _SHUTTLE.fullmatch(spec):
-        return ShuttleRows(int(match[1]), int(match[2]), position)
-    if match := _FLIGHTS.fullmatch(spec):
-        return FlightRows(match[1], position)
     kind = Path(spec).suffix.lower()
     if kind not in (".csv", ".jsonl", ".ndjson"):
         raise DataError(
@@ -147,14 +127,7 @@ def open_source(
             "postgresql://USER@HOST/DATABASE with ?table=TABLE&key=COLUMN, mqtt://HOST/FILTER, "
             "shuttle:K/N with 0 <= K < N, or flights:AIRLINE"
         )
-    tape = Tape(Path(spec), follow)
-    try:
-        if kind == ".csv":
-            return CsvFile(tape, position, say=say)
-        return JsonLinesFile(tape, position)
-    except BaseException:
-        tape.close()
-        raise
+    return _records_of(File(Path(spec), follow), kind[1:], asked)
 
 
 def open_once(
@@ -163,25 +136,52 @@ def open_once(
 ) -> Source:  # fmt: skip
     """Open a source for one pass from its start; nothing of standard input is written to disk.
 
-    spec, form, stream, columns: As in `open_source`.
-
-    Raises DataError if the source cannot be opened; ConfigError if a package that it needs is not
-    installed.
+    Parameters and errors as `open_source`; ConfigError if a package that it needs is not installed.
     """
     if spec != "-":
         return open_source(spec, None, folder=Path(), columns=columns)
     _check_form(form)
-    pipe = Pipe(stream or open_input())
-    return CsvFile(pipe, None) if form == "csv" else JsonLinesFile(pipe, None)
+    return _records_of(Pipe(stream or open_input()), form, Opening())
 
 
-def packaged(spec: str) -> bool:
-    """Whether a specification is one of rows that come with a package."""
-    return bool(_SHUTTLE.fullmatch(spec) or _FLIGHTS.fullmatch(spec))
+def read_batches(
+    spec: str, columns: Sequence[str], *, form: str = "csv", optional: Sequence[str] = (),
+    first: Callable[[Source], list[Slot]] | None = None,
+) -> Iterator[Stretch]:  # fmt: skip
+    """Yield a history in batches, with these columns alone.
+
+    spec: A path that ends in .csv, .jsonl, .ndjson or .parquet; "-" for standard input; or
+        "shuttle:K/N".
+    columns: Their names. A Parquet file or a CSV header must have them all; in JSON lines a record
+        without one has None there.
+    form: As in `open_source`.
+    optional: Names of further columns, which a history may lack.
+    first: Is given the source first, and returns what it has read of it.
+
+    Raises DataError if it cannot be read, or lacks a column; ConfigError if it is Parquet and
+    pyarrow is not installed.
+    """
+    every = [*columns, *optional]
+    source = open_once(spec, form=form, columns=every)
+    try:
+        held: Sequence[Slot] = [] if first is None else first(source)
+        found = source.columns or every
+        if missing := [name for name in columns if name not in found]:
+            like = there(found, columns, of_file=not is_arrow(spec))
+            raise DataError(f"{spec} has no column {', '.join(map(repr, missing))}{like}")
+        absent = [name for name in optional if name not in found]
+        while held or not source.ended:
+            if slots := held or source.read(AT_A_TIME, 1.0):
+                yield Stretch(batch_of(slots, {}), source.progress, absent)
+            held = []
+    finally:
+        source.close()
 
 
 def _room(spec: str) -> _Room | None:
-    """Return the module that opens a source; None: it needs none of its own."""
+    """Return the module that opens a source; None: it is a file of lines, or standard input."""
+    if packaged(spec):
+        return cast("_Room", samples)
     name = _SCHEMES.get(spec.partition("://")[0]) if "://" in spec else None
     if name is None and not is_arrow(spec):
         return None
@@ -195,15 +195,11 @@ def _check_form(form: str) -> None:
         )
 
 
-def _open_input(
-    position: bytes | None, folder: Path, form: str, stream: BinaryIO | None,
-    say: Callable[[str], None],
-) -> Source:  # fmt: skip
-    spool = Spool(folder, form, stream or open_input())
+def _records_of(tape: Tape, form: str, asked: Opening) -> Source:
     try:
         if form == "csv":
-            return CsvFile(spool, position, spool.columns(), say)
-        return JsonLinesFile(spool, position)
+            return CsvFile(tape, asked.position, asked.say)
+        return JsonLinesFile(tape, asked.position)
     except BaseException:
-        spool.close()
+        tape.close()
         raise

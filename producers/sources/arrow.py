@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -22,7 +22,17 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.records.batch import Column, Columns
 from pipeline.records.values import Foreign
 from pipeline.settings import extra
-from producers.sources.base import CELLS, Elsewhere, Known, Opening, Slot, Slots, read_position
+from producers.sources.base import (
+    CELLS,
+    Known,
+    Natural,
+    Opening,
+    Slot,
+    Slots,
+    Source,
+    read_position,
+    wait_for,
+)
 
 #: What a file of records is called.
 SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -36,19 +46,6 @@ class File(NamedTuple):
 
     name: str
     size: int
-
-
-class Place(Protocol):
-    """A file or a folder of them.
-
-    Every method raises DataError if it cannot be read, and names the file.
-    """
-
-    def files(self) -> list[File]:
-        """Return the files in the order of their names; those that begin with . or _ are hidden."""
-
-    def open(self, name: str) -> BinaryIO:
-        """Open one of them."""
 
 
 def is_arrow(spec: str) -> bool:
@@ -67,23 +64,18 @@ def public_url(url: str) -> str:
     return _SECRET.sub("", url)
 
 
-def place_of(spec: str) -> Place:
-    """Return where a specification leads.
-
-    Raises DataError if nothing is there; ConfigError if the package that reaches it is missing.
-    """
-    return Store(spec) if "://" in spec else Disk(Path(spec))
-
-
 class Disk:
-    """Files of this machine."""
+    """A file of this machine, or a folder of them.
+
+    Every method raises DataError if it cannot be read, and names the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._base = path if path.is_dir() else path.parent
 
     def files(self) -> list[File]:
-        """As `Place.files`."""
+        """Return the files in the order of their names; those that begin with . or _ are hidden."""
         with _reading(self._path.name):
             if self._path.is_file():
                 return [File(self._path.name, self._path.stat().st_size)]
@@ -97,13 +89,16 @@ class Disk:
             return sorted(File(name, path.stat().st_size) for name, path in found if _shown(name))
 
     def open(self, name: str) -> BinaryIO:
-        """As `Place.open`."""
+        """Open one of them."""
         with _reading(name):
             return (self._base / name).open("rb")
 
 
 class Store:
-    """Files of another store, such as `s3://bucket/folder/`."""
+    """The same of another store, such as `s3://bucket/folder/`.
+
+    ConfigError if the package that reaches it is missing.
+    """
 
     def __init__(self, url: str) -> None:
         self._url, self._single = public_url(url), ""
@@ -119,7 +114,7 @@ class Store:
         self._base = self._path.rstrip("/")
 
     def files(self) -> list[File]:
-        """As `Place.files`."""
+        """As `Disk.files`."""
         with _reading(self._url):
             # what a store listed before may be old
             self._fs.invalidate_cache()
@@ -134,7 +129,7 @@ class Store:
             return sorted(File(name, size) for name, size in named if _shown(name))
 
     def open(self, name: str) -> BinaryIO:
-        """As `Place.open`."""
+        """As `Disk.open`."""
         with _reading(name):
             path = self._base if name == self._single else f"{self._base}/{name}"
             return cast("BinaryIO", self._fs.open(path, "rb"))
@@ -373,8 +368,6 @@ LOOK = 1.0
 REMEMBERED, SHORT = 1000, 16
 KIND = "file"
 
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
-
 
 class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="arrow", tag_field="kind"):
     """Where reading goes on.
@@ -389,11 +382,11 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="arrow", 
 
     name: str
     file: str = ""
-    before: _Natural = 0
-    row: _Natural = 0
-    rows: _Natural = 0
+    before: Natural = 0
+    row: Natural = 0
+    rows: Natural = 0
     mark: str = ""
-    records: _Natural = 0
+    records: Natural = 0
     read: tuple[str, ...] = ()
 
 
@@ -407,33 +400,27 @@ def known_as(spec: str) -> Known:
 
 def opened(spec: str, asked: Opening) -> ArrowFiles:
     """Open the files of a specification; raises as `ArrowFiles`."""
-    return ArrowFiles(
-        spec, asked.position, follow=asked.follow, say=asked.say, columns=asked.columns
-    )
+    return ArrowFiles(spec, asked)
 
 
-class ArrowFiles(Elsewhere):
-    """The records of Parquet and Arrow files.
+class ArrowFiles(Source):
+    """The records of Parquet and Arrow files; more files of a folder are waited for.
 
-    spec: Path or URL of a file, or of a folder; see `arrow_places.place_of`.
-    position: Behind which slot to resume; None is the start.
-    follow: Whether to wait for more files of the folder.
-    say: Told if the last file that was read is there, and is another.
-    columns: Those that are read; None: all.
+    spec: Path or URL of a file, or of a folder.
 
     Raises DataError if it cannot be read, or what was read from is not there as it was; ConfigError
     if a package is missing.
     """
 
-    repeats = True
-
-    def __init__(
-        self, spec: str, position: bytes | None, *, follow: bool, say: Callable[[str], None],
-        columns: Collection[str] | None = None,
-    ) -> None:  # fmt: skip
-        self.identity, self._follow, self._read = known_as(spec).name, follow, columns
-        self._place = place_of(spec)
-        self._at = _At(self.identity) if position is None else self._read_position(position)
+    def __init__(self, spec: str, asked: Opening) -> None:
+        self.identity, self._follow, self._read = known_as(spec).name, asked.follow, asked.columns
+        self._place = Store(spec) if "://" in spec else Disk(Path(spec))
+        self._at = _At(self.identity)
+        if asked.position is not None:
+            self._at = read_position(
+                asked.position, _At, lambda at: at.name == self.identity, self.identity,
+                "these files",
+            )  # fmt: skip
         self._looked = time.monotonic()
         self._listed = self._place.files()
         self._next = self._index()
@@ -444,19 +431,19 @@ class ArrowFiles(Elsewhere):
         if self._at.row < self._at.rows:
             self._resume()
         else:
-            self._check_last(say)
+            self._check_last(asked.say)
             self._open_next()
         self.columns = None if self._current is None else self._current.columns
 
     @property
     def ended(self) -> bool:
-        """Whether all files that were there were handed out; never while it follows."""
+        """As `Source.ended`."""
         left = self._current is not None or self._next < len(self._listed)
         return not self._follow and not left
 
     @property
     def progress(self) -> float | None:
-        """The share of the bytes read, unknown while it follows."""
+        """As `Source.progress`, of bytes."""
         if self._follow:
             return None
         left = [float(file.size) for file in self._listed[self._next :]]
@@ -465,20 +452,18 @@ class ArrowFiles(Elsewhere):
         return 1 - sum(left) / max(self._size, 1)
 
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """Return up to `limit` slots, none if no file came within `timeout` seconds.
-
-        DataError if a file cannot be read.
-        """
+        """As `Source.read`."""
         deadline = time.monotonic() + timeout
         while self._current is None and not self.ended:
             if self._next < len(self._listed):
                 self._open_next()
                 continue
-            due = self._looked + LOOK
-            time.sleep(max(0.0, min(deadline, due) - time.monotonic()))
-            if time.monotonic() < due:
+            if not wait_for(self._looked + LOOK, deadline):
                 break
-            self._look()
+            # those behind the last one that was opened are new
+            self._looked = time.monotonic()
+            self._listed = self._place.files()
+            self._next = self._index()
         return [] if self._current is None else self._some(limit)
 
     def close(self) -> None:
@@ -545,12 +530,6 @@ class ArrowFiles(Elsewhere):
             stream.close()
             raise
 
-    def _look(self) -> None:
-        """List the files again: those behind the last one that was opened are new."""
-        self._looked = time.monotonic()
-        self._listed = self._place.files()
-        self._next = self._index()
-
     def _index(self) -> int:
         """Return where the files begin that were not opened yet."""
         names = [file.name for file in self._listed]
@@ -592,8 +571,3 @@ class ArrowFiles(Elsewhere):
             )
         self._at = msgspec.structs.replace(self._at, before=self._next - 1)
         self._current, self._batches = file, file.batches(self._at.row)
-
-    def _read_position(self, position: bytes) -> _At:
-        return read_position(
-            position, _At, lambda at: at.name == self.identity, self.identity, "these files"
-        )

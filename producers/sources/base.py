@@ -8,12 +8,13 @@ Rows that are counted: a position is how many of them were handed out.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple, Protocol, TypeVar, overload
+from typing import Annotated, BinaryIO, NamedTuple, TypeVar, overload
 
 import msgspec
 
@@ -24,7 +25,8 @@ from pipeline.settings import Settings
 
 #: Values that are read at a time, at most, where records have many columns: they are in memory.
 CELLS = 1 << 20
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
+#: A whole number that is not negative.
+Natural = Annotated[int, msgspec.Meta(ge=0)]
 Form = TypeVar("Form", bound=msgspec.Struct)
 
 
@@ -91,6 +93,12 @@ class Slots(Sequence[Slot]):
         return self._place(self._first + len(self) - 1)[0]
 
 
+def wait_for(due: float, deadline: float) -> bool:
+    """Wait for a moment of the monotonic clock, up to a deadline; return whether it has come."""
+    time.sleep(max(0.0, min(due, deadline) - time.monotonic()))
+    return time.monotonic() >= due
+
+
 def batch_of(slots: Sequence[Slot], dummy: Record) -> Batch:
     """Return the records of slots; in place of one that is not there a public one."""
     if isinstance(slots, Slots):
@@ -120,10 +128,21 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a source is to be opened; see `producers.sources.open_source`."""
+    """How a source is to be opened.
 
-    position: bytes | None
-    folder: Path
+    position: Behind which slot to resume; None is the start.
+    folder: The client's own folder: what comes once is kept there.
+    follow: Whether to wait for more behind the end that there is now.
+    form: What standard input holds: "csv" or "jsonl".
+    stream: What to read as standard input.
+    settings: Which Kafka a topic is on; only clients read one.
+    say: Told of what people should know of it.
+    skip_lost: Whether to go on behind what was pushed, and is lost.
+    columns: Those that are needed: no source of columns with types reads others. None: all.
+    """
+
+    position: bytes | None = None
+    folder: Path = Path()
     follow: bool = False
     form: str = "csv"
     stream: BinaryIO | None = None
@@ -133,55 +152,49 @@ class Opening:
     columns: Collection[str] | None = None
 
 
-class Source(Protocol):
-    """Where the raw records of one client come from."""
+class Source(ABC):
+    """Where the raw records of one client come from; by default somebody else keeps them.
 
-    @property
-    def identity(self) -> str:
-        """Stable name of the source for the privacy ledger."""
+    identity: Stable name of the source for the privacy ledger.
+    repeats: Whether its records always come in the same order, so that they can be counted.
+    columns: The columns, if they are known before the records are read.
+    """
 
-    @property
-    def repeats(self) -> bool:
-        """Whether its records always come in the same order, so that they can be counted."""
+    identity: str
+    repeats = True
+    columns: list[str] | None = None
 
-    @property
-    def columns(self) -> list[str] | None:
-        """The columns, if they are known before the records are read."""
-
+    @abstractmethod
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """Return up to `limit` slots, none if nothing came within `timeout` seconds."""
+        """Return up to `limit` slots, none if nothing came within `timeout` seconds.
+
+        Raises DataError if the source fails, or is no longer what was read from.
+        """
 
     @property
+    @abstractmethod
     def ended(self) -> bool:
-        """Whether the end was reached and everything was handed out."""
+        """Whether the end was reached and everything was handed out; never while it follows."""
 
     @property
     def progress(self) -> float | None:
-        """The share that was read, 0 to 1."""
+        """The share that was read, 0 to 1; None while nobody knows how much there will be."""
+        return None
 
     def anchored(self, position: bytes) -> bytes:
         """Return a position with a mark of what lies before it, for storing.
 
         A source that was rewritten is found out by it: it would hand records out again.
         """
-
-    def forget(self, position: bytes) -> None:
-        """Release storage that only slots up to this committed position needed."""
-
-    def close(self) -> None:
-        """Close the files."""
-
-
-class Elsewhere:
-    """A source whose records somebody else keeps: its positions mark what lies before them."""
-
-    def anchored(self, position: bytes) -> bytes:
-        """Return the position: it holds all that `Source.anchored` asks for."""
         return position
 
     def forget(self, position: bytes) -> None:
-        """Do nothing: the records are not the client's to remove."""
+        """Release storage that only slots up to this committed position needed."""
         del position
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what is open."""
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,8 +206,8 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: str
-    at: _Natural
-    line: _Natural
+    at: Natural
+    line: Natural
     mark: str = ""
 
 
@@ -224,56 +237,38 @@ def read_position(
     return found
 
 
-class CountedRows(Elsewhere, ABC):
-    """Rows of which there is a known number, and which nobody rewrites; a subclass has them.
+class CountedRows(Source):
+    """Rows of which there is a known number, and which nobody rewrites.
 
-    identity: As `Source.identity`.
+    identity, columns: As of `Source`.
+    total: How many rows there are.
+    rows: Returns those from a number on, which is at most `total`.
     position: Behind which slot to resume; None is the start.
 
     Raises DataError if the position is of another source, or lies behind the last row.
     """
 
-    def __init__(self, identity: str, position: bytes | None) -> None:
-        self._identity = identity
-        self._done = 0
-        if position is not None:
-            self._done = decode_position(position, identity, identity).at
-        if self._done > self.total:
+    def __init__(
+        self, identity: str, columns: Sequence[str], total: int,
+        rows: Callable[[int], Iterator[Mapping[str, object]]], position: bytes | None,
+    ) -> None:  # fmt: skip
+        self.identity, self.columns, self.total = identity, list(columns), total
+        self._done = 0 if position is None else decode_position(position, identity, identity).at
+        if self._done > total:
             raise DataError(
                 f"{identity}: the data is shorter than what was already released from; the data "
                 "owner must name the source this client has read from before"
             )
-        self._rest = self.rows(self._done)
-
-    @property
-    @abstractmethod
-    def total(self) -> int:
-        """How many rows there are."""
-
-    @property
-    @abstractmethod
-    def columns(self) -> list[str]:
-        """The columns of a row."""
-
-    @abstractmethod
-    def rows(self, start: int) -> Iterator[Mapping[str, object]]:
-        """Return the rows from number `start` on, which is at most `total`."""
-
-    repeats = True
-
-    @property
-    def identity(self) -> str:
-        """As `Source.identity`."""
-        return self._identity
+        self._rest = rows(self._done)
 
     @property
     def ended(self) -> bool:
-        """Whether everything was handed out."""
+        """As `Source.ended`."""
         return self._done == self.total
 
     @property
     def progress(self) -> float:
-        """The share of the rows handed out."""
+        """As `Source.progress`."""
         return self._done / self.total if self.total else 1.0
 
     def read(self, limit: int, timeout: float) -> list[Slot]:
@@ -287,5 +282,5 @@ class CountedRows(Elsewhere, ABC):
 
     def _slot(self, row: Mapping[str, object]) -> Slot:
         self._done += 1
-        found = Position(self._identity, self._done, self._done)
+        found = Position(self.identity, self._done, self._done)
         return Slot(row, None, msgspec.json.encode(found), self._done)

@@ -43,7 +43,6 @@ class CsvFile(RecordFile):
 
     tape: Where the bytes come from.
     position: Behind which slot to resume; None is the start.
-    columns: The header, if it is not the first line of the tape.
     say: Told where a quote would take records along.
     """
 
@@ -52,24 +51,18 @@ class CsvFile(RecordFile):
     odd, longest = b'"\r\0\1', csv.field_size_limit()
 
     def __init__(
-        self, tape: Tape, position: bytes | None, columns: list[str] | None = None,
-        say: Callable[[str], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+        self, tape: Tape, position: bytes | None, say: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._tape, self._say, self._told = tape, say, 0
-        start = (tape.base, 2)
+        columns, start = tape.columns(), (tape.base, 2)
         if columns is None:
             columns, start = self._header()
-        self._columns = columns
+        self.columns: list[str] = columns
         # a missing value of the one column: the slots behind it must not move up
         self.blanks = len(columns) == 1
         # each takes the room of all columns, however short it is
         self.most = max(1, CELLS // len(columns))
         super().__init__(tape, position, start)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names in the header."""
-        return self._columns
 
     def _header(self) -> tuple[list[str], tuple[int, int]]:
         self._at = 3 if self._tape.line(0, 3) == codecs.BOM_UTF8 else 0
@@ -102,16 +95,16 @@ class CsvFile(RecordFile):
         fields = fields or [""]
         if not _is_utf8(whole):
             return Cut(whole, None, "not UTF-8")
-        if len(fields) != len(self._columns):
-            fault = _too_few_or_many(len(fields), len(self._columns))
+        if len(fields) != len(self.columns):
+            fault = _too_few_or_many(len(fields), len(self.columns))
             return Cut(whole, None, OLD_ENDS if b"\r" in whole.replace(b"\r\n", b"") else fault)
-        return Cut(whole, dict(zip(self._columns, fields, strict=True)), None)
+        return Cut(whole, dict(zip(self.columns, fields, strict=True)), None)
 
     def _fits(self, slot: Slot) -> bool:
         return not any(MARK in str(value) for value in (slot.record or {}).values())
 
     def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Columns:
-        width, lost = len(self._columns), dict[int, str]()
+        width, lost = len(self.columns), dict[int, str]()
         blank = b"," * (width - 1)
         for at in odd:
             lines[at] = blank
@@ -128,13 +121,13 @@ class CsvFile(RecordFile):
             if slot.record is None:
                 lost[at] = slot.kind
             else:
-                values = (str(slot.record[name]) for name in self._columns)
+                values = (str(slot.record[name]) for name in self.columns)
                 fields[at * width : (at + 1) * width] = [v.replace("_", MARK) for v in values]
-        return Columns.of_texts(self._columns, fields, lost)
+        return Columns.of_texts(self.columns, fields, lost)
 
     def _swallowed(self, lines: list[bytes]) -> bool:
         """Whether the lines that a quoted field goes on in look like records themselves."""
-        width = len(self._columns)
+        width = len(self.columns)
         if (width - 1) * len(lines) < COMMAS:
             return False
         texts = (_readable(line) for line in lines if line.strip())

@@ -3,10 +3,6 @@
 No group is joined and nothing is committed to Kafka: what resumes is the position that was stored
 with the spend. Of the records that are there, the earliest goes first by its timestamp, of equal
 ones that of the lowest partition; a record that Kafka only shows later comes later.
-
-kafka-python takes fetched records apart in Python, and copies each into an object of thirteen
-fields: that takes longer than all that a client does with a record afterwards. The compiled reader
-of aiokafka does it here.
 """
 
 from __future__ import annotations
@@ -14,26 +10,22 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
-from aiokafka.errors import KafkaError as ReaderError
-from aiokafka.record.default_records import DefaultRecordBatch
-from kafka import KafkaConsumer, TopicPartition
-from kafka.consumer.fetcher import Fetcher
-from kafka.errors import CorruptRecordError, KafkaError
-from kafka.protocol.consumer import IsolationLevel
+from kafka import TopicPartition
+from kafka.errors import KafkaError
 
-from infra.kafka import asking, kafka_options
-from infra.preflight import Silence, check_servers
+from infra.kafka import asking, log_reader
+from infra.preflight import Silence
 from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.records.batch import Batch, Records
 from pipeline.settings import Settings
-from producers.sources.base import Elsewhere, Known, Opening, Slot, Slots, Source, read_position
+from producers.sources.base import Known, Opening, Slot, Slots, Source, read_position
 from producers.sources.json_lines import Objects
 from producers.sources.text import RECORD_LIMIT
 
@@ -116,83 +108,7 @@ def opened(spec: str, asked: Opening) -> Source:
             "must add field=NAME:PATH for each column that the study reads, and for that of "
             "--event-time"
         )
-    # what reads files has no need of Kafka's library
-
     return KafkaTopic(topic, asked.position, asked.settings, follow=asked.follow)
-
-
-class CompiledRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
-    """The records of one answer for one partition, as they were parsed: offset, timestamp, value.
-
-    What is handed out, and which error where, is as in the class that it takes the place of.
-    """
-
-    def _unpack_records(self, tp: Any, records: Any, *_: Any) -> Iterator[Any]:
-        last = None
-        while (batch := records.next_batch()) is not None:
-            if self.check_crcs and not batch.validate_crc():
-                raise CorruptRecordError(f"{tp}: a batch fails its checksum")
-            if batch.magic < 2:
-                for record in batch:
-                    if self.check_crcs and not record.validate_crc():
-                        raise CorruptRecordError(f"{tp}: a record fails its checksum")
-                    self.next_fetch_offset = record.offset + 1
-                    yield record
-                continue
-            last, self.leader_epoch = batch, batch.leader_epoch
-            if self._aborted(batch) or batch.is_control_batch:
-                self.next_fetch_offset = batch.next_offset
-                continue
-            self.records_read += batch.records_count
-            self.bytes_read += batch.size_in_bytes
-            for record in _parsed(batch):
-                self.next_fetch_offset = record.offset + 1
-                yield record
-        if last is not None:
-            # a batch says where it ended even where compaction has removed its last record
-            self.next_fetch_offset = last.next_offset
-        self.drain()
-
-    def _aborted(self, batch: Any) -> bool:
-        """Whether a batch belongs to a transaction that was aborted."""
-        if self.isolation_level != IsolationLevel.READ_COMMITTED or not batch.has_producer_id():
-            return False
-        self._consume_aborted_transactions_up_to(batch.last_offset)
-        if self._contains_abort_marker(batch):
-            self.aborted_producer_ids.discard(batch.producer_id)
-            return False
-        found: bool = self._is_batch_aborted(batch)
-        return found
-
-
-def compile_records(consumer: Any) -> None:
-    """Have a consumer take apart what it fetches this way."""
-    consumer._fetcher.PartitionRecords = CompiledRecords
-
-
-def hand_out_parked(consumer: Any) -> None:
-    """Let a consumer hand out what it set aside while a partition was paused.
-
-    kafka-python 3.0 puts it back only where no answer is in line, and leaves one there that has
-    nothing left: such a partition is neither handed out nor fetched again, for ever.
-    """
-    if not consumer._fetcher._next_partition_records:
-        consumer._fetcher._next_partition_records = None
-
-
-def _parsed(batch: Any) -> Iterable[Any]:
-    """Return the records of a batch; CorruptRecordError if they cannot be read."""
-    batch._maybe_uncompress()
-    header, begin = list(batch._header_data), batch._pos
-    header[5] &= ~batch.CODEC_MASK
-    whole = batch.HEADER_STRUCT.pack(*header) + batch._buffer[begin:]
-    try:
-        return list(DefaultRecordBatch(bytes(whole)))
-    except UnicodeDecodeError:
-        # a name of a header that is no text: `infra.kafka`
-        return list(batch)
-    except (ReaderError, ValueError, IndexError) as error:
-        raise CorruptRecordError("a batch of records cannot be read") from error
 
 
 #: Records of one partition that wait to be handed out, at most, before more are fetched.
@@ -222,7 +138,7 @@ class _Stored(_Position, forbid_unknown_fields=True, tag="kafka", tag_field="kin
     at: dict[int, list[int | str]]  # type: ignore[assignment]
 
 
-class KafkaTopic(Elsewhere):
+class KafkaTopic(Source):
     """The records of a topic.
 
     spec: Which, and where the fields of a record are.
@@ -234,30 +150,19 @@ class KafkaTopic(Elsewhere):
     read; BrokerError, ConfigError if Kafka cannot be asked.
     """
 
-    columns = None
-
     def __init__(
         self, spec: TopicSpec, position: bytes | None, settings: Settings, *, follow: bool
     ) -> None:
-        self._spec, self._follow = spec, follow
+        self._spec, self._follow, self.identity = spec, follow, f"kafka:{spec.topic}"
         self._settings, self._own = settings.of_source(), bool(settings.source_kafka)
         resumed = None if position is None else self._read_position(position)
         self._place = resumed or _Position(spec.topic, 0, {})
         self._waiting: dict[int, deque[Any]] = {}
         with self._asking():
-            check_servers(self._settings)
-            self._consumer = KafkaConsumer(
-                **kafka_options(self._settings),
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                isolation_level="read_committed",
-                allow_auto_create_topics=False,
-                bootstrap_timeout_ms=10_000,
-                fetch_max_wait_ms=int(_LOOK * 1000),
-                max_poll_records=_AHEAD,
-            )
-        compile_records(self._consumer)
+            self._consumer = log_reader(
+                self._settings, wait_ms=int(_LOOK * 1000), auto_offset_reset="none",
+                isolation_level="read_committed", max_poll_records=_AHEAD,
+            )  # fmt: skip
         self._silence = Silence(self._settings)
         try:
             with self._asking():
@@ -275,6 +180,8 @@ class KafkaTopic(Elsewhere):
                 "data owner must name an existing one, as `kafka-topics --list` shows it"
             )
         self._partitions = {TopicPartition(topic, number): number for number in sorted(numbers)}
+        # several are joined as Kafka shows them
+        self.repeats = len(numbers) == 1
         self._consumer.assign(list(self._partitions))
         first = self._consumer.beginning_offsets(list(self._partitions))
         last = self._consumer.end_offsets(list(self._partitions))
@@ -295,23 +202,13 @@ class KafkaTopic(Elsewhere):
         self._first = self._passed()
 
     @property
-    def identity(self) -> str:
-        """The topic's name."""
-        return f"kafka:{self._spec.topic}"
-
-    @property
-    def repeats(self) -> bool:
-        """Whether it has one partition: several are joined as Kafka shows them."""
-        return len(self._partitions) == 1
-
-    @property
     def ended(self) -> bool:
-        """Whether all that was there at the start was handed out; never while it follows."""
+        """As `Source.ended`, of what was there at the start."""
         return not self._follow and not any(self._waiting.values()) and not self._behind()
 
     @property
     def progress(self) -> float | None:
-        """The share of the offsets passed, unknown while it follows."""
+        """As `Source.progress`, of offsets."""
         if self._follow:
             return None
         if self.ended:
@@ -320,7 +217,7 @@ class KafkaTopic(Elsewhere):
         return min(1.0, (self._passed() - self._first) / max(whole, 1))
 
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """Return up to `limit` slots, none if nothing came within `timeout` seconds.
+        """As `Source.read`.
 
         BrokerError, ConfigError if Kafka fails in a way that a retry cannot mend; DataError as at
         the start.
@@ -376,7 +273,6 @@ class KafkaTopic(Elsewhere):
         full = [p for p, number in self._partitions.items() if len(self._waiting[number]) > _AHEAD]
         with self._asking():
             self._consumer.pause(*full)
-            hand_out_parked(self._consumer)
             batches = self._consumer.poll(timeout_ms=int(seconds * 1000))
             self._silence.after(batches)
             self._consumer.resume(*full)

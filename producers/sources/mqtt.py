@@ -90,10 +90,8 @@ def known_as(spec: str) -> Known:
 
 
 def opened(spec: str, asked: Opening) -> Source:
-    """Subscribe; raises as `mqtt_topic.Subscription`."""
+    """Subscribe; raises as `Subscription`."""
     found, settings = mqtt_spec(spec), asked.settings or Settings()
-    # it needs what is known here
-
     inbox = Inbox(asked.folder)
     return Pushed(
         f"mqtt:{found.filter}",

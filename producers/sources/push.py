@@ -35,7 +35,6 @@ from infra import requests
 from pipeline.errors import ConfigError, DataError, LocalStoreError, VeilstreamError
 from pipeline.settings import Settings
 from producers.sources.base import (
-    Elsewhere,
     Known,
     Opening,
     Position,
@@ -248,10 +247,10 @@ class Feed(Protocol):
         """Take nothing more."""
 
 
-class Pushed(Elsewhere):
+class Pushed(Source):
     """The records of an inbox, JSON objects, while a feed fills it.
 
-    identity: As `Source.identity`.
+    identity: As of `Source`.
     inbox: Where they are stored.
     start: Starts the feed, once the inbox fits the position.
     position: Behind which slot to resume; None is the first one that ever came.
@@ -261,9 +260,6 @@ class Pushed(Elsewhere):
     what `start` raises.
     """
 
-    repeats = True
-    columns = None
-    progress = None
     #: More can come at any time.
     ended = False
 
@@ -283,7 +279,7 @@ class Pushed(Elsewhere):
             raise
 
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """Return up to `limit` slots, none if nothing came within `timeout` seconds.
+        """As `Source.read`.
 
         Raises what ended the feed, once everything that it stored was handed out.
         """
@@ -306,7 +302,7 @@ class Pushed(Elsewhere):
         return Slots(Objects(lines, lost), place, lambda at: f"record {numbers[at]}")
 
     def forget(self, position: bytes) -> None:
-        """Remove what only slots up to this committed position needed."""
+        """As `Source.forget`."""
         self._inbox.forget(self._number(position))
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -20,7 +21,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from pipeline.errors import DataError
-from producers.sources.base import CountedRows
+from producers.sources.base import CountedRows, Known, Opening
 
 #: Every airline of the data with its number of flights, the largest first.
 AIRLINES = {
@@ -29,6 +30,9 @@ AIRLINES = {
     "YV": 601, "HA": 342, "OO": 32,
 }  # fmt: skip
 
+#: The rows of Shuttle that clients stream; those behind them are held out for scoring.
+STREAMED = 40_000
+COLUMNS = [*(f"sensor_{i}" for i in range(1, 10)), "anomaly"]
 #: What reading an archive raises that was cut, changed, or holds something else.
 _DAMAGE = (
     OSError, EOFError, BadZipFile, zlib.error, csv.Error, KeyError, StopIteration, ValueError,
@@ -36,38 +40,55 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-class FlightRows(CountedRows):
-    """The flights of one airline, in the order of their scheduled hours.
+KIND = "packaged"
+_SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")
+_FLIGHTS = re.compile(r"flights:([0-9A-Z]{2})")
 
-    airline: Its two-character code.
-    position: Behind which slot to resume; None is the start.
 
-    Raises DataError if there is no such airline, the package is missing, or the position is not one
-    of this source.
+def packaged(spec: str) -> bool:
+    """Whether a specification is one of rows that come with a package."""
+    return bool(_SHUTTLE.fullmatch(spec) or _FLIGHTS.fullmatch(spec))
+
+
+def known_as(spec: str) -> Known:
+    """Return the specification: it says which rows they are."""
+    return Known(spec, spec)
+
+
+def opened(spec: str, asked: Opening) -> CountedRows:
+    """Open some rows.
+
+    spec: "shuttle:K/N": client K of N has every N-th of the streamed rows, K, K + N, K + 2N, ...;
+        or "flights:AIRLINE", by its two-character code: those of one airline in the order of their
+        scheduled hours.
+
+    Raises DataError if there is no such client or airline, the package is missing, or the position
+    is not one of this source.
     """
-
-    def __init__(self, airline: str, position: bytes | None) -> None:
-        if airline not in AIRLINES:
+    if match := _SHUTTLE.fullmatch(spec):
+        client, clients = int(match[1]), int(match[2])
+        if not client < clients:
             raise DataError(
-                f"flights:AIRLINE: the airlines are {', '.join(AIRLINES)}; the data owner must "
-                "correct the source"
+                "shuttle:K/N: K must be from 0 to N - 1; the data owner must correct the source"
             )
-        self._columns, self._lines = _flights(airline)
-        super().__init__(f"flights:{airline}", position)
+        rows = range(client, STREAMED, clients)
 
-    @property
-    def total(self) -> int:
-        """How many flights the airline has."""
-        return len(self._lines)
+        def later(start: int) -> Iterator[dict[str, object]]:
+            first = client + start * clients
+            return islice(_rows(), first, max(first, STREAMED), clients)
 
-    @property
-    def columns(self) -> list[str]:
-        """The columns of the package's file."""
-        return list(self._columns)
-
-    def rows(self, start: int) -> Iterator[dict[str, object]]:
-        """Return the flights from number `start` on."""
-        return _records(self._columns, self._lines, start)
+        name = f"shuttle:{client}/{clients}"
+        return CountedRows(name, COLUMNS, len(rows), later, asked.position)
+    airline = spec.partition(":")[2]
+    if airline not in AIRLINES:
+        raise DataError(
+            f"flights:AIRLINE: the airlines are {', '.join(AIRLINES)}; the data owner must "
+            "correct the source"
+        )
+    columns, lines = _flights(airline)
+    return CountedRows(
+        spec, columns, len(lines), lambda start: _records(columns, lines, start), asked.position
+    )
 
 
 def flights() -> Iterator[dict[str, object]]:
@@ -121,48 +142,12 @@ def _file() -> Path:
     return Path(found.origin).parent / "data" / "flights.csv.zip"
 
 
-#: The rows that clients stream; those behind them are held out for scoring.
-STREAMED = 40_000
-COLUMNS = [*(f"sensor_{i}" for i in range(1, 10)), "anomaly"]
-
-
-class ShuttleRows(CountedRows):
-    """Every N-th of the streamed rows: client K has rows K, K + N, K + 2N, ...
-
-    client: K, from 0.
-    clients: N.
-    position: Behind which slot to resume; None is the start.
-
-    Raises DataError if there is no such client, or the position is not one of this source.
-    """
-
-    def __init__(self, client: int, clients: int, position: bytes | None) -> None:
-        if not 0 <= client < clients:
-            raise DataError(
-                "shuttle:K/N: K must be from 0 to N - 1; the data owner must correct the source"
-            )
-        self._client, self._clients = client, clients
-        super().__init__(f"shuttle:{client}/{clients}", position)
-
-    @property
-    def total(self) -> int:
-        """How many rows are this client's."""
-        return len(range(self._client, STREAMED, self._clients))
-
-    @property
-    def columns(self) -> list[str]:
-        """The sensors and the class."""
-        return list(COLUMNS)
-
-    def rows(self, start: int) -> Iterator[dict[str, object]]:
-        """Return this client's rows from number `start` on."""
-        first = self._client + start * self._clients
-        return islice(_rows(), first, max(first, STREAMED), self._clients)
-
-
-def shared(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two shares K/N of the streamed rows have a row in common."""
-    (k, n), (j, m) = one, other
+def share_rows(one: str, other: str) -> bool:
+    """Whether two packaged sources, by their specifications, have a row in common."""
+    pair = _SHUTTLE.fullmatch(one), _SHUTTLE.fullmatch(other)
+    if pair[0] is None or pair[1] is None:
+        return one == other
+    (k, n), (j, m) = (map(int, match.groups()) for match in pair if match)
     step = math.gcd(n, m)
     if (k - j) % step:
         return False

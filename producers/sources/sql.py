@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -24,14 +24,15 @@ from pipeline.errors import ConfigError, DataError, VeilstreamError
 from pipeline.records.batch import Columns
 from producers.sources.base import (
     CELLS,
-    Elsewhere,
     Known,
+    Natural,
     Opening,
     Slot,
     Slots,
     Source,
     behind,
     read_position,
+    wait_for,
 )
 from producers.sources.databases import TableSpec, connection_of, grow, keys_of, quoted
 
@@ -96,9 +97,7 @@ def known_as(spec: str) -> Known:
 
 def opened(spec: str, asked: Opening) -> Source:
     """Open the table; raises as `SqlTable`."""
-    return SqlTable(
-        table_spec(spec), asked.position, follow=asked.follow, say=asked.say, columns=asked.columns
-    )
+    return SqlTable(table_spec(spec), asked)
 
 
 #: Rows of one query, and rows before a position that tell whether they are what they were.
@@ -128,45 +127,35 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sql", ta
 
     name: str
     key: int
-    records: Annotated[int, msgspec.Meta(ge=0)]
-    behind: Annotated[int, msgspec.Meta(ge=0)]
+    records: Natural
+    behind: Natural
     last: str = ""
     mark: str = ""
     columns: tuple[str, ...] = ()
     first: str = ""
 
 
-class SqlTable(Elsewhere):
-    """The rows of a table, or of a view.
-
-    spec: Which, and its key.
-    position: Behind which slot to resume; None is the first row.
-    follow: Whether to wait for more when the rows that were there at the start have been read.
-    say: Told of rows that changed after they were read.
-    columns: Those that are read, beside the key; None: all.
+class SqlTable(Source):
+    """The rows of a table, or of a view, with the columns that are asked for and the key.
 
     Raises DataError if it cannot be read, its key is none, or rows came, changed or went behind the
-    position;
-    ConfigError if a package is missing.
+    position; ConfigError if a package is missing.
     """
 
-    repeats = True
+    columns: list[str]
 
-    def __init__(
-        self, spec: TableSpec, position: bytes | None, *, follow: bool, say: Callable[[str], None],
-        columns: Collection[str] | None = None,
-    ) -> None:  # fmt: skip
-        self._spec, self._follow, self._wanted = spec, follow, columns
+    def __init__(self, spec: TableSpec, asked: Opening) -> None:
+        self._spec, self._follow, self._wanted = spec, asked.follow, asked.columns
         self.identity = f"sql:{spec.table}"
-        self._at = None if position is None else self._read_position(position)
+        self._at = None if asked.position is None else self._read_position(asked.position)
         self._waiting: Sequence[Slot] = []
         self._fetched = FETCH
         self._looked = -LOOK
         with self._asking():
-            self._db = connection_of(spec, follow=follow)
+            self._db = connection_of(spec, follow=asked.follow)
         try:
             with self._asking():
-                self._begin(say)
+                self._begin(asked.say)
         except BaseException:
             self._db.close()
             raise
@@ -200,12 +189,12 @@ class SqlTable(Elsewhere):
 
     @property
     def ended(self) -> bool:
-        """Whether all rows that were there at the start were handed out; never while it follows."""
+        """As `Source.ended`, of the rows that were there at the start."""
         return self._done and not self._waiting
 
     @property
     def progress(self) -> float | None:
-        """The share of the keys passed, unknown while it follows."""
+        """As `Source.progress`, of keys."""
         if self._follow:
             return None
         if self.ended:
@@ -216,16 +205,10 @@ class SqlTable(Elsewhere):
         return min(1.0, share)
 
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """Return up to `limit` slots, none if nothing came within `timeout` seconds.
-
-        DataError if the database fails, or the key does not grow.
-        """
+        """As `Source.read`."""
         deadline = time.monotonic() + timeout
         while not self._waiting and not self._done:
-            wait = self._looked + LOOK - time.monotonic()
-            if wait > 0:
-                time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
-            if time.monotonic() < self._looked + LOOK:
+            if not wait_for(self._looked + LOOK, deadline):
                 return []
             with self._asking():
                 self._fetch()

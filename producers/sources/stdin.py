@@ -65,27 +65,12 @@ class Pipe(Tape):
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        self.name = "standard input"
-        self.follow = True  # how much there will be is not known
         self._read = reader_of(stream)
         self._held = bytearray()
         self._first = 0
         self._ended = False
         while not self._ended and b"\n" not in self._held and len(self._held) <= RECORD_LIMIT:
             self._pull()
-
-    def mark(self, at: int) -> str:
-        """Return nothing: what was read is gone."""
-        del at
-        return ""
-
-    def version(self) -> object:
-        """Return nothing: nobody else writes here."""
-        return None
-
-    def go_on(self, at: int) -> None:
-        """Do nothing: nothing takes its place."""
-        del at
 
     def extent(self, at: int) -> tuple[int, bool]:
         """Return what has come so far, and let go of what lies before `at`."""
@@ -147,8 +132,6 @@ class Spool(Tape):
     prefix = "stdin:"
 
     def __init__(self, folder: Path, form: str, stream: BinaryIO) -> None:
-        self.name = "standard input"
-        self.follow = True
         self._folder = folder
         self._changed = threading.Condition()
         self._error: VeilstreamError | None = None
@@ -179,14 +162,6 @@ class Spool(Tape):
                 )
             return self._side.columns
 
-    def version(self) -> object:
-        """Return nothing: nobody else writes here."""
-        return None
-
-    def go_on(self, at: int) -> None:
-        """Do nothing: it is in its place."""
-        del at
-
     def extent(self, at: int) -> tuple[int, bool]:
         """Return what is safely on disk; no record goes on beyond a seam."""
         with self._changed:
@@ -196,11 +171,6 @@ class Spool(Tape):
             if seam is not None:
                 return seam, True
             return self._acked, self._eof and self._error is None
-
-    def mark(self, at: int) -> str:
-        """Return nothing: the spool is this client's own, and forgets its start."""
-        del at
-        return ""
 
     def wait(self, seconds: float) -> None:
         """Wait for the pump, or say what stopped it."""

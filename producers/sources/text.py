@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from pipeline.errors import DataError
 from pipeline.records.batch import Batch, Records
 from pipeline.types import Integers
-from producers.sources.base import Position, Slot, Slots, decode_position
+from producers.sources.base import Position, Slot, Slots, Source, decode_position
 
 #: The bytes of one record; what is longer becomes an empty slot.
 RECORD_LIMIT = 1 << 20
@@ -33,11 +33,69 @@ POLL = 0.05
 GRACE = 5.0
 
 
-class Tape:
-    """The bytes of a data owner's file."""
+class Tape(ABC):
+    """The bytes of lines, in a file that is this client's own unless a subclass says otherwise.
 
-    prefix = ""
-    base = 0  #: the offset of the first byte that is still there
+    prefix: Of the kind of their positions; empty for a file that has a name.
+    base: The offset of the first byte that is still there.
+    follow: Whether there may come more.
+    """
+
+    name, prefix, base, follow = "standard input", "", 0, True
+    _file: BinaryIO
+    _at = 0
+
+    @abstractmethod
+    def extent(self, at: int) -> tuple[int, bool]:
+        """Return the offset to which a reader at `at` may read, and if no record goes beyond."""
+
+    def line(self, at: int, size: int) -> bytes:
+        """Return up to `size` bytes of what is left of the line at `at`, with its newline."""
+        if at != self._at:
+            self._file.seek(at - self.base)
+        line = self._file.readline(size)
+        self._at = at + len(line)
+        return line
+
+    def block(self, at: int, size: int) -> bytes:
+        """Return up to `size` bytes from `at` on."""
+        return os.pread(self._file.fileno(), size, at - self.base)
+
+    def columns(self) -> list[str] | None:
+        """Return the header, where it is not the first line."""
+        return None
+
+    def mark(self, at: int) -> str:
+        """Return a hash of the bytes before an offset; nothing where nobody else writes them."""
+        del at
+        return ""
+
+    def version(self) -> object:
+        """Return what changes whenever somebody else has written here."""
+        return None
+
+    def go_on(self, at: int) -> None:
+        """Read on in what is in this one's place by now, if anything is.
+
+        at: Where this one was read to; all of it, as far as it goes.
+        """
+        del at
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Wait a moment for more."""
+
+    def forget(self, at: int) -> None:
+        """Let go of what lies before an offset, if it is this client's to remove."""
+        del at
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+
+class File(Tape):
+    """A data owner's file; while it is followed, another one may take its place."""
 
     def __init__(self, path: Path, follow: bool) -> None:
         self.name, self._place = path.name, path
@@ -57,41 +115,24 @@ class Tape:
         self._at = 0
 
     def extent(self, at: int) -> tuple[int, bool]:
-        """Return the offset to which a reader at `at` may read, and if no record goes beyond."""
+        """As `Tape.extent`."""
         del at
         return os.fstat(self._file.fileno()).st_size, not self.follow
 
-    def line(self, at: int, size: int) -> bytes:
-        """Return up to `size` bytes of what is left of the line at `at`, with its newline."""
-        if at != self._at:
-            self._file.seek(at - self.base)
-        line = self._file.readline(size)
-        self._at = at + len(line)
-        return line
-
-    def block(self, at: int, size: int) -> bytes:
-        """Return up to `size` bytes from `at` on."""
-        return os.pread(self._file.fileno(), size, at - self.base)
-
     def mark(self, at: int) -> str:
-        """Return a hash of the bytes before an offset: the first and the last of them."""
+        """Return a hash of the first and the last bytes before an offset."""
         file, digest = self._file.fileno(), hashlib.blake2b(digest_size=16)
         for start in (0, max(0, at - MARKED)):
             digest.update(os.pread(file, min(MARKED, at - start), start))
         return digest.hexdigest()
 
     def version(self) -> object:
-        """Return what changes whenever the file is written to."""
+        """As `Tape.version`."""
         found = os.fstat(self._file.fileno())
         return found.st_size, found.st_mtime_ns
 
     def go_on(self, at: int) -> None:
-        """Read on in the file that is in this one's place by now, if there is one.
-
-        at: Where this one was read to; all of it, as far as it goes.
-
-        Raises DataError if the other does not begin as this one did, up to there.
-        """
+        """As `Tape.go_on`; DataError if the other file does not begin as this one did."""
         try:
             there = self._place.stat()
         except OSError:
@@ -119,14 +160,11 @@ class Tape:
         self._replaced = None
 
     def wait(self, seconds: float) -> None:
-        """Wait a moment for more."""
+        """As `Tape.wait`."""
         time.sleep(min(seconds, POLL))
 
-    def forget(self, at: int) -> None:
-        """Do nothing: the file is the data owner's."""
-
     def close(self) -> None:
-        """Close the file."""
+        """As `Tape.close`."""
         self._file.close()
 
 
@@ -220,7 +258,7 @@ class Some(NamedTuple):
     behind: tuple[int, int]
 
 
-class RecordFile(ABC):
+class RecordFile(Source):
     """The slots of a tape; a subclass cuts and parses one record, and many plain lines at once.
 
     tape: Where the bytes come from.
@@ -241,6 +279,8 @@ class RecordFile(ABC):
     def __init__(self, tape: Tape, position: bytes | None, start: tuple[int, int]) -> None:
         self._tape = tape
         self._kind = tape.prefix + self.form
+        # moving the folder makes no new source
+        self.identity = self._kind if tape.prefix else f"{self.form}:{tape.name}"
         self._at, self._line = start
         if position is not None:
             found = decode_position(position, self._kind, tape.name)
@@ -265,34 +305,22 @@ class RecordFile(ABC):
         self._stuck: tuple[int, bool] | None = None
         self._block = Lines(b"", self._at, self._line, b"", 0)
 
-    repeats = True
-
-    @property
-    def identity(self) -> str:
-        """Form and file name: moving the folder makes no new source."""
-        return self._kind if self._tape.prefix else f"{self.form}:{self._tape.name}"
-
-    @property
-    def columns(self) -> list[str] | None:
-        """Unknown, unless the form has a header."""
-        return None
-
     @property
     def ended(self) -> bool:
-        """Whether the end was reached and everything was handed out."""
+        """As `Source.ended`."""
         end, final = self._tape.extent(self._at)
         return final and self._at >= end
 
     @property
     def progress(self) -> float | None:
-        """The share of the bytes read, unknown where the file may grow."""
+        """As `Source.progress`, of bytes."""
         if self._tape.follow:
             return None
         end, _ = self._tape.extent(self._at)
         return min(self._at / end, 1.0) if end else 1.0
 
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """Return up to `limit` slots, none if nothing came within `timeout` seconds."""
+        """As `Source.read`."""
         deadline = time.monotonic() + timeout
         while True:
             extent = self._check_length()
@@ -384,10 +412,7 @@ class RecordFile(ABC):
         return True
 
     def anchored(self, position: bytes) -> bytes:
-        """Return a position with a mark of what lies before it, for storing.
-
-        DataError if the file was rewritten since the last one was marked.
-        """
+        """As `Source.anchored`; DataError if it was rewritten since the last one was marked."""
         found = decode_position(position, self._kind, self._tape.name)
         at, mark, version = self._marked
         now = self._tape.version()
@@ -398,7 +423,7 @@ class RecordFile(ABC):
         return msgspec.json.encode(msgspec.structs.replace(found, mark=self._marked[1]))
 
     def forget(self, position: bytes) -> None:
-        """Release storage that only slots up to this committed position needed."""
+        """As `Source.forget`."""
         found = decode_position(position, self._kind, self._tape.name)
         self._tape.forget(min(found.at, self._at))
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from aiokafka import AIOKafkaConsumer
-from kafka import TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from agents import history
@@ -168,9 +167,9 @@ def test_a_partition_that_is_ahead_waits_for_the_others(
     wanted = lines(stage, capfd, "--every", "7")
     monkeypatch.setattr(history, "HELD", 1)
     paused: list[object] = []
-    pause = AIOKafkaConsumer.pause
+    pause = KafkaConsumer.pause
     monkeypatch.setattr(
-        AIOKafkaConsumer,
+        KafkaConsumer,
         "pause",
         lambda self, *places: (paused.extend(places), pause(self, *places)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -16,13 +16,11 @@ CSV = f'x,y\n1,2\n"{CANARY}",2,3\n3,"a\nb"\n{CANARY}\n5,\xe9\n6,7\n"{CANARY}" ,1
 JSON = f'{{"x": 1}}\n{{"x": {CANARY}}}\n\n["{CANARY}"]\n{{"x": 2, "y": "z"}}\n{{"x": 3}}'
 
 
-class Toy(CountedRows):
-    """A source in a dozen lines."""
-
-    total, columns = 7, ["x"]
-
-    def rows(self, start: int) -> Iterator[Mapping[str, object]]:
-        return ({"x": number} for number in range(start, self.total))
+def toy(position: bytes | None, skip: int = 0) -> CountedRows:
+    """Open a source in a dozen lines."""
+    return CountedRows(
+        "toy", ["x"], 7, lambda start: ({"x": n} for n in range(max(0, start - skip), 7)), position
+    )
 
 
 def of_file(name: str, text: str, bad: int) -> Callable[[Path], Case]:
@@ -62,7 +60,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "jsonl": of_file("a.jsonl", JSON, bad=2),
     "input-csv": of_input("csv", CSV, bad=3),
     "input-jsonl": of_input("jsonl", JSON, bad=2),
-    "toy": lambda _: Case(lambda position: Toy("toy", position)),
+    "toy": lambda _: Case(toy),
 }
 
 
@@ -74,27 +72,28 @@ def test_a_source_keeps_what_is_asked(
     check(CASES[case](tmp_path))
 
 
-class Forgetful(Toy):
-    """Resumes one slot too early."""
-
-    def rows(self, start: int) -> Iterator[Mapping[str, object]]:
-        return super().rows(max(0, start - 1))
-
-
-class Hasty(Toy):
+class Hasty(CountedRows):
     """Passes one slot over when it is read in pieces."""
+
+    def __init__(self, position: bytes | None) -> None:
+        super().__init__("toy", ["x"], 7, lambda n: ({"x": at} for at in range(n, 7)), position)
 
     def read(self, limit: int, timeout: float) -> list[Slot]:
         found = super().read(limit, timeout)
         return found[1:] if limit == 1 else found
 
 
-@pytest.mark.parametrize("wrong", [Forgetful, Hasty])
-def test_a_wrong_source_is_found(wrong: type[Toy]) -> None:
+def forgetful(position: bytes | None) -> CountedRows:
+    """Resumes one slot too early."""
+    return toy(position, skip=1)
+
+
+@pytest.mark.parametrize("wrong", [forgetful, Hasty])
+def test_a_wrong_source_is_found(wrong: Callable[[bytes | None], CountedRows]) -> None:
     found = 0
     for check in CHECKS:
         try:
-            check(Case(lambda position: wrong("toy", position)))
+            check(Case(wrong))
         except AssertionError:
             found += 1
     assert found

@@ -155,13 +155,6 @@ OUTWARD = {"socket", "ssl", "http", "urllib.request", "requests", "aiohttp", "ai
 #: Sources to which others connect, or that answer: what they say back is looked at below.
 ANSWERING = {
     "producers/sources/push.py": {"aiohttp", "aiohttp.web", "socket", "ssl"},
-    # a reader of bytes that have come, which opens no connection
-    "producers/sources/kafka.py": {
-        "aiokafka.errors",
-        "aiokafka.errors.KafkaError",
-        "aiokafka.record.default_records",
-        "aiokafka.record.default_records.DefaultRecordBatch",
-    },
     "producers/sources/mqtt.py": {"ssl"},
 }
 #: What client modules load by a name instead of an import, which would be seen otherwise.

@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
-from producers.sources.kafka import CompiledRecords
+from infra.kafka import CompiledRecords
 
 PARTITION = TopicPartition("t", 3)
 GZIP = 1
