@@ -184,7 +184,7 @@ def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     rows = {(row.kind, row.epsilon): row for row in found.rows}
     assert {epsilon for _, epsilon in rows} == {0.5, 1.0, 2.0, 3.0, 4.0, 8.0}
     # the study's own row says besides what values in a tenth of their ranges would take
-    assert found.own.outlook.tenth == pytest.approx(21_600, rel=0.05)
+    assert (found.own.outlook.tenth or 0) > found.own.outlook.usual
     alone = replace(found.own, outlook=replace(found.own.outlook, tenth=None))
     assert rows["renewable", 3.0] == alone
     other = rows["ldp-sgd", 3.0]
