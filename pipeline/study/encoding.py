@@ -44,6 +44,7 @@ class Encoding:
     magnitudes: Largest absolute value of each column, shape (p,).
     reach: Largest norm of the columns of each feature and each interaction: of the columns of a
         category at most one is not zero. All of them can be reached by one record.
+    levels: Which columns are 1 in records that have a level, or two, and else 0, shape (p,).
     exclusive: Columns of the features and interactions that have several: at most one is not zero.
     range: Lower and upper ends of values that are kept, each (k,): the public range of a number,
         the indices of the first and the last level.
@@ -185,6 +186,9 @@ class Encoding:
                 level += [(feature.levels or []).index(other) for other in feature.others]
             blocks.append(slice(at, at := at + width))
         pairs = [(i, j) for one, other in self.pairs for i in held[one] for j in held[other]]
+        alone = np.isin(np.arange(at), hot)
+        both = [alone[i] and alone[j] for i, j in pairs]
+        self.levels = np.concatenate([alone, np.array(both, dtype=bool)])
         after = at
         for one, other in self.pairs:
             blocks.append(slice(after, after := after + len(held[one]) * len(held[other])))

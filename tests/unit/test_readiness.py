@@ -66,7 +66,7 @@ def hidden_by_hand(task: RenewableTask, at: Directions) -> list[float]:
     loads, unseen = [], []
     for j, name in enumerate(task.study.coefficient_names):
         c = at.curvature[j, j] - (at.curvature[0, j] ** 2 / weight if j else 0) - s
-        c = max(c, weight / 4 if "=" in name else 1e-12)
+        c = max(c, weight / 4 if name in ("c=v", "c=w", "m_missing") else 1e-12)
         loads.append([v[j, i] ** 2 * u[i] * (max(a[i], 0) + s) / c for i in range(d)])
         unseen.append(c <= s)
     shares = [min(sum(row[i] for row in loads), 1) for i in range(d)]
@@ -90,13 +90,14 @@ def hidden_by_hand(task: RenewableTask, at: Directions) -> list[float]:
 @pytest.mark.parametrize("loss", ["gdwd", "logistic", "linear", "poisson"])
 def test_what_is_hidden_is_as_documented(loss: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    levels = 'c = { kind = "category", levels = ["u", "v", "w"] }'
+    levels = """c = { kind = "category", levels = ["u", "v", "w"] }
+m = { min = 0, max = 1, missing = 0, indicator = true }"""
     text = study_text(p=3, loss=loss, mechanism="insecure-simulation", seed=1, epsilon=1.0,
                       delta=1e-6, ridge=0.002 * (seed % 2))  # fmt: skip
     task = task_of(parse_study(text.replace("[data.features]", f"[data.features]\n{levels}")))
     assert isinstance(task, RenewableTask)
     d = task.size
-    assert d == 6
+    assert d == 8
     # from directions that are all known to ones that are not, and features in slivers
     root = rng.normal(size=(d, d)) * 10.0 ** rng.uniform(-1.5, 0, d)
     noise = rng.normal(size=(d, d)) / 8

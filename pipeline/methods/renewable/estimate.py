@@ -142,9 +142,8 @@ def _alike(task: RenewableTask, found: Solution) -> str:
         return ""
     turned = bread.turned
     along = turned[1:] >= ALONG * turned[1:].max()
-    named = np.array(task.study.coefficient_names[1:])[along].tolist()
-    levels = [name for name in named if "=" in name]
-    numbers = [name for name in named if name not in levels]
+    names, of_levels = np.array(task.study.coefficient_names[1:]), task.encoding.levels
+    levels, numbers = names[along & of_levels].tolist(), names[along & ~of_levels].tolist()
     if turned[0] < ALONG * turned[1:].max():
         if not levels and len(numbers) == 1:
             return (
@@ -179,9 +178,10 @@ def _undeclared(task: RenewableTask, found: Solution) -> str:
     """
     features, turned = task.encoding.features, found.bread.turned
     along = turned >= ALONG * turned.max() if found.bread.hidden else found.unknown
-    unknown = np.array(task.study.coefficient_names)[along & found.unknown].tolist()
-    numbers = [name for name in unknown if name in features]
-    levels = [name for name in unknown if name not in features and "=" in name]
+    named = (along & found.unknown)[1:]
+    names, of_levels = np.array(task.study.coefficient_names[1:]), task.encoding.levels
+    numbers = [name for name in names[named & ~of_levels].tolist() if name in features]
+    levels = names[named & of_levels].tolist()
     told = []
     if numbers:
         told.append(

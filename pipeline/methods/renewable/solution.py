@@ -315,7 +315,7 @@ def _left_out(
     """
     weight = _weight(at.curvature)
     apart = np.diag(at.curvature) - np.append(0.0, at.curvature[0, 1:] ** 2 / weight) - at.size
-    levels = np.array(["=" in name for name in task.study.coefficient_names])
+    levels = np.append(False, task.encoding.levels)
     apart = np.maximum(apart, np.where(levels, weight / 4, 1e-12))
     loads = at.vectors**2 * unknown * (np.maximum(at.values, 0.0) + at.size) / apart[:, None]
     share = np.minimum(loads.sum(axis=0), 1.0)
