@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from pipeline.methods import METHODS, OFFLINE
 from pipeline.study.model import Study
 
 Json = dict[str, Any]
-#: The class of a method's module `spec` that reads its own table, and where that table stands.
+#: The class of a method that reads its own table, and where that table stands.
 TABLES = (("Spec", "estimator.method"), ("Path", "estimator.path"))
 
 
@@ -31,7 +32,8 @@ def methods() -> str:
     """Return the keys that methods of estimation add, those that add any."""
     lines: list[str] = []
     for kind, place in METHODS.items():
-        module = import_module(place.rpartition(".")[0] + ".spec")
+        package = place.rpartition(".")[0]
+        module = import_module(f"{package}.{'spec' if find_spec(f'{package}.spec') else 'client'}")
         for name, table in TABLES:
             if hasattr(module, name):
                 lines += [f"## `[{table}]` of {kind}", ""]
