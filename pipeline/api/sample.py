@@ -29,7 +29,7 @@ from pipeline.records.features import Features, response_of
 from pipeline.release.quality import worded
 from pipeline.release.task import Task
 from pipeline.study.data import TRANSFORMS, Feature, transformed
-from pipeline.study.reference import MOST_SEEN, norms, typical_norm_bound
+from pipeline.study.reference import MOST_SEEN, longer, norms, norms_of, typical_norm_bound
 from pipeline.study_file import edit
 from pipeline.study_file.edit import Like
 from pipeline.types import Matrix, Vector
@@ -56,7 +56,9 @@ def expected(task: Task) -> dict[str, object]:
     limit, found = task.kept_norm, dict[str, object]()
     found["kept"], found["longest"] = limit, task.longest
     for law in ("typical", "uniform"):
-        found[f"share_shortened_of_{law}_records"] = _beyond(norms(task.encoding, law), limit)
+        found[f"share_shortened_of_{law}_records"] = float(
+            longer(norms(task.encoding, law), limit).mean()
+        )
     typical = typical_norm_bound(task.encoding)
     if task.study.estimator.norm_bound is None and limit > GAIN * typical:
         found["advice"] = (
@@ -87,8 +89,9 @@ def of_sample(
     inside = features.clip(values)
     columns = features.encode(inside)
     wrong = _too_small(features, values)
-    lengths = np.sqrt(1.0 + np.sum(columns * columns, axis=1))
-    shortened, norm = _beyond(lengths, task.kept_norm), float(np.quantile(lengths, 0.99))
+    lengths = norms_of(columns)
+    shortened = float(longer(lengths, task.kept_norm).mean())
+    norm = float(np.quantile(lengths, 0.99))
     return {
         "records": read,
         "unusable": read - len(values),
@@ -157,11 +160,6 @@ def _too_small(features: Features, values: Matrix) -> dict[str, str]:
         for name, feature in features.encoding.features.items()
         if (count := outside[name]) > CUT * len(values) and feature.kind == "number"
     }
-
-
-def _beyond(lengths: Vector, limit: float) -> float:
-    # a record on the bound is not longer than it; its norm is rounded
-    return float(np.mean(lengths > limit * (1.0 + 2.0**-40)))
 
 
 def _slivers(features: Features, inside: Matrix, wrong: Container[str]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from pipeline.methods import method_of, offline_methods, task_of
 from pipeline.records.encoder import Arrays
 from pipeline.release.task import Task
 from pipeline.study.model import Study
+from pipeline.study.reference import longer, norms_of
 from pipeline.study_file.load import StudySource, read_study, study_of
 from pipeline.types import Integers, Matrix, Vector
 
@@ -231,12 +232,11 @@ def run_backtest(
         bins=options.bins,
         freeze=since,
     )
-    longer = 0
+    shortened = 0
     for part in reading.parts():
         engine.feed(part)
-        norms = 1.0 + np.einsum("ij,ij->i", part.features, part.features)
-        # a record on the bound is not longer than it; its norm is rounded
-        longer += int(np.count_nonzero(part.usable & (norms > task.kept_norm**2 * (1 + 2.0**-39))))
+        beyond = longer(norms_of(part.features), task.kept_norm)
+        shortened += int(np.count_nonzero(part.usable & beyond))
         if progress is not None:
             progress("backtest", reading.records, reading.share)
     first, last = reading.span or (0.0, 0.0)
@@ -275,7 +275,7 @@ def run_backtest(
         publications=engine.publications,
         failures=engine.failures,
         clipped={n: int(c) / usable for n, c in zip(names, reading.clipped, strict=True)},
-        shortened=longer / usable,
+        shortened=shortened / usable,
         budget=_budget(task, engine),
         bins=spans,
         beside=beside(task, others, history, options, form, estimate.coefficients)

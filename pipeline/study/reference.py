@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.study.encoding import Encoding
 from pipeline.study.model import Study
@@ -104,8 +105,18 @@ def _points(encoding: Encoding, records: int) -> Matrix:
 def norms(encoding: Encoding, law: Law = "typical") -> Vector:
     """Return the norms of (1, features) of the sample, shape (n,)."""
     records = max(2**10, min(RECORDS, _NUMBERS // len(encoding.columns)))
-    features = sample(encoding, law, records)
+    return norms_of(sample(encoding, law, records))
+
+
+def norms_of(features: Matrix) -> Vector:
+    """Return the norms of (1, features), shape (n,)."""
     found: Vector = np.sqrt(1.0 + np.sum(features * features, axis=1))
+    return found
+
+
+def longer(norms: Vector, bound: float) -> NDArray[np.bool_]:
+    """Return which norms exceed a bound, shape (n,): a rounded one that lies on it does not."""
+    found: NDArray[np.bool_] = norms > bound * (1.0 + 2.0**-40)
     return found
 
 

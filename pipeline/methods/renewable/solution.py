@@ -402,8 +402,7 @@ def _solved(task: RenewableTask, sums: Sums) -> Solution:
     unknown = hidden > HIDE * rough
     meat, effect = _meat(sums, bread, curvature, scale, noise, penalty * coefficients)
     errors = rough + ((effect or 1.0) - 1.0) * by_records
-    left = bread.left_over(own, by_chance) if usual_of(task) else 0.0
-    bent = _bent(task, sums, curvature, coefficients, step, left)
+    bent = _bent(task, sums, curvature, coefficients, step, bread.left_over(own, by_chance))
     chance = bread.inverse @ (scale * curvature / slots + known) @ bread.inverse
     privacy = _symmetric(bread.inverse @ known @ bread.inverse)
     covariance = None
@@ -549,7 +548,7 @@ def _bent(
 
 def usual_of(task: RenewableTask) -> float:
     """Return how large coefficients of unknown directions may be at least."""
-    size = USUAL.get(task.loss.name, 0.0)
+    size = USUAL[task.loss.name]
     return size * task.loss.slope_bound if task.loss.name == "linear" else size
 
 
