@@ -306,9 +306,11 @@ def read_partition(
         try:
             end = consumer.end_offsets([place], timeout_ms=APPEARS_MS)[place]
         except KafkaTimeoutError:
-            # to ask for all topics takes long, and can wait for ever in kafka-python
-            if topic not in consumer.topics():
-                raise no_topic(settings, topic) from None
+            # in kafka-python a reader that still asks for this topic gets that answer for any other
+            # question, too, or waits for ever: another one asks
+            with log_reader(settings, wait_ms=100) as other:
+                if not other.partitions_for_topic(topic):
+                    raise no_topic(settings, topic) from None
             end = consumer.end_offsets([place])[place]
         silent = BrokerError(
             f"topic {topic} holds messages, and Kafka has sent none of them for "
