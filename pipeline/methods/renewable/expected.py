@@ -408,8 +408,8 @@ class _Course:
             amount = max(PART * (begun + slots), self._windows.next_window(slots))
             slots += amount
             self._fold(amount)
-            best = self._best(slots)
-            yield self._stage(best, slots)
+            best, ready = self._best(slots)
+            yield self._stage(best, slots, ready)
             self._add(best.mean, best.spread, *best.shares, best.since, slots)
 
     def _fold(self, amount: float) -> None:
@@ -426,16 +426,25 @@ class _Course:
             self._common[first] += amount * (2 * together + amount * own**2)
         self._folded.append(amount)
 
-    def _best(self, slots: float) -> _Estimate:
-        """Return the estimate from as many of the newest epochs as make the error smaller."""
+    def _best(self, slots: float) -> tuple[_Estimate, float]:
+        """Return the estimate from as many of the newest epochs as make the error smaller.
+
+        Also the chance that a stream's is ready. Streams whose models bend it less than usual take
+        another epoch where this one does not, and the other way round.
+        """
         newest, *older = sorted(self._common, reverse=True)
         best = self._estimate(newest, slots)
+        ready = self._within(best, self._near(best))
         for first in older:
             found = self._estimate(first, slots)
-            if found.error > best.error or (found.moving and not best.moving):
+            slower = found.moving and not best.moving
+            room = best.error - found.error + CAUTION**2 * found.bent**2
+            taken = 0.0 if slower else self._within(found, math.sqrt(max(room, 0.0)) / CAUTION)
+            ready = (1 - taken) * ready + min(taken, self._within(found, self._near(found)))
+            if slower or found.error > best.error:
                 break
             best = found
-        return best
+        return best, ready
 
     def _estimate(self, first: int, slots: float) -> _Estimate:
         """Return the estimate from the releases at the models from `first` on."""
@@ -499,21 +508,30 @@ class _Course:
             ref.curvature, values, ref.vectors, found.size, own, found.spread, chance
         ))  # fmt: skip
 
-    def _stage(self, found: _Estimate, slots: float) -> Stage:
-        spread, rough = found.spread, self._loadings @ found.spread
-        hidden, usual = self._hides(found, 1.0), self._hides(found, USUALLY)
-        unknown, variances = hidden > HIDE * rough, rough + usual
-        ready, chance = 1.0, spread * self._weights
-        few = self._windows.releases(found.since, slots) < releases_needed(self._task) - 0.5
-        if few or found.moving or np.count_nonzero(usual[1:] > HIDE * rough[1:]) > len(rough) // 2:
-            ready = 0.0
-        elif found.bent > 0:
-            # as many independent squares as directions carry the variance
-            scatter = SCATTER * math.sqrt(2 * float(chance @ chance)) / float(chance.sum())
-            # the least one is of a coefficient that hides nothing
-            near = math.log(math.sqrt(float(rough.min())) / found.bent) + scatter**2 / 2
-            ready = float(ndtr(near / scatter))
-        return Stage(self._windows.come(slots), variances, unknown, ready)
+    def _near(self, found: _Estimate) -> float:
+        """Return below which bend an estimate is ready; 0 where it is not for other reasons."""
+        rough, usual = self._loadings @ found.spread, self._hides(found, USUALLY)
+        few = self._windows.releases(found.since, found.since + found.slots)
+        if few < releases_needed(self._task) - 0.5 or found.moving:
+            return 0.0
+        if np.count_nonzero(usual[1:] > HIDE * rough[1:]) > len(rough) // 2:
+            return 0.0
+        # the least one is of a coefficient that hides nothing
+        return math.sqrt(float(rough.min()))
+
+    def _within(self, found: _Estimate, most: float) -> float:
+        """Return the chance that linearised scores bend an estimate by so much at most."""
+        if found.bent <= 0 or most <= 0:
+            return float(most > 0)
+        # as many independent squares as directions carry the variance
+        chance = found.spread * self._weights
+        scatter = SCATTER * math.sqrt(2 * float(chance @ chance)) / float(chance.sum())
+        return float(ndtr(math.log(most / found.bent) / scatter + scatter / 2))
+
+    def _stage(self, found: _Estimate, slots: float, ready: float) -> Stage:
+        rough, usual = self._loadings @ found.spread, self._hides(found, USUALLY)
+        unknown = self._hides(found, 1.0) > HIDE * rough
+        return Stage(self._windows.come(slots), rough + usual, unknown, ready)
 
     def _add(self, mean: Vector, spread: Vector, *numbers: float) -> None:
         """Add a model by its mean and its variance, (d,) each, with the rest of its numbers."""
