@@ -97,6 +97,7 @@ class Planned:
 
 DESIGNS = {
     "few": Planned("logistic", 3, 1, 8, 100_000),
+    "two": Planned("logistic", 2, 0.5, 2, 100_000),
     "plain": Planned("logistic", 7, 1, 8, 100_000),
     "alone": Planned("logistic", 7, 0.5, 1, 50_000),
     "rare": Planned("logistic", 7, 2, 8, 100_000, rarer=0.1),
@@ -104,6 +105,10 @@ DESIGNS = {
     "many": Planned("logistic", 7, 1, 64, 200_000),
     "numbers": Planned("linear", 10, 4, 32, 100_000),
     "counts": Planned("poisson", 7, 1, 8, 200_000),
+    "half": Planned("logistic", 6, 1, 4, 100_000, part=0.5),
+    "half-counts": Planned("poisson", 4, 2, 4, 200_000, part=0.5),
+    "third-gdwd": Planned("gdwd", 5, 1, 4, 200_000, part=0.35),
+    "fifth": Planned("logistic", 4, 1, 3, 400_000, part=0.2),
     "narrow": Planned("logistic", 4, 1, 3, 200_000, part=0.25),
     "narrow-rare": Planned("logistic", 4, 2, 3, 200_000, rarer=0.05, part=0.3),
     "gdwd": Planned("gdwd", 5, 1, 8, 100_000),

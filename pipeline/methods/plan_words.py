@@ -30,7 +30,7 @@ OTHERS = (
 #: So many coefficients that come late are named.
 NAMED = 5
 #: No plan looks further ahead than for so many records.
-NEVER = 10**12
+NEVER, NOT_WITHIN = 10**12, "not within a trillion records"
 #: Numbers of a plan that `--json` has beside the words.
 NUMBERS = ("first", "latest", "usual", "usual_half", "tenth")
 
@@ -63,7 +63,7 @@ def _if(outlook: Plan) -> str:
     if outlook.seen or outlook.tenth is None:
         return _supposed(outlook) + ("" if outlook.seen else ", later if not")
     late = outlook.tenth >= NEVER
-    after = f"not within {NEVER:,} records" if late else f"after about {_about(outlook.tenth)}"
+    after = NOT_WITHIN if late else f"after about {_about(outlook.tenth)}"
     return f"{SPREAD}, and {after} if they filled a tenth of them"
 
 
@@ -73,7 +73,7 @@ def when(outlook: Plan, study: Study | None = None) -> str:
     study: Without noise, or without features, what its records say matters to no size.
     """
     if outlook.usual >= NEVER:
-        return "not with these settings" if outlook.why else f"not within {NEVER:,} records"
+        return "not with these settings" if outlook.why else NOT_WITHIN
     if study is not None and not (study.noised and study.data.features):
         return f"after about {outlook.usual:,} records"
     if outlook.first is not None:
@@ -204,7 +204,8 @@ def holds_for(outlook: Plan, records: int) -> str:
 def half_at(outlook: Plan, records: int) -> str:
     """Say half the length of a slope's interval at a size, or when there is one, in a few words."""
     if outlook.usual > records or outlook.usual_half is None:
-        return f"none before {outlook.usual:,} records"
+        late = outlook.usual >= NEVER
+        return f"none, {NOT_WITHIN}" if late else f"none before {outlook.usual:,} records"
     return f"+-{outlook.usual_half:.2g}"
 
 

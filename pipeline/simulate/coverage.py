@@ -348,6 +348,10 @@ def judge(
     plan: What formulas expect of the study at this size.
     epsilon: The one at which so many records usually have intervals; None: no larger one is known.
     """
+    # few streams, and few intervals, can show that those are wrong, and not that they are right
+    wrong = _missed(task, found, plan, records, epsilon) if found.intervals else None
+    if wrong is not None:
+        return wrong
     if found.given + CHANCE * found.given_error < LEAST_GIVEN:
         return Verdict(
             False, f"no: {'most coefficients have' if found.ready else 'it has'} no intervals yet",
@@ -355,10 +359,13 @@ def judge(
             f"of all coefficients; {found.reason}",
             _larger(task, plan, records, epsilon),
         )  # fmt: skip
-    # few streams can show that intervals are wrong, and not that they are right
-    wrong = _wrong(task, found, plan, records, epsilon) if found.intervals else None
-    if wrong is not None:
-        return wrong
+    if found.intervals and found.bias - CHANCE * found.bias_error > TOLERATED_BIAS:
+        return Verdict(
+            False, "no: estimates are biased",
+            f"{found.biased!r} is off by {found.bias:.2f} of its standard deviations "
+            f"(+-{found.bias_error:.2f}), and intervals do not allow for that",
+            _better(task, found, plan, records, epsilon),
+        )  # fmt: skip
     if not found.intervals or found.intervals[0].error > LARGEST_ERROR:
         return Verdict(
             None, "not decided: too few streams",
@@ -384,7 +391,7 @@ def _leans(task: Task) -> bool:
     return task.study.noised and estimator.loss == "expectile" and estimator.tau != EVEN
 
 
-def _wrong(
+def _missed(
     task: Task, found: Coverage, plan: Plan, records: int, epsilon: float | None
 ) -> Verdict | None:
     own = found.intervals[0]
@@ -400,13 +407,6 @@ def _wrong(
             False, f"no: intervals of {own.worst!r} miss the true value too often",
             f"they cover {own.worst_coverage:.1%} (+-{own.worst_error:.1%}) where they promise "
             f"{found.level:.0%}{_bent(found)}",
-            _better(task, found, plan, records, epsilon),
-        )  # fmt: skip
-    if found.bias - CHANCE * found.bias_error > TOLERATED_BIAS:
-        return Verdict(
-            False, "no: estimates are biased",
-            f"{found.biased!r} is off by {found.bias:.2f} of its standard deviations "
-            f"(+-{found.bias_error:.2f}), and intervals do not allow for that",
             _better(task, found, plan, records, epsilon),
         )  # fmt: skip
     return None

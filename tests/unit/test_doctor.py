@@ -161,6 +161,18 @@ def test_planted_intervals_are_found_out() -> None:
     assert verdict(width=2.6, shift=0.8) == (False, "no: estimates are biased")
 
 
+@pytest.mark.parametrize(("width", "wanted"), [(1.2, "miss"), (1.96, "most coefficients have no")])
+def test_few_intervals_that_miss_are_wrong_and_not_late(width: float, wanted: str) -> None:
+    planted = results(LOGISTIC, 200, width=width)
+    for one in planted[60:]:
+        for ends in one.ends["random-scaling"]:
+            ends[:] = math.nan
+    found = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size))
+    said = judge(LOGISTIC, found, PLAN, 10_000)
+    assert said.trusted is False
+    assert wanted in said.verdict
+
+
 @pytest.mark.parametrize(
     ("latest", "wanted", "told"),
     [
