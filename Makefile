@@ -105,15 +105,9 @@ format: .venv/ready  ## Format and mend what ruff can
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer, latency, backtests
-	@$(BIN)/python -m benchmarks.noise
-	@$(BIN)/python -m benchmarks.summary
-	@$(BIN)/python -m benchmarks.release
-	@$(BIN)/python -m benchmarks.kafka_source
-	@$(BIN)/python -m benchmarks.sgd
+bench: .venv/ready  ## A worker beside a bare consumer, a client beside a bare script, latency, backtests
+	@$(BIN)/python -m benchmarks.client
 	@$(BIN)/python -m benchmarks.fold
-	@$(BIN)/python -m benchmarks.sites
-	@$(BIN)/python -m benchmarks.replay
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.latency --kind noisy-mle
 	@$(BIN)/python -m benchmarks.backtest
@@ -125,18 +119,12 @@ SOAKED = $(if $(filter 3600,$(SECONDS)),--picture docs/soak.png --out benchmarks
 soak: .venv/ready  ## An hour of 16 clients with a kill every minute: memory, state, releases; SECONDS=180 for less
 	@mkdir -p build && $(BIN)/python -m benchmarks.soak --seconds $(SECONDS) $(SOAKED)
 
-BEFORE ?= ../before
-.PHONY: paired
-paired: .venv/ready  ## Client, fold and backtest beside another commit's: BEFORE=its worktree
-	@$(BIN)/python -m benchmarks.paired $(BEFORE)
-
 .PHONY: peers
 peers: .venv/ready  ## The worker beside Quix Streams and Bytewax, which it installs apart
 	@$(BIN)/python -m benchmarks.peers
 
 .PHONY: coverage
-coverage: .venv/ready  ## How often intervals cover an exact target; FULL=1 for 400 streams of a cell
-	@$(BIN)/python -m benchmarks.coverage $(if $(FULL),--full)
+coverage: .venv/ready  ## How often intervals of sites cover the truth; FULL=1 for 200 streams of a cell
 	@$(BIN)/python -m benchmarks.sites_coverage $(if $(FULL),--full)
 
 .PHONY: attacks

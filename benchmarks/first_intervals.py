@@ -1,41 +1,78 @@
 """Do intervals hold when they are first shown, and at every moment of a stream that is watched?
 
 `python -m benchmarks.first_intervals [--data FOLDER] [--streams TEXT] [--epsilon E] [--draws N]`;
-`--show` prints the stored table. Streams and studies are those of `benchmarks.intervals`. Columns:
-the share of coefficients that had an interval at any time; how many of the first ones hold the
-target, with the Monte Carlo error, and of the coefficient whose first ones hold it least often, if
-ten draws had one; the same of all that were shown in the course of a stream; how often an interval
-that was there was gone in the next estimate; and after which share of the records the median first
-one came. The target is the penalised fit to a million other records, and where every draw has the
-same records the fit to them. Writes `benchmarks/results/first_intervals.json`; other rows stay.
+`--show` prints the stored table. Streams are those of `interval_streams`; every study says ranges,
+a norm bound and epsilon, and leaves the ridge to its default. Columns: the share of coefficients
+that had an interval at any time; how many of the first ones hold the target, with the Monte Carlo
+error, and of the coefficient whose first ones hold it least often, if ten draws had one; the same
+of all that were shown in the course of a stream; how often an interval that was there was gone in
+the next estimate; and after which share of the records the median first one came. The target is the
+penalised fit to a million other records, and where every draw has the same records the fit to them.
+Writes `benchmarks/results/first_intervals.json`; other rows stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 
-from benchmarks.held_out import chosen
-from benchmarks.interval_records import Stream
-from benchmarks.interval_runs import Setting, folded, pooled, released, task_for
-from benchmarks.intervals import population_fit, share_of
-from benchmarks.intervals import told as percent
-from pipeline.estimators.estimate import Estimate
-from pipeline.types import Vector
+from benchmarks.interval_streams import Drawn, Stream, chosen
+from pipeline.estimators.estimate import Estimate, class_weights
+from pipeline.estimators.reference_fit import study_rows, target
+from pipeline.methods import task_of
+from pipeline.methods.renewable.client import RenewableTask
+from pipeline.privacy.randomness import SeededStream
+from pipeline.records.encoder import Arrays
+from pipeline.release.model import round_model
+from pipeline.stream.fold import Reducer
+from pipeline.stream.in_process import OfflineRecord
+from pipeline.stream.merge import estimate_of, slots_seen
+from pipeline.stream.partition import Partition
+from pipeline.stream.release import release_of
+from pipeline.study_file.load import parse_study
+from pipeline.types import Integers, Vector
 
 RESULTS = Path(__file__).parent / "results" / "first_intervals.json"
 #: No rule was chosen on its draws.
 SEED = 20261127
 #: A coefficient of which fewer draws had an interval is not compared with others.
 FEW = 10
+#: Draws of 40,000 records that stand for a population.
+POPULATION = 25
+#: Clients where the stream does not say whose records are whose; releases for each model.
+CLIENTS, RHYTHM = 8, 8
 COLUMNS = """\
 | stream | setting | draws | given | first ones hold | least | all hold | gone again \
 | first after |
 |---|---|---|---|---|---|---|---|---|"""
+STUDY = """
+[study]
+name = "intervals"
+[data]
+response = {{ name = "y", positive = "1", negative = "-1" }}
+[data.features]
+{features}
+[estimator]
+loss = "{loss}"
+norm_bound = {norm_bound}
+{weights}
+[privacy]
+mechanism = "insecure-simulation"
+epsilon = {epsilon}
+delta = 1e-6
+seed = 1
+[window]
+records = 250
+[stream]
+publish = {{ releases = {rhythm} }}
+"""
 
 
 def main() -> None:
@@ -46,34 +83,48 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--show", action="store_true", help="print the stored table")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     options = parser.parse_args()
     print(COLUMNS)
-    rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else {}
+    rows = json.loads(RESULTS.read_text())["rows"]
     if options.show:
         print("\n".join(rows.values()))
         return
     for stream in chosen(options.streams, options.data):
         for loss in ("gdwd", "logistic"):
-            setting = Setting(loss, 1.0, options.epsilon)
+            setting = Setting(loss, options.epsilon)
             name = f"{stream.name}, {setting.label}"
             rows[name] = row_of(stream, setting, options.draws)
             print(rows[name], flush=True)
-            RESULTS.write_text(json.dumps({"seed": SEED, "rows": rows}, indent=1) + "\n")
+            options.out.write_text(json.dumps({"seed": SEED, "rows": rows}, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a row of the table has beside its stream."""
+
+    loss: str = "gdwd"
+    epsilon: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """What stands in its row."""
+        return f"{self.loss}{' 1' if self.loss == 'gdwd' else ''}, epsilon {self.epsilon:g}"
 
 
 def row_of(stream: Stream, setting: Setting, draws: int) -> str:
     """Return the row of a stream and a setting."""
     task = task_for(stream, setting)
-    target = None if stream.fixed else population_fit(stream, task)
+    aim = None if stream.fixed else population_fit(stream, task)
     firsts, every, came, gone, shown = list[Vector](), list[Vector](), list[float](), 0, 0
     for number in range(draws):
         name = crc32(f"{stream.name}, {setting.label}".encode())
         rng = np.random.default_rng([SEED, name, number])
-        drawn, estimates = released(task, stream.draw(rng, task.loss)), list[Estimate]()
-        if target is None:
-            target = pooled(task, drawn)
-        folded(task, drawn, int(rng.integers(2**62)), estimates=estimates)
-        flags = np.array([held(one, target) for one in estimates])
+        drawn = released(task, stream.draw(rng, task.loss))
+        if aim is None:
+            aim = pooled(task, drawn)
+        *estimates, _ = streamed(task, drawn, int(rng.integers(2**62)))
+        flags = np.array([held(one, aim) for one in estimates])
         firsts.append(first(flags))
         every.append(flags.ravel())
         given = ~np.isnan(flags)
@@ -87,16 +138,16 @@ def row_of(stream: Stream, setting: Setting, draws: int) -> str:
     each = [share_of(list(flags[:, None])) for flags in some if len(flags) >= FEW]
     least = min((share for share in each if share), key=lambda share: share[0], default=None)
     cells = [stream.name, setting.label, str(draws), f"{np.mean(~np.isnan(firsts)):.0%}"]
-    cells += ["" if s is None else percent(s) for s in (share_of(firsts), least, share_of(every))]
+    cells += [told(share) for share in (share_of(firsts), least, share_of(every))]
     cells += [f"{gone / max(shown, 1):.1%}", f"{np.median(came):.0%}" if came else ""]
     return f"| {' | '.join(cells)} |"
 
 
-def held(found: Estimate, target: Vector) -> Vector:
+def held(found: Estimate, aim: Vector) -> Vector:
     """Return whether each interval holds its target, NaN where there is none, shape (d,)."""
-    nothing = np.full(len(target), np.nan)
+    nothing = np.full(len(aim), np.nan)
     low, high = found.intervals(0.95) or (nothing, nothing)
-    return np.where(np.isnan(low), np.nan, (low <= target) & (target <= high))
+    return np.where(np.isnan(low), np.nan, (low <= aim) & (aim <= high))
 
 
 def first(flags: Vector) -> Vector:
@@ -107,6 +158,104 @@ def first(flags: Vector) -> Vector:
     given = ~np.isnan(flags)
     at = given.argmax(axis=0)
     return np.where(given.any(axis=0), flags[at, np.arange(flags.shape[1])], np.nan)
+
+
+def share_of(flags: list[Vector]) -> tuple[float, float | None] | None:
+    """Return the mean of the flags of all draws, NaN left out, and its Monte Carlo error.
+
+    Where one draw alone has any flag, nobody knows the error: it is None.
+    """
+    each = [float(np.nanmean(draw)) for draw in flags if not np.isnan(draw).all()]
+    if not each:
+        return None
+    error = float(np.std(each) / np.sqrt(len(each) - 1)) if len(each) > 1 else None
+    return float(np.nanmean(flags)), error
+
+
+def told(share: tuple[float, float | None] | None) -> str:
+    """Return a share in percent, with its Monte Carlo error."""
+    if share is None:
+        return ""
+    mean, error = share
+    return f"{100 * mean:.1f} ({'one draw' if error is None else f'{100 * error:.1f}'})"
+
+
+@lru_cache(maxsize=64)
+def task_for(stream: Stream, setting: Setting) -> RenewableTask:
+    """Return the task of a study that says nothing of the ridge."""
+    text = STUDY.format(
+        features="\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(stream.features)),
+        loss=setting.loss, norm_bound=stream.norm_bound, epsilon=setting.epsilon, rhythm=RHYTHM,
+        weights="class_weights = { maximum = 8.0 }" if stream.weighed else "",
+    )  # fmt: skip
+    task = task_of(parse_study(text))
+    assert isinstance(task, RenewableTask)
+    return task
+
+
+def streamed(task: RenewableTask, drawn: Drawn, seed: int) -> list[Estimate]:
+    """Run one stream: every client releases full windows, in the order of its records.
+
+    Returns the estimate that each model was made of, and the last one.
+    """
+    features, responses, clients = drawn
+    reducer, partition, model = Reducer(task), Partition.empty(task), task.first_model
+    log, sequence, found = list[OfflineRecord](), dict[int, int](), list[Estimate]()
+    for number, (client, rows) in enumerate(windows(responses, clients, task.slots)):
+        sequence[client] = sequence.get(client, -1) + 1
+        payload = release_of(
+            task, Arrays(features[rows], responses[rows]), model,
+            SeededStream(seed, str(client), sequence[client]),
+            client=str(client), ledger="l", seq=sequence[client],
+        )  # fmt: skip
+        log.append(OfflineRecord(number, str(client).encode(), payload))
+        if len(log) == RHYTHM:
+            letters = reducer.fold(partition, log)
+            if letters:
+                raise letters[0].fault
+            found.append(estimate_of(task, [partition]))
+            seen, log = slots_seen([partition]), []
+            model = round_model(model.version + 1, found[-1].expansion, found[-1].weights, seen)
+    reducer.fold(partition, log)
+    return [*found, estimate_of(task, [partition])]
+
+
+def windows(
+    responses: Vector, clients: Integers | None, slots: int
+) -> Iterator[tuple[int, Integers]]:
+    """Yield clients and rows of full windows, in the order in which they are full."""
+    if clients is None:
+        for number, start in enumerate(range(0, len(responses) - slots + 1, slots)):
+            yield number % CLIENTS, np.arange(start, start + slots)
+        return
+    full: list[tuple[int, int, Integers]] = []
+    for client in np.unique(clients):
+        own = np.flatnonzero(clients == client)
+        starts = range(0, len(own) - slots + 1, slots)
+        full += [(int(own[i + slots - 1]), int(client), own[i : i + slots]) for i in starts]
+    for _, client, rows in sorted(full, key=lambda window: window[0]):
+        yield client, rows
+
+
+def released(task: RenewableTask, drawn: Drawn) -> Drawn:
+    """Return the records that are in a full window: the others never leave their client."""
+    features, responses, clients = drawn
+    rows = np.concatenate([rows for _, rows in windows(responses, clients, task.slots)])
+    return features[rows], responses[rows], None if clients is None else clients[rows]
+
+
+def pooled(task: RenewableTask, drawn: Drawn) -> Vector:
+    """Return the penalised fit to all records, with the class weights that exact counts give."""
+    up = float(np.mean(drawn[1] > 0))
+    rows = study_rows(task, drawn[0], drawn[1], class_weights(1 - up, up, task.largest_weight))
+    return target(task, lambda: [rows]).coefficients
+
+
+def population_fit(stream: Stream, task: RenewableTask) -> Vector:
+    """Return the penalised fit to many draws of a stream."""
+    draws = [stream.draw(np.random.default_rng([6, k]), task.loss) for k in range(POPULATION)]
+    features, responses = (np.concatenate([draw[part] for draw in draws]) for part in (0, 1))
+    return pooled(task, (features, responses, None))
 
 
 if __name__ == "__main__":

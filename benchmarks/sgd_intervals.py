@@ -28,13 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.covered import LEAST, LEVEL, MOST
 from benchmarks.sgd_designs import NORMAL, ROWS, Design, design_of
 from benchmarks.sgd_streams import Streams
 from pipeline.simulate.coverage import share_of
 from pipeline.types import Matrix, Vector
 
 RESULTS = Path(__file__).parent / "results" / "sgd_intervals.json"
+LEVEL, LEAST, MOST = 0.95, 0.925, 0.985
 #: Streams that are drawn together, and looks until twice the exact size.
 BATCH, LOOKS = 20, 40
 Found = dict[str, Any]

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.storm_blows import SLOTS, Storm
-from benchmarks.storm_checks import PLANTED
 from benchmarks.storm_trust import TrustedStorm
 from infra.local import LocalRuntime
+from tests.log_checks import PLANTED
 from tests.stage import Stage, study_text
 from tests.trusted import TRUST
 

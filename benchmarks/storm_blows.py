@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from agents.history import refold
-from benchmarks.storm_checks import noised_twice, payloads, shared_records, uncounted
 from infra.local import LocalRuntime
 from pipeline.stream.partition import differences
+from tests.log_checks import noised_twice, payloads, shared_records, uncounted
 from tests.stage import Stage
 
 CLIENTS, WORKERS, SLOTS = ("north", "east", "south", "west"), ("w0", "w1"), 20

@@ -13,27 +13,34 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from benchmarks.flight_rounds import BEFORE, EACH, STATES, WAYS, WEEK, card, delays, measured
 from benchmarks.papers import ldp_sgd_insurance as insured
-from benchmarks.papers import ldp_sgd_tables as tables
 from benchmarks.papers import six_figures
-from benchmarks.papers.cells import Cell, Runs, cell_of, conditional_cell, judged, mean_cell
-from benchmarks.papers.dwd import RESULTS
-from benchmarks.papers.dwd_rows import METHODS, PRIVATE_ROWS, ROWS
-from benchmarks.papers.dwd_runs import run_private_row, run_row
-from benchmarks.papers.harth import FEATURES, read_folder
-from benchmarks.papers.ldp_sgd import RESULTS as WALKED
-from benchmarks.papers.ldp_sgd import TITLES, replace_rows
-from benchmarks.papers.ldp_sgd_batches import batch_means
-from benchmarks.papers.ldp_sgd_clipping import THRESHOLDS, limits
-from benchmarks.papers.ldp_sgd_curved import over_deviation
-from benchmarks.papers.ldp_sgd_methods import online, scaling
-from benchmarks.papers.ldp_sgd_models import EXPECTILE, LINEAR, LOGISTIC, SIZE, Model, weights_of
-from benchmarks.papers.ldp_sgd_runs import check, edges_of, replications
-from benchmarks.papers.ldp_sgd_several import local_sgd
-from benchmarks.papers.ldp_sgd_tables import rooted
-from benchmarks.papers.ldp_sgd_walk import Chunk, Setting, Walk
-from benchmarks.papers.populations import Population, autoregressive, drawn_sites, same_sites
+from benchmarks.papers.cells import (
+    RESULTS,
+    Cell,
+    Runs,
+    cell_of,
+    conditional_cell,
+    judged,
+    mean_cell,
+    replace_rows,
+)
+from benchmarks.papers.dwd import METHODS, ROWS, Row, run_row
+from benchmarks.papers.ldp_sgd import PAPER, SIZES, TITLES, local_sgd, over_deviation, rooted
+from benchmarks.papers.ldp_sgd_paths import (
+    EXPECTILE,
+    LINEAR,
+    LOGISTIC,
+    Chunk,
+    Model,
+    Setting,
+    Walk,
+    check,
+    edges_of,
+    replications,
+    scaling,
+    weights_of,
+)
 
 PLACE = ("1", "row", "column")
 
@@ -101,37 +108,23 @@ def _exactly(cell: Cell) -> Cell:
 # --- populations and rows --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "population",
-    [
-        same_sites(4, 5),
-        drawn_sites(np.random.default_rng(3), 0.0, 0.4, sites=5, features=3),
-        autoregressive(3, 6),
-    ],
-    ids=["same", "drawn", "correlated"],
-)
-def test_exact_accuracies_are_those_of_drawn_records(population: Population) -> None:
+@pytest.mark.parametrize("shifts", [None, (0.0, 0.4)])
+def test_exact_accuracies_are_those_of_drawn_records(shifts: tuple[float, float] | None) -> None:
     rng = np.random.default_rng(4)
-    rule = np.concatenate([[0.3], rng.normal(0.5, 0.5, population.features)])
-    batch = population.batch(rng, 20_000, 0.5)
+    sites = Row("3", 5, 1, 3, "1:1", (0, 0, 0, 0), shifts).sites(rng)
+    rule = np.concatenate([[0.3], rng.normal(0.5, 0.5, 3)])
+    batch = sites.batch(rng, 20_000, 0.5)
     right = batch.responses * (batch.design @ rule) > 0
-    exact = population.accuracy(rule)
+    exact = sites.accuracy(rule)
     # four and a half binomial deviations
     assert abs(np.mean(right) - exact) < 4.5 * np.sqrt(exact * (1 - exact) / len(right))
 
 
 def test_batches_hold_the_share_of_classes_that_they_should() -> None:
-    batch = same_sites(3, 2).batch(np.random.default_rng(5), 100, 0.8)
+    sites = Row("1", 3, 1, 2, "4:1", (0, 0, 0, 0)).sites(np.random.default_rng(4))
+    batch = sites.batch(np.random.default_rng(5), 100, 0.8)
     assert batch.class_counts() == (60, 240)
     assert np.all(batch.design[:, 0] == 1)
-
-
-@pytest.mark.parametrize("p", [10, 50])
-def test_the_correlated_population_s_best_accuracy_is_ninety_percent(p: int) -> None:
-    population = autoregressive(2, p)
-    best = np.linalg.solve(population.root @ population.root.T, population.mean)
-    assert population.accuracy(np.append(0.0, best)) == pytest.approx(0.9)
-    assert population.accuracy(np.append(0.0, population.mean)) < 0.8
 
 
 @pytest.mark.slow  # a row of a paper; its numbers are recorded in test_published_golden
@@ -142,9 +135,6 @@ def test_a_run_gives_every_method_and_ours_do_not_disturb_the_paper_s() -> None:
     assert all(full[name] == plain[name] for name in METHODS)
     # on balanced tests of unbalanced training, weighted classes do better: far beyond noise
     assert full["weighted"][0] > full["OnWP"][0] + 0.05
-    outcome = run_private_row(0, 0)
-    assert outcome["no privacy"][0] > outcome["local 0.5"][0]
-    assert PRIVATE_ROWS[0].features == 50
 
 
 def test_the_stored_results_hold_the_paper_s_figures_and_no_others() -> None:
@@ -153,7 +143,11 @@ def test_the_stored_results_hold_the_paper_s_figures_and_no_others() -> None:
         for row in ROWS
         for method, figure in zip(METHODS, row.paper, strict=True)
     }
-    rows = [row for row in json.loads(RESULTS.read_text()) if row["table"] in ("1", "2", "3")]
+    rows = [
+        row
+        for row in json.loads((RESULTS / "dwd.json").read_text())
+        if row["table"] in ("1", "2", "3")
+    ]
     stored = {(row["table"], row["row"], row["column"]): row["paper"] for row in rows}
     assert {key: figure for key, figure in stored.items() if figure is not None} == known
     for row in rows:
@@ -175,7 +169,7 @@ def write_person(
     rng = np.random.default_rng(len(labels))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*columns, "timestamp", *FEATURES, "label"])
+        writer.writerow([*columns, "timestamp", *six_figures.COLUMNS, "label"])
         for i, label in enumerate(labels):
             readings = [f"{x:.4f}" for x in rng.normal(label % 3, 1.0, 6)]
             if value and i == 1:
@@ -186,17 +180,14 @@ def write_person(
 def test_generated_recordings_are_read_by_person(tmp_path: Path) -> None:
     write_person(tmp_path / "S901.csv", [1, 6, 7, 140, 2])
     write_person(tmp_path / "S902.csv", [8, 3, 13], columns=("index", ""))
-    people = read_folder(tmp_path)
-    assert list(people) == ["S901", "S902"]
-    features, responses = people["S901"]
+    features, responses = six_figures.read_person(tmp_path / "S901.csv")
     assert features.shape == (5, 6)
     assert responses.tolist() == [1, -1, -1, 1, 1]
-    assert people["S902"][1].tolist() == [-1, 1, 1]
-    rng = np.random.default_rng(5)
-    wanted = np.round(rng.normal(1, 1.0, 6), 4) / 8
+    wanted = np.round(np.random.default_rng(5).normal(1, 1.0, 6), 4) / 8
     assert features[0] == pytest.approx(np.clip(wanted, -1, 1))
-    data = six_figures.pooled_people(people)
+    data = six_figures.harth(tmp_path)
     assert (data.name, data.clients, len(data.responses)) == ("HARTH", 2, 8)
+    assert data.responses[5:].tolist() == [-1, 1, 1]
 
 
 def test_the_six_figures_are_those_of_the_counts() -> None:
@@ -211,7 +202,7 @@ def test_every_method_runs_on_generated_recordings(tmp_path: Path) -> None:
     rng = np.random.default_rng(6)
     for name in ("S905", "S906"):
         write_person(tmp_path / f"{name}.csv", rng.choice([1, 6, 7, 14], 1_500).tolist())
-    found = six_figures.one_split(six_figures.pooled_people(read_folder(tmp_path)), 0)
+    found = six_figures.one_split(six_figures.harth(tmp_path), 0)
     assert {q for _, q in found} == set(six_figures.TAILS)
     assert set(six_figures.PAPER) <= found.keys()
     assert all(len(figures) == len(six_figures.FIGURES) for figures in found.values())
@@ -222,7 +213,7 @@ def test_every_method_runs_on_generated_recordings(tmp_path: Path) -> None:
 def test_copies_of_all_sites_are_never_worse_than_one_site_alone() -> None:
     """In the committed results: `make papers` makes them again."""
     found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in json.loads(RESULTS.with_name("noisy_mle.json").read_text()):
+    for row in json.loads((RESULTS / "noisy_mle.json").read_text()):
         found.setdefault((row["table"], row["row"]), {})[row["column"]] = row["ours"]
     both = [of for of in found.values() if {"INFEM", "Site1"} <= of.keys()]
     assert len(both) > 20
@@ -242,26 +233,15 @@ def test_batch_means_from_edges_are_those_of_the_whole_path() -> None:
     kept: list[Chunk] = []
     found = replications(Setting(1.0), (8000,), 2, 1, kept)[8000][0]
     path = np.concatenate([chunk.path[:, 0] for chunk in kept])[1000:]
-    assert edges_of(len(path), 0.501)[-1] == len(path)
-    assert_allclose(found.batches, np.diag(batch_means(path, 0.501)), rtol=1e-9)
-    _, half = online(found, np.random.default_rng(0))
-    assert_allclose(half(0.95), 1.959964 * np.sqrt(found.online / 7000), rtol=1e-6)
-    # by the definition: batch m begins with record floor(m^(2 / (1 - alpha))), counted from 1
-    total, places, mean = np.zeros(SIZE), 0, path.mean(axis=0)
-    starts = [math.floor(m ** (2 / 0.499)) - 1 for m in range(1, 10)]
-    for first, last in zip(starts, [*starts[1:], len(path)], strict=True):
-        parts = path[first : min(last, len(path))]
-        place = np.arange(1, len(parts) + 1)
-        total += ((parts.cumsum(axis=0) - place[:, None] * mean) ** 2).sum(axis=0)
-        places += int(place.sum())
-    assert_allclose(found.online, total / places, rtol=1e-6)
-
-
-def test_batch_means_of_a_white_path_have_its_variance() -> None:
-    path = np.random.default_rng(3).normal(0, [1.0, 2.0, 0.5], (200_000, 3))
-    found = np.diag(batch_means(path, 0.501))
-    # 21 batches: a chi-square with 21 degrees of freedom over 21
-    assert np.all(np.abs(found / [1, 4, 0.25] - 1) < 4 * math.sqrt(2 / 21))
+    edges = edges_of(len(path), 0.501)
+    assert edges[-1] == len(path)
+    assert len(edges) == math.floor(len(path) ** 0.25) + 1
+    kept_from, mean = edges[0], path[edges[0] :].mean(axis=0)
+    spread = sum(
+        (last - first) * (path[first:last].mean(axis=0) - mean) ** 2
+        for first, last in zip([kept_from, *edges[1:-1]], edges[1:], strict=True)
+    )
+    assert_allclose(found.batches, spread / (len(edges) - 1), rtol=1e-9)
 
 
 def test_late_points_are_the_iterates_of_that_long_ago() -> None:
@@ -293,16 +273,6 @@ def test_the_limit_law_grows_with_the_noise_alone() -> None:
     # the noise's part of the variance goes as 1 / mu^2
     assert_allclose(more - without, 4 * (some - without), rtol=1e-9)
     assert np.all(without > 0)
-
-
-@pytest.mark.slow  # limits of a paper, by large samples
-def test_clipping_goes_elsewhere_and_less_so_the_higher_it_cuts() -> None:
-    found = limits()
-    bias = np.array(found["bias"])
-    assert np.all(np.diff(bias) < 0)
-    # from an independent implementation, with two decimals, and a population sampled on both sides
-    at = found["coefficients"][THRESHOLDS.index(0.5)]
-    assert_allclose(at, [0.89, 1.95, -1.95, 0.97], atol=0.02)
 
 
 # --- several servers
@@ -380,12 +350,12 @@ def test_rows_of_other_tables_stay_in_the_result_file(tmp_path: Path) -> None:
 
 
 def test_the_stored_results_hold_every_table_with_the_figures_it_is_compared_with() -> None:
-    rows = json.loads(WALKED.read_text())
+    rows = json.loads((RESULTS / "ldp_sgd.json").read_text())
     assert {row["table"] for row in rows} == set(TITLES)
     for row in rows:
         if row["table"] == "1" and row["column"].startswith("AL"):
-            lengths = tables.PAPER.get(row["row"], ((), 0.0))[0]
-            place = tables.SIZES.index(int(row["column"].removeprefix("AL n=")))
+            lengths = PAPER.get(row["row"], ((), 0.0))[0]
+            place = SIZES.index(int(row["column"].removeprefix("AL n=")))
             assert row["paper"] == (lengths[place] if lengths else None)
             assert row["gated"] == (row["row"].split(",")[0] in ("RS", "PRS"))
         assert row["within"] or not row["gated"]
@@ -418,35 +388,3 @@ def test_paths_along_the_people_are_those_of_a_plain_loop() -> None:
         kept.append(theta)
     # 5 % of 4000 are left out, in whole chunks of 1000
     assert_allclose(found, np.tile(np.mean(kept[1000:], axis=0), (2, 1)), rtol=1e-9)
-
-
-@pytest.fixture(scope="module")
-def series():
-    return delays()
-
-
-def test_a_card_counts_steps_between_days_that_both_have_a_flight():
-    told = np.array([[0.0, 90.0], [14.0, np.nan], [15.0, 0.0]])
-    # from 0 to 15 and from 15 to 15, beside one of each that nobody has seen
-    shares = np.full((4, 4), 0.25)
-    shares[0], shares[1] = np.array([1, 2, 1, 1]) / 5, np.array([1, 2, 1, 1]) / 5
-    np.testing.assert_allclose(card(told), 0.8 * shares + 0.2 * np.eye(4))
-
-
-@pytest.mark.slow
-@pytest.mark.takes("reads a year of flights")
-def test_fresh_data_help_and_planned_ages_miss_what_makes_all_flights_late(series):
-    assert {found.shape for found in series.values()} == {(364, EACH)}
-    first = np.hstack([found[: BEFORE * WEEK] for found in series.values()])
-    assert np.isnan(first).mean() < 0.15
-    assert np.nanmax(first) == STATES[-1]
-    ways = dict(WAYS)
-    fresh = measured(series, ways["last day alone, debiased"], 0.5, repeats=5)
-    planned = measured(series, ways["planned, debiased"], 0.5, repeats=5)
-    # 200 rounds of nearly Laplace noise: the error is known to 8 %, and this leaves five times that
-    assert 0.6 < fresh["error"] / fresh["expected"] < 1.6
-    assert fresh["error"] < 0.7 * fresh["no_data"]
-    # what the card expects of it holds for flights that know nothing of each other's storm
-    assert planned["expected"] < fresh["expected"]
-    assert planned["error"] > 2 * planned["expected"]
-    assert planned["error"] > fresh["error"]

@@ -1,5 +1,8 @@
 """One cell of a table: our figure, the paper's, and how far apart chance may put them.
 
+Every paper has a module that makes its tables, prints them by `run` and ends with exit code 1 where
+a gated cell lies outside its tolerance.
+
 In the tables of paper dwd all figures are percentages. Ours is the mean over R runs of the *exact*
 accuracy of the fitted coefficients in the population, so no test set adds error to it. The paper's
 is a mean over runs that each had a test set of 10,000 records; how many runs is not known, and ten
@@ -26,12 +29,14 @@ the paper has none a `reference`, which an independent implementation gave.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -42,6 +47,10 @@ PAPER_RUNS = 10
 PAPER_TEST = 10_000
 ROUNDING = 0.05
 FALSE_ALARM = 0.01
+#: Columns that stand side by side, at most.
+MANY = 8
+RESULTS = Path(__file__).parents[1] / "results"
+PICTURES = Path(__file__).parents[2] / "docs" / "methods" / "figures"
 _INTERNAL = ("estimated", "known", "freedom", "rounding")
 
 
@@ -177,9 +186,106 @@ def judged(cells: Sequence[Cell]) -> list[Cell]:
     return [_judge(cell, level) for cell in cells]
 
 
-def write(cells: Sequence[Cell], path: Path, *, kept: Sequence[dict[str, Any]] = ()) -> None:
-    """Write rows to keep and then cells as a JSON list, figures to four digits after the point."""
-    rows = [
+def arguments(doc: str | None, titles: Mapping[str, str], results: str) -> argparse.Namespace:
+    """Read what all papers' commands take.
+
+    results: Name of the JSON file.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="many replications")
+    parser.add_argument("--runs", type=int, help="replications of a row")
+    parser.add_argument("--tables", nargs="+", choices=titles, default=list(titles))
+    parser.add_argument("--data", type=Path, default=os.environ.get("PAPERS_DATA"),
+                        help="folder of elec.csv.gz (PAPERS_DATA)")  # fmt: skip
+    parser.add_argument("--harth", type=Path, help="folder of the HARTH recordings")
+    parser.add_argument("--out", type=Path, default=RESULTS / results, help="where the JSON goes")
+    return parser.parse_args()
+
+
+def run(
+    parts: Sequence[tuple[set[str], Callable[[], Sequence[Cell]]]],
+    titles: Mapping[str, str],
+    options: argparse.Namespace,
+    *,
+    errors: bool = True,
+) -> int:
+    """Make tables, print them and put them into the result file; return the exit code.
+
+    parts: Names of tables that are made together, and what makes them. Gated cells of one part
+        share a false alarm. A part without any of the tables that are asked for is not run.
+    errors: As `show`.
+    """
+    begun, gated, wrong = time.monotonic(), 0, list[Cell]()
+    for tables, make in parts:
+        if not tables & set(options.tables):
+            continue
+        cells = judged(make())
+        for table, title in titles.items():
+            own = [cell for cell in cells if cell.table == table]
+            if not own or table not in options.tables:
+                continue
+            print(show(own, title=title, errors=errors), "\n", flush=True)
+            replace_rows(own, table, options.out)
+            gated += sum(cell.gated for cell in own)
+            wrong += [cell for cell in own if cell.gated and not cell.within]
+    took = time.monotonic() - begun
+    print(f"{gated - len(wrong)} of {gated} gated cells agree; {took:.0f} s")
+    for cell in wrong:
+        print(f"  {cell.table}, {cell.row}, {cell.column}: {cell.ours:.4f} against {cell.other}")
+    return int(bool(wrong))
+
+
+#: Places, values, and what the bars at them stand for, if there are any.
+Curve = tuple[Sequence[float], Sequence[float], Sequence[float] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A part of a picture: words at its axes, curves by name, and which axes are logarithmic."""
+
+    x: str
+    y: str
+    curves: Mapping[str, Curve]
+    logarithmic: str = ""
+
+
+def draw(name: str, panels: Sequence[Panel], out: Path, *, rows: int = 1) -> None:
+    """Draw panels side by side, in rows: the picture of a page, or beside another result file."""
+    import matplotlib as mpl  # noqa: PLC0415  tables need none
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    columns = len(panels) // rows
+    picture, axes = plt.subplots(
+        rows, columns, figsize=(9.5, 2.75 * rows + 0.5), squeeze=False, layout="constrained"
+    )
+    for number, (panel, axis) in enumerate(zip(panels, axes.ravel(), strict=True)):
+        for label, (places, values, errors) in panel.curves.items():
+            axis.errorbar(places, values, errors, marker="o", markersize=3, linewidth=1.2,
+                          label=label)  # fmt: skip
+            if "x" in panel.logarithmic:
+                axis.set_xscale("log")
+                axis.set_xticks(places, [f"{place:g}" for place in places])
+        if "y" in panel.logarithmic:
+            axis.set_yscale("log")
+        axis.minorticks_off()
+        axis.set_xlabel(panel.x)
+        if number % columns == 0 or panel.y != panels[number - 1].y:
+            axis.set_ylabel(panel.y)
+            axis.legend(fontsize=7, frameon=False)
+    folder = PICTURES if out.parent == RESULTS else out.parent
+    picture.savefig(folder / name, dpi=110)
+    plt.close(picture)
+
+
+def replace_rows(cells: Sequence[Cell], table: str, path: Path) -> None:
+    """Put a table's rows in the place of those that the result file, a JSON list, has of it.
+
+    Figures have four digits after the point.
+    """
+    held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    rows = [row for row in held if row["table"] != table] + [
         {
             key: round(value, 4) if isinstance(value, float) else value
             for key, value in asdict(cell).items()
@@ -187,7 +293,7 @@ def write(cells: Sequence[Cell], path: Path, *, kept: Sequence[dict[str, Any]] =
         }
         for cell in cells
     ]
-    text = ",\n".join(f" {json.dumps(row)}" for row in [*kept, *rows])
+    text = ",\n".join(f" {json.dumps(row)}" for row in rows)
     path.write_text(f"[\n{text}\n]\n", encoding="utf-8")
 
 
@@ -195,14 +301,21 @@ def show(cells: Sequence[Cell], *, title: str, errors: bool = False) -> str:
     """Return a table as text: ours (sd), then the other figure and how they agree.
 
     With `errors` it is `mc_error` that stands in brackets, and a verdict for gated cells alone.
+    Columns without any other figure follow as a table of their own where there are many.
     """
     columns = list(dict.fromkeys(cell.column for cell in cells))
+    known = dict.fromkeys(cell.column for cell in cells if cell.other is not None)
+    parts = [columns]
+    if known and len(columns) > MANY:
+        parts = [list(known), [column for column in columns if column not in known]]
     rows = list(dict.fromkeys(cell.row for cell in cells))
     found = {(cell.row, cell.column): _entry(cell, errors) for cell in cells}
-    lines = [["", *columns], *([row, *(found.get((row, c), "") for c in columns)] for row in rows)]
-    widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
-    text = ("".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-    return "\n".join([title, *text])
+    text = [title]
+    for part in parts:
+        lines = [["", *part], *([row, *(found.get((row, c), "") for c in part)] for row in rows)]
+        widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
+        text += ["".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return "\n".join(text)
 
 
 def _plain(

@@ -5,25 +5,29 @@ Site m of M has n rows x ~ N(0, I / m) and no intercept; theta has four coeffici
 say 16. Site 1 is the centre, and its records are used in clear; the others release.
 
 The paper's scale of the noise is that of the records at hand, the largest change by leaving out one
-of them. **That protects nobody**, and only reproduces its tables. SCORE keeps epsilon and delta.
+of them. **That protects nobody**, and only reproduces its tables; what studies do instead, with a
+public scale, is `pipeline.methods.noisy_copies.accounting`. SCORE keeps epsilon and delta.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit
 
-from benchmarks.papers.noisy_copies import alpha_beta, gaussian_sigma
-from benchmarks.papers.noisy_infembler import Central, assemble, draw, sent
+from pipeline.methods.noisy_copies import infembler
+from pipeline.methods.noisy_copies.infembler import Assembled, Copies
+from pipeline.privacy.accounting import mu_of
 from pipeline.types import Matrix, Vector
 
 DEVIATION = {"linear": 4.0, "logistic": 1.0}
 #: Newton steps of a site's fit, and the ridge that keeps separated classes finite.
 STEPS, RIDGE = 30, 1e-6
+#: Rounds of an assembly at most.
+MOST = 500
 #: Shares of score and curvature in SCORE, and where its residuals are cut, in deviations.
 SPLIT, CUT = 2.0, 2.5
 #: Steps, rates and clipping norms that DP-SGD is tuned over, on the truth, as the paper did.
@@ -111,23 +115,22 @@ def estimates(
     rows = np.concatenate([site[0] for site in records])
     responses = np.concatenate([site[1] for site in records])
     found = {"Site1": fits[0].theta}
-    alpha, _ = alpha_beta(how.epsilon, delta, size, how.copies)
+    noise = alpha(how.epsilon, delta)
     if "OPT" in names:
         found["OPT"] = fit(loss, rows, responses, scale).theta
     if "AVG" in names:
         noised = [fits[0].theta] + [
-            f.theta + f.moved / alpha * rng.standard_normal(size) for f in fits[1:]
+            f.theta + f.moved / noise * rng.standard_normal(size) for f in fits[1:]
         ]
         found["AVG"] = np.mean(noised, axis=0)
     if "INFEM" in names:
-        found["INFEM"] = infem(fits, count, how, alpha, rng)
+        found["INFEM"] = infem(fits, count, how, noise, rng)
     public = list(norms or (math.sqrt(1.5 * size / (m + 1)) for m in range(len(records))))
     bound = cut if cut is not None else CUT * sigma if loss == "linear" else 1.0
+    deviation = 1 / mu_of(how.epsilon, delta)
     if "SCORE" in names:
-        deviation = gaussian_sigma(how.epsilon, delta)
         found["SCORE"] = score(loss, records, fits[0], public, bound, deviation, sigma, rng)
     if "DPSGD" in names:
-        deviation = gaussian_sigma(how.epsilon, delta)
         for steps, rate, clip in DESCENTS:
             found[f"DPSGD {steps} {rate} {clip}"] = descent(
                 loss, records, clip * bound * float(np.mean(public)), deviation, steps, rate, rng
@@ -135,22 +138,73 @@ def estimates(
     return found
 
 
+def alpha(epsilon: float, delta: float) -> float:
+    """Return alpha, to which the paper's noise is calibrated (Theorem 1)."""
+    return epsilon / (2 * math.sqrt(2 * math.log(2.5 / delta)))
+
+
 def infem(
-    fits: Sequence[Fit], count: int, how: Setting, alpha: float, rng: np.random.Generator,
+    fits: Sequence[Fit], count: int, how: Setting, noise: float, rng: np.random.Generator,
     *, shift: float = 0.0, shrink: float = 1.0,
 ) -> Vector:  # fmt: skip
     """Return INFEMBLER's estimate; the last site says what is shifted, or too precise."""
-    scales = np.array([how.copies * f.weighed**2 / alpha**2 for f in fits[1:]])
-    drawn = [
-        draw(f.theta, f.information, how.copies, psi, rng)
-        for f, psi in zip(fits[1:], scales, strict=True)
-    ]
+    scales = np.array([how.copies * f.weighed**2 / noise**2 for f in fits[1:]])
+    drawn = [draw(f, how.copies, psi, rng) for f, psi in zip(fits[1:], scales, strict=True)]
     means, scatters = (np.array(part) for part in zip(*drawn, strict=True))
     means[-1] += shift
     scatters[-1] *= shrink
-    many = np.full(len(scales), float(count))
-    sites = sent(many, np.full(len(scales), float(how.copies)), scales, means, scatters)
-    return assemble(sites, Central(count, fits[0].theta, fits[0].information)).theta
+    many = np.ones(len(scales))
+    sites = Copies(
+        count * many, (how.copies - 1) * many, scales, scales / how.copies, means, scatters
+    )
+    return assemble(sites, count, fits[0].theta, fits[0].information).theta
+
+
+def draw(fit: Fit, copies: int, scale: float, rng: np.random.Generator) -> tuple[Vector, Matrix]:
+    """Return mean and scatter of K copies N(theta, scale F^-1), by Bartlett's decomposition.
+
+    Fewer copies than there are numbers in one are drawn as they are.
+    """
+    size = len(fit.theta)
+    root = np.sqrt(scale) * np.linalg.inv(np.linalg.cholesky(fit.information)).T
+    if copies <= size:
+        apart = rng.standard_normal((copies, size)) @ root.T
+        middle = apart.mean(axis=0)
+        return fit.theta + middle, (apart - middle).T @ (apart - middle)
+    mean = fit.theta + root @ rng.standard_normal(size) / np.sqrt(copies)
+    lower = np.tril(rng.standard_normal((size, size)), -1)
+    np.fill_diagonal(lower, np.sqrt(rng.chisquare(copies - 1 - np.arange(size))))
+    half = root @ lower
+    return mean, half @ half.T
+
+
+def assemble(
+    sites: Copies, records: float, theta: Vector, information: Matrix, tolerance: float = 1e-3
+) -> Assembled:
+    """Return the estimate of Algorithm 1: rounds until a step is small in standard errors.
+
+    records, theta, information: What the centre holds itself.
+    """
+    counted = float(sites.records.sum())
+    middle = (records * theta + sites.records @ sites.means) / (records + counted)
+    found = Assembled(middle, information / records, np.eye(len(theta)), sites.scatters)
+    while found.rounds < MOST:
+        # a round of the product, and what the centre has
+        before, found = found, infembler.step(sites, found)
+        own = counted + len(theta) + 1
+        whole = found.whole + information
+        score = found.whole @ found.theta + information @ theta
+        at = np.linalg.solve(whole, score)
+        moved = at - before.theta
+        found = replace(
+            found, theta=at, whole=whole,
+            information=(own * found.information + information) / (own + records),
+            step=math.sqrt(max(0.0, float(moved @ whole @ moved))),
+        )  # fmt: skip
+        changed = np.abs(found.information - before.information).max()
+        if found.step < tolerance and changed < tolerance * np.abs(found.information).max():
+            break
+    return found
 
 
 def score(

@@ -9,6 +9,12 @@ noise that Theorem 2 could give, and no guarantee. "distributed" is noise shared
 the same budget and at epsilon 1, with a guarantee.
 Time is the whole fit in seconds, for every method alike; the paper's online times look like one
 update's.
+
+HARTH (Human Activity Recognition Trondheim, UCI 779, CC BY 4.0) is two accelerometers on each
+person, here motion against rest: one CSV file per person, such as S006.csv, with a header and at
+least the columns back_x, back_y, back_z, thigh_x, thigh_y, thigh_z (accelerations in g, 50 a
+second) and label. Other columns are passed over: some of its files have an index of rows. No data
+are part of this project.
 """
 
 from __future__ import annotations
@@ -17,12 +23,15 @@ import csv
 import gzip
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.papers.cells import Cell
 from pipeline.errors import DataError
 from pipeline.losses import GeneralisedDWD
 from pipeline.methods.published.fits import Records, Ridge, federated_fit, majorised_fit
@@ -35,6 +44,13 @@ TAILS = (1.0, 0.01, 100.0)
 BATCH = 1_000
 OFFLINE_RECORDS = 100_000
 EPSILON, DELTA, RIDGE = 0.1, 1e-7, Ridge(1e-3)
+COLUMNS = ("back_x", "back_y", "back_z", "thigh_x", "thigh_y", "thigh_z")
+#: Walking, running, shuffling, stairs up and down, cycling in four forms.
+MOTION = (1, 2, 3, 4, 5, 13, 14, 130, 140)
+#: Standing, sitting, lying.
+REST = (6, 7, 8)
+#: The sensors measure up to 8 g: the public range of every feature.
+RANGE = 8.0
 #: The paper's figures on HARTH: by method and q, in the order of `FIGURES`.
 PAPER = {
     ("OffNP", 1.0): (90.8, 92.9, 84.4, 88.4, 95.2, 12.2),
@@ -85,11 +101,69 @@ def electricity(folder: Path) -> Dataset:
     return Dataset("elec", 2 * table[:, :-1] - 1, np.where(table[:, -1] == 1, 1.0, -1.0), 10)
 
 
-def pooled_people(people: dict[str, tuple[Matrix, Vector]]) -> Dataset:
-    """Put the recordings of all persons together; each is a client."""
-    features = np.concatenate([x for x, _ in people.values()])
-    responses = np.concatenate([y for _, y in people.values()])
-    return Dataset("HARTH", features, responses, len(people))
+def harth(folder: Path) -> Dataset:
+    """Put the recordings of all persons together; each is a client.
+
+    Raises
+    ------
+    DataError
+        If the folder holds no CSV file, or one that cannot be read.
+    """
+    paths = sorted(folder.glob("*.csv"))
+    if not paths:
+        raise DataError(f"{folder} holds no CSV file; HARTH has one for each person")
+    features, responses = zip(*map(read_person, paths), strict=True)
+    return Dataset("HARTH", np.concatenate(features), np.concatenate(responses), len(paths))
+
+
+def read_person(path: Path) -> tuple[Matrix, Vector]:
+    """Return one person's features (n, 6) in [-1, 1] and responses (n,), +1 for motion.
+
+    Raises
+    ------
+    DataError
+        If a column is missing, a value is not a number or a label is unknown.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        header = next(csv.reader(file), [])
+        if missing := [name for name in (*COLUMNS, "label") if name not in header]:
+            raise DataError(f"{path.name} has no column {missing[0]}: HARTH's layout is needed")
+        columns = [header.index(name) for name in (*COLUMNS, "label")]
+        try:
+            with warnings.catch_warnings():
+                # of a file without rows we say so ourselves
+                warnings.simplefilter("ignore", UserWarning)
+                table = np.loadtxt(file, delimiter=",", usecols=columns, ndmin=2)
+        except ValueError as error:
+            raise DataError(f"{path.name} holds a value that is not a number") from error
+    if len(table) == 0:
+        raise DataError(f"{path.name} holds no row below its header")
+    labels = table[:, -1]
+    motion, rest = np.isin(labels, MOTION), np.isin(labels, REST)
+    if not np.all(motion | rest):
+        known = ", ".join(map(str, sorted((*MOTION, *REST))))
+        raise DataError(f"{path.name} has a label that is none of {known}")
+    if not np.all(np.isfinite(table)):
+        raise DataError(f"{path.name} holds a value that is not finite")
+    return np.clip(table[:, :-1] / RANGE, -1.0, 1.0), np.where(motion, 1.0, -1.0)
+
+
+def table(
+    pool: Executor, read: Callable[[Path], Dataset], folder: Path, splits: int
+) -> Iterator[Cell]:
+    """Yield the table of a data set, means over random splits."""
+    data = read(folder)
+    runs = list(pool.map(one_split, [data] * splits, range(splits)))
+    for method, q in runs[0]:
+        for place, column in enumerate(FIGURES):
+            values = [run[method, q][place] for run in runs]
+            published = PAPER.get((method, q)) if data.name == "HARTH" else None
+            spread = float(np.std(values, ddof=1))
+            yield Cell(
+                f"4 {data.name}", f"{method} q={q:g}", column,
+                None if published is None else published[place],
+                float(np.mean(values)), spread, spread / splits**0.5,
+            )  # fmt: skip
 
 
 def one_split(data: Dataset, run: int) -> dict[tuple[str, float], tuple[float, ...]]:
@@ -134,8 +208,8 @@ def _methods(
     wide = GeneralisedDWD(q)
 
     def stream(fit: OnlineFit | PrivateOnlineFit) -> Vector:
-        for batch in _batches(training):
-            fit.update([batch])
+        for start in range(0, len(training), BATCH):
+            fit.update([_part(training, slice(start, start + BATCH))])
         return fit.coefficients
 
     def shared(epsilon: float) -> PrivateOnlineFit:
@@ -150,11 +224,6 @@ def _methods(
         "distributed": lambda: stream(shared(EPSILON)),
         "distributed at 1": lambda: stream(shared(1.0)),
     }
-
-
-def _batches(records: Records) -> Iterator[Records]:
-    for start in range(0, len(records), BATCH):
-        yield _part(records, slice(start, start + BATCH))
 
 
 def _part(records: Records, chosen: slice | np.ndarray) -> Records:

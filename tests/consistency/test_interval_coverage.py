@@ -5,12 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.interval_records import RECORDS, STREAMS, Drawn, Stream
-from benchmarks.interval_runs import Setting, pooled, released, streamed, task_for
-from benchmarks.intervals import population_fit
+from benchmarks.first_intervals import (
+    Setting,
+    held,
+    pooled,
+    population_fit,
+    released,
+    streamed,
+    task_for,
+)
+from benchmarks.interval_streams import RECORDS, Drawn, Stream, stream_of
 from pipeline.losses import Loss
-from pipeline.methods.renewable.client import RenewableTask
-from pipeline.types import Vector
 
 DRAWS = 40
 #: What coverage may be, beside three Monte Carlo errors.
@@ -25,16 +30,6 @@ def within(flags: np.ndarray) -> None:
     assert BAND[0] - error <= found <= BAND[1] + error, (found, error)
 
 
-def held(task: RenewableTask, drawn: Drawn, seed: int, target: Vector) -> Vector:
-    """Return which intervals at the end of a stream hold a target, NaN where there is none."""
-    found = streamed(task, drawn, seed)
-    ends = found.intervals(0.95)
-    if ends is None:
-        return np.full(task.size, np.nan)
-    inside = (ends[0] <= target) & (target <= ends[1])
-    return np.where(np.isnan(ends[0]), np.nan, inside)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "setting"),
@@ -42,11 +37,11 @@ def held(task: RenewableTask, drawn: Drawn, seed: int, target: Vector) -> Vector
     ids=["t4", "kink", "ar"],
 )
 def test_intervals_at_the_end_cover_the_population(name: str, setting: Setting) -> None:
-    stream = STREAMS[name](None)
+    stream = stream_of(name)
     task = task_for(stream, setting)
     target = population_fit(stream, task)
     draws = [stream.draw(np.random.default_rng([31, k]), task.loss) for k in range(DRAWS)]
-    within(np.array([held(task, drawn, k, target) for k, drawn in enumerate(draws)]))
+    within(np.array([held(streamed(task, drawn, k)[-1], target) for k, drawn in enumerate(draws)]))
 
 
 @pytest.mark.slow
@@ -65,7 +60,7 @@ def test_one_feature_is_covered_in_mid_stream(epsilon: float) -> None:
         features, responses, _ = draw(np.random.default_rng([32, seed]), task.loss)
         for records in (12_000, 14_000, 16_000):
             drawn = released(task, (features[:records], responses[:records], None))
-            flags.append(held(task, drawn, seed, pooled(task, drawn)))
+            flags.append(held(streamed(task, drawn, seed)[-1], pooled(task, drawn)))
     # at an epsilon of 4 chance in the records is most of an interval, and they are the fit's own
     found = np.array(flags)
     assert np.isfinite(found).mean() > 0.3

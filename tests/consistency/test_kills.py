@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from agents.history import refold
-from benchmarks.storm_checks import noised_twice, payloads
 from pipeline.stream.fold import Reducer
 from pipeline.stream.in_process import OfflineRecord
 from pipeline.stream.partition import Partition, differences
+from tests.log_checks import noised_twice, payloads
 from tests.stage import PATIENCE, Stage, lent, study_text, write_csv
 
 CLIENTS = 6

@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.ledger_crashes import (
+from pipeline.errors import LocalStoreError
+from pipeline.release.task import Task
+from producers.store import ClientStore, Outgoing, Tally
+from tests.producers.ledger_lives import (
     CLIENT,
     SOURCE,
     STUDIES,
@@ -26,9 +29,6 @@ from benchmarks.ledger_crashes import (
     campaign,
     task_of,
 )
-from pipeline.errors import LocalStoreError
-from pipeline.release.task import Task
-from producers.store import ClientStore, Outgoing, Tally
 from tests.stage import until
 
 HERE = "tests.producers.test_ledger_crashes"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.killed_sources import SOURCES
-from benchmarks.source_kills import campaign
+from tests.producers.killed_sources import SOURCES
+from tests.producers.source_kills import campaign
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
 #: Each goes on at a position, as csv does: other lines, rows of files and of tables.
 LIKE_OTHERS = {"jsonl", "arrow", "sqlite", "duckdb", "postgresql"}
-#: One in a study, and one in the one that follows it; `python -m benchmarks.source_kills` has more.
+#: One in a study, and one in the one that follows it; `python -m tests.producers.source_kills` has more.
 KILLS = 2
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import adbc_driver_postgresql.dbapi
 import pytest
 
-from benchmarks.killed_sources import duck_connection
 from pipeline.errors import ConfigError, DataError
 from pipeline.records.batch import Columns
 from producers.source_registry import compare, goes_on, looks_of
@@ -21,6 +20,7 @@ from producers.sources.base import CELLS
 from producers.sources.databases import DuckDb
 from tests.compliance.sources import CHECKS, Case, drain, waits
 from tests.postgres import postgres
+from tests.producers.killed_sources import duck_connection
 
 COLUMNS = "id BIGINT, heat DOUBLE PRECISION, failed TEXT"
 

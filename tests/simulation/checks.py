@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.storm_checks import noised_twice, payloads, shared_records
 from pipeline.messages.estimate import read_estimate
 from pipeline.messages.model import read_model
 from pipeline.stream.fold import Reducer
 from pipeline.stream.partition import Partition, differences
 from tests.databases import sqlite_file
+from tests.log_checks import noised_twice, payloads, shared_records
 from tests.simulation.world import World
 
 

@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from benchmarks.storm_checks import PLANTED
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers.store import ClientStore
+from tests.log_checks import PLANTED
 from tests.simulation.believed import faults_among_liars
 from tests.simulation.byzantine import Byzantine
 from tests.simulation.checks import faults_of, outcome

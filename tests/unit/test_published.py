@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import optimize, stats
 
-from benchmarks.papers.given_noise import GivenNoise
+from benchmarks.papers.dwd import GivenNoise
 from pipeline.errors import DataError, NumericError, PrivacyError
 from pipeline.linalg import sandwich
 from pipeline.losses import GeneralisedDWD, Logistic, Loss

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.papers import dwd_runs, six_figures, sweeps
-from benchmarks.papers.dwd_rows import Row
+from benchmarks.papers import dwd, six_figures
 from tests.published import KEYS, by_client, run, sample, text_of, write
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "published.json"
@@ -76,13 +75,9 @@ def papers(name: str) -> dict[str, Any]:
     """Return accuracies of a small run of the tables of paper dwd, by method."""
     if name == "tables":
         with pytest.MonkeyPatch.context() as patch:
-            row = Row("1", 5, 6, 4, "4:1", (0, 0, 0, 0))
-            patch.setattr("benchmarks.papers.dwd_runs.ROWS", (row,))
-            return {key: list(value) for key, value in dwd_runs.run_row(0, 0, ours=True).items()}
-    if name == "private":
-        return {key: list(value) for key, value in dwd_runs.run_private_row(1, 0).items()}
-    if name == "sweep":
-        return {key: value[0] for key, value in sweeps.one_point(3, 10, 0).items()}
+            row = dwd.Row("1", 5, 6, 4, "4:1", (0, 0, 0, 0))
+            patch.setattr(dwd, "ROWS", (row,))
+            return {key: list(value) for key, value in dwd.run_row(0, 0, ours=True).items()}
     rng = np.random.default_rng(8)
     x = rng.uniform(-1, 1, (3_000, 6))
     y = np.where(x[:, 0] - 0.5 * x[:, 1] + rng.normal(0, 0.5, len(x)) > 0.2, 1.0, -1.0)
@@ -91,7 +86,7 @@ def papers(name: str) -> dict[str, Any]:
     return {f"{method} {q:g}": list(figures[:-1]) for (method, q), figures in found.items()}
 
 
-PAPERS = ("tables", "private", "sweep", "six figures")
+PAPERS = ("tables", "six figures")
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from benchmarks.papers.noisy_copies import (
-    Linear,
-    Logistic,
-    alpha_beta,
-    gaussian_sigma,
-    min_ridge,
-    smooth_bound,
-)
-from benchmarks.papers.noisy_infembler import Central, assemble, covariance, draw, sent, start, step
+from benchmarks.papers.noisy_runs import alpha, assemble
 from pipeline.errors import ConfigError, NumericError, PrivacyError
 from pipeline.linalg import packed_indices
 from pipeline.methods import revision_of, server_of, task_of
@@ -39,7 +31,7 @@ from pipeline.methods.noisy_copies.accounting import (
 from pipeline.methods.noisy_copies.client import CopiedPart, CopiesTask, Law, linear_fit
 from pipeline.methods.noisy_copies.estimate import FARTHEST as LONGEST
 from pipeline.methods.noisy_copies.estimate import lengthened
-from pipeline.methods.noisy_copies.infembler import Copies, stretched
+from pipeline.methods.noisy_copies.infembler import Assembled, Copies, covariance, step, stretched
 from pipeline.methods.sites.report import largest_move
 from pipeline.methods.sites.state import FIRST, Shape
 from pipeline.privacy import accounting as gdp
@@ -626,32 +618,24 @@ def test_what_a_distance_costs_is_counted() -> None:
 
 #: Reference values have ten digits.
 DIGITS = 1e-9
-CENTRAL = Central(100.0, np.array([1.0, -0.5]), np.array([[50.0, 10.0], [10.0, 40.0]]))
-SITES = sent(
+CENTRE = 100.0, np.array([1.0, -0.5]), np.array([[50.0, 10.0], [10.0, 40.0]])
+SITES = Copies(
     records=np.array([120.0, 80.0]),
-    copies=np.array([20.0, 30.0]),
+    degrees=np.array([19.0, 29.0]),
     scales=np.array([10.0, 12.0]),
+    noise=np.array([10.0, 12.0]) / np.array([20.0, 30.0]),
     means=np.array([[0.8, -0.3], [1.4, -0.9]]),
     scatters=np.array([[[4.0, -1.0], [-1.0, 6.0]], [[9.0, 2.0], [2.0, 5.0]]]),
 )
 
 
 def test_the_paper_s_calibration() -> None:
-    assert alpha_beta(4, 1 / 160, 8, 40) == pytest.approx((0.5777613700, 0.0205204708), abs=DIGITS)
-    assert alpha_beta(1, 1e-5, 8, 40) == pytest.approx((0.1002843434, 0.0033465581), abs=DIGITS)
+    found = [alpha(*one) for one in ((4, 1 / 160), (1, 1e-5))]
+    assert found == pytest.approx([0.5777613700, 0.1002843434], abs=DIGITS)
     given = ((1, 1e-5), (4, 1 / 160), (8, 1e-5))
-    assert [gaussian_sigma(*one) for one in given] == pytest.approx(
+    assert [1 / gdp.mu_of(*one) for one in given] == pytest.approx(
         [3.730631635, 0.702362014, 0.600229072], abs=DIGITS
     )
-
-
-def test_the_smooth_bound_is_finite_above_a_ridge_alone() -> None:
-    beta = alpha_beta(4, 1e-3, 8, 40)[1]
-    ridges = [min_ridge(lambda r: Linear(3.0, r), beta), min_ridge(Logistic, beta)]
-    assert ridges == pytest.approx([27.96249925, 35.35236230], rel=DIGITS)
-    assert smooth_bound(Linear(3.0, 60.0), 1000.0, beta) == pytest.approx(0.0948683298, abs=DIGITS)
-    assert smooth_bound(Logistic(60.0), 1000.0, beta) == pytest.approx(0.0316385985, abs=DIGITS)
-    assert smooth_bound(Linear(3.0, 0.99 * ridges[0]), 1000.0, beta) == math.inf
 
 
 def test_a_public_scale() -> None:
@@ -664,40 +648,27 @@ def test_a_public_scale() -> None:
 
 
 def test_infembler_with_central_records() -> None:
-    found = assemble(SITES, CENTRAL, tolerance=1e-13)
+    found = assemble(SITES, *CENTRE, tolerance=1e-13)
     assert found.rounds == 45
     assert found.theta == pytest.approx([1.0375825276, -0.5534650665], abs=DIGITS)
     assert found.information[np.triu_indices(2)] == pytest.approx(
         [0.4660753311, 0.0800097364, 0.4000867668], abs=DIGITS
     )
-    errors = np.sqrt(np.diag(np.linalg.inv(found.whole)))
+    inverse = np.linalg.inv(found.whole)
+    errors = np.sqrt(np.diag(inverse))
     assert errors == pytest.approx([0.0960037022, 0.1040192504], abs=DIGITS)
-    sandwich = np.sqrt(np.diag(covariance(SITES, CENTRAL, found)))
-    assert sandwich == pytest.approx([0.0962001625, 0.1025732905], abs=DIGITS)
-    one = step(SITES, CENTRAL, start(SITES, CENTRAL))
+    sandwich = covariance(SITES, found)[0] + inverse @ CENTRE[2] @ inverse.T
+    assert np.sqrt(np.diag(sandwich)) == pytest.approx([0.0962001625, 0.1025732905], abs=DIGITS)
+    one = assemble(SITES, *CENTRE, tolerance=math.inf)
     assert one.theta == pytest.approx([1.0365254647, -0.5518385739], abs=DIGITS)
 
 
-def test_infembler_without_central_records_and_from_a_warm_start() -> None:
-    found = assemble(SITES, tolerance=1e-13)
+def test_infembler_without_central_records_and_stretched() -> None:
+    one = np.eye(2)
+    found = quick = Assembled(SITES.means.mean(axis=0), one, one, SITES.scatters)
+    for _ in range(300):
+        found = step(SITES, found)
     assert found.theta == pytest.approx([1.0692703735, -0.5927073749], abs=DIGITS)
-    quick = start(SITES)
     for _ in range(12):
-        quick = stretched(SITES, quick, step(SITES, None, quick))
+        quick = stretched(SITES, quick, step(SITES, quick))
     assert quick.theta == pytest.approx(found.theta, abs=DIGITS)
-    warm = assemble(SITES, at=assemble(SITES, CENTRAL), tolerance=1e-13)
-    assert warm.theta == pytest.approx(found.theta, abs=DIGITS)
-
-
-def test_mean_and_scatter_have_the_law_of_copies() -> None:
-    rng, information = np.random.default_rng(1), np.array([[4.0, 1.0], [1.0, 3.0]])
-    theta, copies, scale, runs = np.array([1.0, -1.0]), 6, 2.0, 4000
-    drawn = [draw(theta, information, copies, scale, rng) for _ in range(runs)]
-    variance = scale * np.linalg.inv(information)
-    means, scatters = (np.array(part) for part in zip(*drawn, strict=True))
-    # four Monte Carlo errors: of a mean, and of a Wishart matrix with five degrees
-    error = 4 * np.sqrt(np.diag(variance) / copies / runs)
-    assert np.all(np.abs(means.mean(axis=0) - theta) < error)
-    five = (copies - 1) * variance
-    spread = (np.outer(np.diag(variance), np.diag(variance)) + variance**2) * (copies - 1)
-    assert np.all(np.abs(scatters.mean(axis=0) - five) < 4 * np.sqrt(spread / runs))

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.dying_client POINT CALLS ...` is `veilstream ...` that dies by itself.
+"""`python -m tests.producers.dying_client POINT CALLS ...` is `veilstream ...` that dies by itself.
 
 It is killed by SIGKILL at one point of its work: before or after a call of one of its parts, the
 time that this call is made. So a kill falls where one at a random time seldom would, such as
@@ -38,22 +38,13 @@ POINTS = {
     "acknowledged": Point(f"{LEDGER}.sent", after=False),
     "dropped": Point(f"{LEDGER}.sent", after=True),
 }
-#: Of what is kept on disk: before it is stored, and between that and the answer to its sender.
-INBOX_POINTS = {
-    "storing": Point(f"{INBOX}.put", after=False),
-    "stored": Point(f"{INBOX}.put", after=True),
-    "forgetting": Point(f"{INBOX}.forget", after=True),
-}
-SPOOL_POINTS = {
-    "storing": Point(f"{SPOOL}._append", after=False),
-    "stored": Point(f"{SPOOL}._append", after=True),
-    "forgetting": Point(f"{SPOOL}.forget", after=True),
-}
-ALL = {
-    **POINTS,
-    **{f"inbox-{name}": point for name, point in INBOX_POINTS.items()},
-    **{f"spool-{name}": point for name, point in SPOOL_POINTS.items()},
-}
+#: Of what is kept on disk, too: before it is stored, and between that and the answer to its sender.
+ALL = POINTS | {
+    f"{kept}-{name}": Point(f"{owner}.{call}", after)
+    for kept, owner, put in (("inbox", INBOX, "put"), ("spool", SPOOL, "_append"))
+    for name, call, after in (("storing", put, False), ("stored", put, True),
+                              ("forgetting", "forget", True))
+}  # fmt: skip
 
 
 def arm(point: Point, calls: int) -> None:

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.storm_checks import MARKS, PLANTED, marks, noised_twice, payloads, shared_records
 from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
 from pipeline.release.layout import identity
 from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
+from tests.log_checks import MARKS, PLANTED, marks, noised_twice, payloads, shared_records
 
 TASK = task_of(parse_study(PLANTED.format(name="planted", records=20)))
 ENCODER = Encoder(TASK.study)

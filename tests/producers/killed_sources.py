@@ -20,10 +20,10 @@ import pyarrow.parquet
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from benchmarks.dying_client import ALL
 from infra.local.processes import HOST, free_port
 from tests.broker import MOSQUITTO, PASSWORD, USER, broker
 from tests.postgres import postgres
+from tests.producers.dying_client import ALL
 
 HEADER = "mark,load,failed,pad\n"
 #: Makes a spool large enough to be rewritten: lines are of one length, by which they are counted.

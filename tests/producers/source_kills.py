@@ -1,12 +1,11 @@
 """Clients of every source under SIGKILL: no record is lost, and none is noised twice.
 
-`python -m benchmarks.source_kills [--kills 200] [--seed S] [--only SOURCE ...]`. Each source gets
-its share of the kills. Half of them fall at a random time of a client's life, half at a point of
-its work, such as between the storing of a posted record and the answer (`dying_client`). Records
+`python -m tests.producers.source_kills [--kills 200] [--seed S] [--only SOURCE ...]`. Each source
+gets its share of the kills. Half of them fall at a random time of a client's life, half at a point
+of its work, such as between the storing of a posted record and the answer (`dying_client`). Records
 are added meanwhile. Half-way the study is changed into one that follows it. At the end every
 release of both is read from the log: the study has no noise, so exact sums tell which records are
-in it. Prints a line of JSON for each source and writes `benchmarks/results/source_kills.json`;
-ends with 1 on a fault.
+in it. Prints a line of JSON for each source; ends with 1 on a fault.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dying_client import POINTS
-from benchmarks.killed_sources import SOURCES, Kind
-from benchmarks.storm_checks import MARKS, PLANTED, noised_twice, payloads, shared_records
 from infra.local import LocalRuntime
 from pipeline.messages.release import read
+from tests.log_checks import MARKS, PLANTED, noised_twice, payloads, shared_records
+from tests.producers.dying_client import POINTS
+from tests.producers.killed_sources import SOURCES, Kind
 from tests.stage import Stage, until
 
-RESULTS = Path(__file__).parent / "results" / "source_kills.json"
 SLOTS, CLIENT = 20, "c"
 #: Records that are added at a time, and seconds in between.
 PART, PAUSE = 20, 0.1
@@ -109,7 +107,7 @@ class Campaign:
         calls = int(CALLS ** self._chance.random())
         process = stage.start(
             CLIENT, point or "never", calls, *words,
-            module="benchmarks.dying_client", piped=kind.piped,
+            module="tests.producers.dying_client", piped=kind.piped,
         )  # fmt: skip
         kind.began(process.stdin)
 
@@ -126,17 +124,13 @@ class Campaign:
         before, chance = self._numbers(), self._chance
         done, points = (
             self.counts["kills_0"] + self.counts["kills_1"],
-            [*self._kind.points, *POINTS],
+            (*self._kind.points, *POINTS),
         )
         point = points[done // 2 % len(points)] if done % 2 else None
         self._begin(point, *self._kind.follow)
         process = self._stage.processes[CLIENT]
-        if point is None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(chance.uniform(0.02, LIFE))
-        else:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(WAIT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(chance.uniform(0.02, LIFE) if point is None else WAIT)
         if process.poll() is None:
             # a point that is never reached, such as that of forgetting, is a random time
             point = None
@@ -277,9 +271,6 @@ def main() -> int:
             found = campaign(name, Path(folder) / name, at.kafka, at.redis, kills, chance)
             print(json.dumps(found), flush=True)
             faults += len(found["faults"])
-            held = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-            held[found.pop("source")] = found
-            RESULTS.write_text(json.dumps(dict(sorted(held.items())), indent=1) + "\n")
     return int(bool(faults))
 
 

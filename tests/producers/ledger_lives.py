@@ -1,16 +1,14 @@
 """Clients that die at random points: does a database ever repeat, lose or double a release?
 
-`python -m benchmarks.ledger_crashes [--crashes N] [--seed S]`. A campaign is one
+A campaign is one
 client with two studies on one source. It has many lives, each a process that dies at a random
 instruction of SQLite's machine, at a random point between two calls, by SIGKILL at a random time,
 or ends in order. After each, its database is compared with everything that was ever published.
-Nothing here needs Kafka: an acknowledgement is a line that is on disk. Prints counts and writes
-`benchmarks/results/ledger_crashes.json`.
+Nothing here needs Kafka: an acknowledgement is a line that is on disk.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import importlib
@@ -22,7 +20,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections import Counter, deque
@@ -32,7 +29,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load import study_text
 from pipeline.errors import BudgetExceeded
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.events import encode
@@ -40,8 +36,8 @@ from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers.budget import Limit
 from producers.store import ClientStore, Outgoing, Tally
+from tests.builders import study_text
 
-RESULTS = Path(__file__).parent / "results"
 SOURCE, SLOTS, CLIENT = "csv:data.csv", 5, "site"
 STUDIES = ("one", "two")
 #: Reads the source too, and is refused at every attempt.
@@ -57,10 +53,7 @@ VAULT = "producers.store:ClientStore"
 @cache
 def task_of(name: str) -> Task:
     """Return a study; two of them fit the limit of the source, the third does not."""
-    text = study_text(name)
-    if name == REFUSED:
-        text = text.replace("epsilon = 1.0", "epsilon = 9.0")
-    return make_task(parse_study(text))
+    return make_task(parse_study(study_text(name=name, epsilon=9.0 if name == REFUSED else 1.0)))
 
 
 class Life:
@@ -206,11 +199,11 @@ class Forks:
 
     def __init__(self, *modules: str) -> None:
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.ledger_crashes", "--serve", *modules],
+            [sys.executable, "-m", __name__, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).parents[2],
             text=True,
         )
 
@@ -371,34 +364,5 @@ def campaign(
             return
 
 
-def main() -> None:
-    """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--crashes", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--serve", nargs="*", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve is not None:
-        serve(options.serve)
-        return
-    chance, outcome, began = random.Random(options.seed), Outcome(), time.perf_counter()
-    with tempfile.TemporaryDirectory() as name, Forks() as forks:
-        while outcome.deaths.total() < options.crashes and not outcome.faults:
-            campaign(forks, Path(tempfile.mkdtemp(dir=name)), chance, outcome)
-    result = {
-        "crashes": outcome.deaths.total(),
-        **{f"crashes_by_{kind}": count for kind, count in sorted(outcome.deaths.items()) if count},
-        "campaigns_finished": outcome.campaigns,
-        "releases": outcome.releases,
-        "faults": len(outcome.faults),
-        "seconds": round(time.perf_counter() - began),
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "ledger_crashes.json").write_text(json.dumps(result, indent=1) + "\n")
-    for name, value in result.items():
-        print(f"{name}: {value}")
-    sys.exit("\n".join(outcome.faults) or 0)
-
-
 if __name__ == "__main__":
-    main()
+    serve(sys.argv[1:])
