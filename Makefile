@@ -119,10 +119,6 @@ SOAKED = $(if $(filter 3600,$(SECONDS)),--picture docs/soak.png --out benchmarks
 soak: .venv/ready  ## An hour of 16 clients with a kill every minute: memory, state, releases; SECONDS=180 for less
 	@mkdir -p build && $(BIN)/python -m benchmarks.soak --seconds $(SECONDS) $(SOAKED)
 
-.PHONY: peers
-peers: .venv/ready  ## The worker beside Quix Streams and Bytewax, which it installs apart
-	@$(BIN)/python -m benchmarks.peers
-
 .PHONY: coverage
 coverage: .venv/ready  ## How often intervals of sites cover the truth; FULL=1 for 200 streams of a cell
 	@$(BIN)/python -m benchmarks.sites_coverage $(if $(FULL),--full)

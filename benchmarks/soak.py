@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.storm_blows import WORKERS
-from benchmarks.storm_trust import TrustedStorm
+from benchmarks.fold import memory
+from benchmarks.storm import WORKERS, TrustedStorm
 from infra.local import LocalRuntime
 from tests.stage import Stage, study_text
 from tests.trusted import TRUST
@@ -101,15 +101,6 @@ class Soak(TrustedStorm):
         for name, process in self.stage.processes.items():
             if process.poll() is None and (mib := memory(process.pid)):
                 self.samples.append(Sample(now - self._began, name, process.pid, mib))
-
-
-def memory(pid: int) -> float:
-    """Return the resident set of a process in MiB; 0 if it is gone."""
-    try:
-        said = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0.0
-    return next((int(x.split()[1]) / 1024 for x in said.splitlines() if x.startswith("VmRSS")), 0.0)
 
 
 def grown(samples: list[Sample]) -> list[dict[str, Any]]:
