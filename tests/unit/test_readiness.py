@@ -50,7 +50,7 @@ def hidden_by_hand(task: RenewableTask, at: Directions) -> list[float]:
     r = [s * x for x in w]
     own = [math.sqrt(x * x + y) for x, y in zip(at.own, at.spread, strict=True)]
     known = [x * x for x, part in zip(own, u, strict=True) if part < 0.5]
-    least = {"gdwd": 0.25, "logistic": 1, "linear": task.loss.slope_bound / 4, "poisson": 0.3}
+    least = {"gdwd": 0.5, "logistic": 1, "linear": task.loss.slope_bound / 4, "poisson": 0.3}
     tau = max(sum(known) / len(known) if known else 1.0, least[loss] ** 2)
     along = []
     for i in range(d):
@@ -58,8 +58,8 @@ def hidden_by_hand(task: RenewableTask, at: Directions) -> list[float]:
         taken = rho / (1 - rho) * own[i] if rho < 0.7 else 0.0
         along.append(max(u[i] ** 2 * tau, taken**2))
     m = [max(max(x, 0) + y, s / 2) for x, y in zip(a, r, strict=True)]
-    along = [x + s * s / (2 * d * y * y) * sum(along) for x, y in zip(along, m, strict=True)]
-    found = [sum(v[j, i] ** 2 * along[i] for i in range(d)) for j in range(d)]
+    moved = [s * s / (2 * d * y * y) * sum(along) for y in m]
+    found = [max(sum(v[j] ** 2 * along), sum(v[j] ** 2 * moved)) for j in range(d)]
     if loss == "linear":
         return found
     weight, most = at.curvature[0, 0], {"gdwd": 1, "logistic": 3, "poisson": 0.25}[loss]

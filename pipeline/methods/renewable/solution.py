@@ -42,7 +42,7 @@ HIDE = 0.5
 #: Coefficients along a direction of which nothing is known may be so large at least, by loss: units
 #: of log odds, of the largest residual that counts in full, of the log of a mean. Real features
 #: that fill a sliver of their range have larger ones than the directions that are known.
-USUAL = {"gdwd": 0.25, "logistic": 1.0, "linear": 0.25, "poisson": 0.3}
+USUAL = {"gdwd": 0.5, "logistic": 1.0, "linear": 0.25, "poisson": 0.3}
 #: A feature whose values fill too little of its range to be seen may matter like any other: it may
 #: add so much to the mean square of predictors, by loss. Without it classes have smaller
 #: coefficients, and counts another intercept; means of numbers have the same.
@@ -281,10 +281,12 @@ def hides(task: RenewableTask, at: Directions) -> Vector:
         unknown = np.clip((SURELY_KNOWN - at.values / at.size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
     own = np.sqrt(at.own**2 + at.spread)
     along = _hides_along(at, unknown, drawn, own, usual)
-    # it moves the others by its curvature with them, of which nothing is known but by the noise
-    along += at.size**2 / (2 * len(own)) / raised**2 * along.sum()
+    # it moves the others by its curvature with them, of which nothing is known but by the noise:
+    # by chance that shows in the vectors, which would count it twice
+    moved = at.size**2 / (2 * len(own)) / raised**2 * along.sum()
+    squares = at.vectors**2
     lost = _lacks(task, at.vectors @ at.own, *_left_out(task, at, unknown, drawn * own))
-    return at.vectors**2 @ along + lost**2
+    return np.maximum(squares @ along, squares @ moved) + lost**2
 
 
 def _hides_along(
