@@ -121,6 +121,18 @@ def elec(folder: Path | None) -> Stream:
 
 def late_flights(_: Path | None) -> Stream:
     """Return flights that arrive more than 15 minutes late, or not: 40,000 of a year's a draw."""
+    features, responses, carriers = every_flight()
+
+    def draw(rng: np.random.Generator, _: Loss) -> Drawn:
+        rows = rng.choice(len(responses), RECORDS, replace=False)
+        return features[rows], responses[rows], carriers[rows]
+
+    return Stream("flights", 3, 1.6, draw)
+
+
+@cache
+def every_flight() -> tuple[Matrix, Vector, Integers]:
+    """Return all flights of the year that arrived, with their airlines."""
     names, ranges = ("dep_delay", "distance", "hour"), ((-15, 60), (0, 3000), (5, 23))
     arrived = [row for row in flights() if row["arr_delay"] != "NA"]
     table = np.array([[float(row[name]) for name in names] for row in arrived])
@@ -128,12 +140,7 @@ def late_flights(_: Path | None) -> Stream:
     features = np.clip((2 * table - low - high) / (high - low), -1, 1)
     responses = np.array([1.0 if float(row["arr_delay"]) > 15 else -1.0 for row in arrived])
     carriers = np.array([list(AIRLINES).index(row["carrier"]) for row in arrived])
-
-    def draw(rng: np.random.Generator, _: Loss) -> Drawn:
-        rows = rng.choice(len(responses), RECORDS, replace=False)
-        return features[rows], responses[rows], carriers[rows]
-
-    return Stream("flights", 3, 1.6, draw)
+    return features, responses, carriers
 
 
 REAL = {"shuttle": shuttle, "elec": elec, "flights": late_flights}
