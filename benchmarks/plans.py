@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri
 
-from benchmarks.sgd_stream import GradientStream
+from benchmarks.sgd_intervals import GradientStream
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.population import Population
 from pipeline.methods import method_of

@@ -1,20 +1,21 @@
 """Intervals of locally private gradient descent where they are due: when, coverage, length.
 
-`python -m benchmarks.sgd_intervals [--streams N] [--rows WORD] [--save]`. Streams of the designs
-in `sgd_designs`, with the study's own noise, steps and estimator; one client, a model after each of
-its windows. The exact sandwich (true curvature, the same noise, all of the budget in gradients) is
-half a unit to either side, of the residuals' deviation or of the logit, after n records. Streams
-end with 2 n, or when by the forecast models are near enough, if that is later ("latest"). They are
-looked at forty times until 2 n, and once at the end.
+`python -m benchmarks.sgd_intervals [--streams N] [--rows WORD] [--save]`. Streams of the designs in
+`ROWS`, with the study's own noise, steps and estimator; one client, a model after each of its
+windows. Classes are 15:85; features uniform on their ranges, or normal with correlations
+0.5^|j - k| and cut at 2.5 deviations. "flights" are those that arrive more than 15 minutes late or
+do not, in ranges that somebody wrote without looking; the year has too few, so its records are
+drawn with replacement. The exact sandwich (true curvature, the same noise, all of the budget in
+gradients) is half a unit to either side, of the residuals' deviation or of the logit, after n
+records. Streams end with 2 n, or when by the forecast models are near enough, if that is later
+("latest"). They are looked at forty times until 2 n, and once at the end.
 
 Prints for each design, of the streams: which have an interval at 2 n and at the end; after how many
 records the first one comes, over n, in the middle and in the last stream; of the coefficients the
 share with an interval at the end. Then in percent, with the Monte Carlo error, how many 95 %
 intervals hold the population's minimiser: each coefficient's first one, those at 2 n and those at
-the end; the lowest of one coefficient at the end, and the median length over the exact one. A
-second table says when a plan from the ranges, or from a sample of features with the share of
-positive classes, would have foretold intervals, and which streams had one by then. With --save,
-`benchmarks/results/sgd_intervals.json` is written design by design.
+the end; the lowest of one coefficient at the end, and the median length over the exact one. With
+--save, `benchmarks/results/sgd_intervals.json` is written design by design.
 """
 
 from __future__ import annotations
@@ -22,22 +23,282 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit
 
-from benchmarks.sgd_designs import NORMAL, ROWS, Design, design_of
-from benchmarks.sgd_streams import Streams
+from benchmarks.interval_streams import every_flight
+from benchmarks.limit_law import covariance, moments
+from pipeline.estimators.estimate import Estimate
+from pipeline.methods import task_of
+from pipeline.methods.ldp_sgd.client import GradientTask
+from pipeline.methods.ldp_sgd.estimate import estimate_sgd
+from pipeline.methods.ldp_sgd.plan import HALF, due_with
+from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
+from pipeline.methods.ldp_sgd.step_rule import rule_of
+from pipeline.privacy.mechanism import Channel
+from pipeline.records.blocks import predictors, with_intercept
+from pipeline.release.model import round_model
 from pipeline.simulate.coverage import share_of
+from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
 RESULTS = Path(__file__).parent / "results" / "sgd_intervals.json"
 LEVEL, LEAST, MOST = 0.95, 0.925, 0.985
-#: Streams that are drawn together, and looks until twice the exact size.
-BATCH, LOOKS = 20, 40
+#: Looks until twice the exact size.
+LOOKS = 40
 Found = dict[str, Any]
+STUDY = """
+[study]
+name = "intervals"
+[data]
+response = {response}
+[data.features]
+{features}
+[estimator]
+kind = "ldp-sgd"
+loss = "{loss}"
+ridge = 0
+{bound}
+path = {{ {path} }}
+[privacy]
+mechanism = "insecure-simulation"
+epsilon = {epsilon}
+delta = 1e-6
+neighbours = "replace-one"
+seed = 1
+[window]
+records = {window}
+[stream]
+partitions = 1
+publish = {{ releases = 1 }}
+"""
+#: Responses lie in +-8 residual deviations, the share of positive classes, records for the target.
+RANGE, POSITIVE, SAMPLE = 8.0, 0.15, 400_000
+#: mu = 1 and 2 at delta = 1e-6.
+EPSILONS = {1: 4.887, 2: 10.997}
+NORMAL = 1.96
+
+
+@dataclass(frozen=True)
+class Row:
+    """A loss, d coefficients, mu, and whether features are correlated."""
+
+    loss: str
+    size: int
+    mu: int
+    correlated: bool = False
+    path: str = ""
+    real: bool = False
+
+    @property
+    def label(self) -> str:
+        """What stands in front of it."""
+        law = "AR(0.5)" if self.correlated else "flights" if self.real else "uniform"
+        return f"{self.loss} d={self.size} mu={self.mu} {law}{' ' if self.path else ''}{self.path}"
+
+    def task(self, window: int) -> GradientTask:
+        """Return its study."""
+        number = f'{{ name = "y", kind = "number", min = -{RANGE}, max = {RANGE} }}'
+        tau = "\ntau = 0.8" if self.loss == "expectile" else ""
+        logistic = self.loss == "logistic"
+        response = '{ name = "y", positive = "1", negative = "0" }' if logistic else number
+        features = "\n".join(f"x{j} = {{ min = -1, max = 1 }}" for j in range(self.size - 1))
+        made = task_of(
+            parse_study(
+                STUDY.format(
+                    response=response, features=features, loss=self.loss,
+                    bound="" if logistic else f"residual_bound = 1.345{tau}",
+                    path=self.path, epsilon=EPSILONS[self.mu], window=window,
+                )
+            )
+        )  # fmt: skip
+        assert isinstance(made, GradientTask)
+        return made
+
+    def records(self, rng: np.random.Generator, count: int, truth: Vector) -> tuple[Matrix, Vector]:
+        """Draw encoded features, shape (n, d - 1), and responses, shape (n,)."""
+        if self.real:
+            features, responses, _ = every_flight()
+            chosen = rng.integers(len(responses), size=count)
+            return features[chosen], responses[chosen]
+        features = self.features(rng, count)
+        return features, self.responses(rng, with_intercept(features) @ truth)
+
+    def features(self, rng: np.random.Generator, records: int) -> Matrix:
+        """Draw features, shape (n, d - 1)."""
+        if not self.correlated:
+            return rng.uniform(-1, 1, (records, self.size - 1))
+        z = rng.standard_normal((records, self.size - 1))
+        for j in range(1, self.size - 1):
+            z[:, j] = 0.5 * z[:, j - 1] + math.sqrt(0.75) * z[:, j]
+        return np.clip(z / 2.5, -1, 1)
+
+    def responses(self, rng: np.random.Generator, predictor: Vector) -> Vector:
+        """Draw encoded responses."""
+        if self.loss == "logistic":
+            return np.where(rng.random(len(predictor)) < expit(predictor), 1.0, -1.0)
+        noised = predictor + rng.standard_normal(len(predictor))
+        return np.clip(noised / RANGE, -1, 1)
+
+    def truth(self, features: Matrix) -> Vector:
+        """Return coefficients with a predictor of variance one, of alternating sign."""
+        signs = np.where(np.arange(self.size - 1) % 2, -1.0, 1.0)
+        slopes = signs / (features @ signs).std()
+        middle = 0.5
+        if self.loss == "logistic":
+            middle = brentq(lambda b: expit(b + features @ slopes).mean() - POSITIVE, -20, 20)
+        return np.append(middle, slopes)
+
+
+ROWS = [
+    Row(loss, size, mu, correlated)
+    for size, mu, correlated in ((4, 2, False), (4, 1, False), (10, 2, False), (4, 2, True))
+    for loss in ("logistic", "expectile", "linear")
+] + [Row("logistic", 4, 2, real=True)]
+
+
+@dataclass(frozen=True)
+class Design:
+    """A row with what is true of it.
+
+    target: The population's minimiser, in encoded units, shape (d,).
+    deviations: Of the exact sandwich after one record, shape (d,).
+    exact: After how many records its longest interval is half a unit to either side.
+    near: After how many nearly all streams have intervals, by a plan that knows population and
+        classes.
+    """
+
+    row: Row
+    task: GradientTask
+    truth: Vector
+    target: Vector
+    deviations: Vector
+    exact: int
+    near: int
+
+    @property
+    def twice(self) -> int:
+        """The promise: twice the exact size."""
+        return 2 * self.exact
+
+    @property
+    def latest(self) -> int:
+        """The promise where models wander far: when they are near enough."""
+        return max(self.twice, self.near)
+
+
+def design_of(row: Row, sample: int = SAMPLE) -> Design:
+    """Return the design of a row, by a large sample of its population."""
+    rng = np.random.default_rng(13)
+    truth = np.zeros(row.size)
+    if row.real:
+        features, responses, _ = every_flight()
+    else:
+        features = row.features(rng, sample)
+        truth = row.truth(features)
+        responses = row.responses(rng, with_intercept(features) @ truth)
+    task, unit = row.task(100), 1.0 if row.loss == "logistic" else RANGE
+    target, design = truth / unit, with_intercept(features)
+    for _ in range(30):
+        curvature, _ = moments(task.loss, design, responses, target, task.clipping_norm)
+        slope = task.record_weights(design) * task.loss.slope(design @ target, responses)
+        target = target - np.linalg.solve(curvature, design.T @ slope / len(design))
+    # all of the budget in gradients
+    alone = replace(row, path='releases = "gradients"').task(100)
+    found = moments(task.loss, design, responses, target, task.clipping_norm)
+    deviations = np.sqrt(np.diag(covariance(*found, alone.record_noise, 1)))
+    size = int((NORMAL * deviations.max() * unit / HALF) ** 2)
+    task = row.task(100 if size > 10_000 else 50)
+    share, products = float(np.mean(responses > 0)), design.T @ design / len(design)
+    known = f"curvature = {0.8 * share * (1 - share)}" if task.classes else ""
+    planned = replace(row, path=known).task(task.slots)
+    near = due_with(planned, products)[-1]
+    return Design(row, task, truth, target, deviations, size, near)
+
+
+class GradientStream:
+    """A stream of single records' gradients without payloads, with noise of a release's deviation.
+
+    One path along all windows, each at the newest iterate that was published. It skips the log, and
+    can be looked at anywhere.
+    """
+
+    def __init__(self, task: GradientTask, rng: np.random.Generator) -> None:
+        self._task, self._rng = task, rng
+        self._state, self._model = SgdState(rule_of(task)), task.first_model
+        self._upper = np.triu_indices(task.size)
+
+    def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
+        """Take one full window of each client: encoded, shapes (n, p) and (n,)."""
+        task, model = self._task, self._model
+        design = with_intercept(features)
+        slope = task.loss.slope(predictors(design, model.coefficients), responses)
+        factors = task.record_weights(design) * slope
+        gradients = design * factors[:, None]
+        beside = self._beside(design, slope, responses)
+        if task.study.noised:
+            gradients = gradients + self._noise(gradients.shape)
+        watermarks = np.full(clients, model.watermark, dtype=np.int64)
+        self._state.fold(
+            GradientBatch(
+                gradients.reshape(clients, task.slots, task.size),
+                np.tile(model.coefficients, (clients, 1)),
+                watermarks, watermarks, beside,
+            )
+        )  # fmt: skip
+
+    def publish(self) -> None:
+        """Let clients linearise at the newest iterate."""
+        self._model = round_model(
+            self._model.version + 1, self._state.path.theta, (1.0, 1.0), self._state.slots
+        )
+
+    def estimate(self) -> Estimate:
+        """Return the estimate of the path so far."""
+        return estimate_sgd(self._task, self._state)
+
+    def _beside(self, design: Matrix, slope: Vector, responses: Vector) -> Matrix:
+        """Return the noised matrices of each window, packed, shape (windows, m)."""
+        task, windows = self._task, len(design) // self._task.slots
+        weights = np.broadcast_to(task.record_weights(design), slope.shape)
+        factors = {"curvature": weights, "products": weights * weights * slope * slope}
+        if "curvature" in task.shares:
+            predictor = predictors(design, self._model.coefficients)
+            factors["curvature"] = weights * task.loss.curvature(predictor, responses)
+        rows = design.reshape(windows, task.slots, task.size)
+        parts = [np.zeros((windows, 0))]
+        for name in (name for name in factors if name in task.shares):
+            weighted = rows * factors[name].reshape(windows, task.slots, 1)
+            sums = np.matmul(weighted.transpose(0, 2, 1), rows)[:, *self._upper]
+            if task.study.noised:
+                channel = {"curvature": task.channels.curvature, "products": task.channels.products}
+                sums = sums + self._matrix_noise(channel[name], windows)
+            parts.append(sums)
+        return np.concatenate(parts, axis=1)
+
+    def _matrix_noise(self, channel: Channel | None, windows: int) -> Matrix:
+        assert channel is not None
+        beside = channel.off_diagonal().standard_deviation
+        deviations = np.where(self._upper[0] == self._upper[1], channel.standard_deviation, beside)
+        return deviations * self._standard((windows, len(deviations)))
+
+    def _noise(self, shape: tuple[int, ...]) -> Matrix:
+        deviations = np.array([part.standard_deviation for part in self._task.record_channels])
+        # levels of privacy in equal shares
+        deviation = deviations[self._rng.integers(len(deviations), size=(shape[0], 1))]
+        noise: Matrix = deviation * self._standard(shape)
+        return noise
+
+    def _standard(self, shape: tuple[int, ...]) -> Matrix:
+        """Return noise of variance one, of the mechanism's law."""
+        if self._task.study.privacy.mechanism == "discrete-laplace":
+            return self._rng.laplace(0.0, 1 / math.sqrt(2), shape)
+        return self._rng.standard_normal(shape)
 
 
 @dataclass(frozen=True)
@@ -61,7 +322,7 @@ class Trace:
 def main() -> None:
     """Run the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--streams", type=_twenties, default=20, help="of a design, in twenties")
+    parser.add_argument("--streams", type=int, default=20, help="of a design")
     parser.add_argument("--save", action="store_true", help="write the results")
     parser.add_argument("--rows", default="", help="only designs whose label has this word")
     options = parser.parse_args()
@@ -74,20 +335,11 @@ def main() -> None:
         print(line(found), flush=True)
         if options.save:
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    print(f"\n{PLANNED}")
-    for design in designs:
-        print(planned(results[design.row.label]))
-
-
-def _twenties(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0 or int(text) % BATCH:
-        raise argparse.ArgumentTypeError(f"streams are made {BATCH} at a time")
-    return int(text)
 
 
 def summed(design: Design, streams: int) -> Found:
     """Return what the streams of a design show together."""
-    traces = [one for batch in range(streams // BATCH) for one in streamed(design, batch)]
+    traces = [streamed(design, number) for number in range(streams)]
     first = np.array([trace.first for trace in traces])
     found: Found = {
         "design": design.row.label, "streams": streams, "exact": design.exact,
@@ -99,9 +351,6 @@ def summed(design: Design, streams: int) -> Found:
         "given": float(np.mean(~np.isnan([trace.end for trace in traces]))),
         "length": float(np.nanmedian([trace.lengths for trace in traces])),
     }  # fmt: skip
-    for name in ("by_ranges", "by_sample"):
-        said = getattr(design, name).ready
-        found[name] = {"records": said, "ready": float(np.mean(first <= said))}
     for name in ("firsts", "twice", "end"):
         found[name] = held(np.array([getattr(trace, name) for trace in traces]))
     return found
@@ -127,7 +376,6 @@ HEADER = (
     "| | streams | n | latest | ready at 2 n | at the latest | first / n, middle (last) | given "
     "| covered first | at 2 n | at the latest | lowest | length / exact |\n" + "|---" * 13 + "|"
 )
-PLANNED = "| | n | by ranges | ready by then | by a sample | ready by then |\n" + "|---" * 6 + "|"
 
 
 def line(found: Found) -> str:
@@ -149,53 +397,37 @@ def line(found: Found) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def planned(found: Found) -> str:
-    """Return a row of the table of plans."""
-    cells = [str(found["design"]), f"{found['exact']:,}"]
-    for name in ("by_ranges", "by_sample"):
-        plan = found[name]
-        cells += [f"{plan['records']:,}", f"{plan['ready']:.1%}"]
-    return "| " + " | ".join(cells) + " |"
-
-
-def streamed(design: Design, batch: int) -> list[Trace]:
-    """Return what the streams of the batch of this number show."""
-    run = Streams(design, BATCH, np.random.default_rng([14, batch]))
-    slots, size = design.task.slots, design.row.size
+def streamed(design: Design, number: int) -> Trace:
+    """Return what the stream of this number shows."""
+    rng, task, size = np.random.default_rng([14, number]), design.task, design.row.size
+    run, slots = GradientStream(task, rng), design.task.slots
     end, twice = design.latest // slots, design.twice // slots
     every = max(twice // LOOKS, 1)
-    first = np.full(BATCH, np.inf)
-    firsts, at_twice, at_end = (np.full((BATCH, size), np.nan) for _ in range(3))
-    lengths = np.full((BATCH, size), np.nan)
+    first, firsts = math.inf, np.full(size, np.nan)
+    covered = at_twice = length = firsts
     for window in range(1, end + 1):
-        run.fold()
-        always = window in {twice, end}
-        for i in range(BATCH) if always or window % every == 0 else ():
-            if not always and not np.isnan(firsts[i]).any():
-                continue
-            covered, length = looked(run, i, design)
-            firsts[i] = np.where(np.isnan(firsts[i]), covered, firsts[i])
+        run.fold(*design.row.records(rng, slots, design.truth), 1)
+        run.publish()
+        looked_at = window % every == 0 and window < twice and np.isnan(firsts).any()
+        if looked_at or window in (twice, end):
+            covered, length = looked(run.estimate(), window * slots, design)
+            firsts = np.where(np.isnan(firsts), covered, firsts)
             if not np.isnan(covered).all():
-                first[i] = min(first[i], run.records)
-            if window == twice:
-                at_twice[i] = covered
-            if window == end:
-                at_end[i], lengths[i] = covered, length
-    return [Trace(*found) for found in zip(first, firsts, at_twice, at_end, lengths, strict=True)]
+                first = min(first, window * slots)
+        if window == twice:
+            at_twice = covered
+    return Trace(first, firsts, at_twice, covered, length)
 
 
-def looked(run: Streams, number: int, design: Design) -> tuple[Vector, Vector]:
-    """Return which intervals of a stream hold the target, and their lengths over the exact ones.
+def looked(found: Estimate, records: int, design: Design) -> tuple[Vector, Vector]:
+    """Return which intervals hold the target, and their lengths over the exact ones.
 
     NaN stands for a coefficient without an interval.
     """
-    ends = run.estimate(number).intervals(LEVEL)
-    if ends is None:
-        nothing = np.full(design.row.size, np.nan)
-        return nothing, nothing
-    low, high = ends
+    nothing = np.full(design.row.size, np.nan)
+    low, high = found.intervals(LEVEL) or (nothing, nothing)
     covered = np.where(np.isnan(low), np.nan, (low <= design.target) & (design.target <= high))
-    return covered, (high - low) * math.sqrt(run.records) / (2 * NORMAL * design.deviations)
+    return covered, (high - low) * math.sqrt(records) / (2 * NORMAL * design.deviations)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -195,8 +194,6 @@ def arguments(doc: str | None, titles: Mapping[str, str], results: str) -> argpa
     parser.add_argument("--full", action="store_true", help="many replications")
     parser.add_argument("--runs", type=int, help="replications of a row")
     parser.add_argument("--tables", nargs="+", choices=titles, default=list(titles))
-    parser.add_argument("--data", type=Path, default=os.environ.get("PAPERS_DATA"),
-                        help="folder of elec.csv.gz (PAPERS_DATA)")  # fmt: skip
     parser.add_argument("--harth", type=Path, help="folder of the HARTH recordings")
     parser.add_argument("--out", type=Path, default=RESULTS / results, help="where the JSON goes")
     return parser.parse_args()
@@ -233,50 +230,6 @@ def run(
     for cell in wrong:
         print(f"  {cell.table}, {cell.row}, {cell.column}: {cell.ours:.4f} against {cell.other}")
     return int(bool(wrong))
-
-
-#: Places, values, and what the bars at them stand for, if there are any.
-Curve = tuple[Sequence[float], Sequence[float], Sequence[float] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A part of a picture: words at its axes, curves by name, and which axes are logarithmic."""
-
-    x: str
-    y: str
-    curves: Mapping[str, Curve]
-    logarithmic: str = ""
-
-
-def draw(name: str, panels: Sequence[Panel], out: Path, *, rows: int = 1) -> None:
-    """Draw panels side by side, in rows: the picture of a page, or beside another result file."""
-    import matplotlib as mpl  # noqa: PLC0415  tables need none
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
-    columns = len(panels) // rows
-    picture, axes = plt.subplots(
-        rows, columns, figsize=(9.5, 2.75 * rows + 0.5), squeeze=False, layout="constrained"
-    )
-    for number, (panel, axis) in enumerate(zip(panels, axes.ravel(), strict=True)):
-        for label, (places, values, errors) in panel.curves.items():
-            axis.errorbar(places, values, errors, marker="o", markersize=3, linewidth=1.2,
-                          label=label)  # fmt: skip
-            if "x" in panel.logarithmic:
-                axis.set_xscale("log")
-                axis.set_xticks(places, [f"{place:g}" for place in places])
-        if "y" in panel.logarithmic:
-            axis.set_yscale("log")
-        axis.minorticks_off()
-        axis.set_xlabel(panel.x)
-        if number % columns == 0 or panel.y != panels[number - 1].y:
-            axis.set_ylabel(panel.y)
-            axis.legend(fontsize=7, frameon=False)
-    folder = PICTURES if out.parent == RESULTS else out.parent
-    picture.savefig(folder / name, dpi=110)
-    plt.close(picture)
 
 
 def replace_rows(cells: Sequence[Cell], table: str, path: Path) -> None:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.papers.cells import Cell, Curve, Panel, arguments, draw, mean_cell, run
+from benchmarks.papers.cells import PICTURES, RESULTS, Cell, arguments, mean_cell, run
 from benchmarks.papers.noisy_runs import Setting, alpha, drawn, estimates, fit, infem, truth_of
 from pipeline.types import Vector
 
@@ -164,17 +164,28 @@ def sweeps(count: int, out: Path) -> list[Cell]:
 
 
 def draw_sweeps(cells: Sequence[Cell], out: Path) -> None:
-    """Draw distances by epsilon, records and sites, a line for each method."""
-    panels = []
-    for loss in LOSSES:
-        for key, (word, _) in SWEPT.items():
-            start, curves = f"{loss} {key} = ", dict[str, Curve]()
+    """Draw distances by epsilon, records and sites: for the page, or beside another result file."""
+    import matplotlib as mpl  # noqa: PLC0415  tables need none
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    picture, axes = plt.subplots(2, 3, figsize=(9.5, 5.5), sharey="row", layout="constrained")
+    for row, loss in zip(axes, LOSSES, strict=True):
+        for axis, (key, (word, places)) in zip(row, SWEPT.items(), strict=True):
             for name in METHODS[:5]:
-                own = [c for c in cells if c.column == name and c.row.startswith(start)]
-                values = [float(c.row.removeprefix(start)) for c in own]
-                curves[name] = values, [c.ours for c in own], [2 * c.mc_error for c in own]
-            panels.append(Panel(word, f"{loss}: mean log distance", curves, "x"))
-    draw("noisy-mle-sweeps.png", panels, out, rows=2)
+                own = [c for c in cells if c.column == name and c.row.startswith(f"{loss} {key} =")]
+                axis.errorbar(
+                    places, [c.ours for c in own], [2 * c.mc_error for c in own],
+                    marker="o", markersize=3, linewidth=1.2, label=name,
+                )  # fmt: skip
+            axis.set_xscale("log", base=2)
+            axis.set_xlabel(word)
+        row[0].set_ylabel(f"{loss}: mean log distance")
+    axes[0, 0].legend(fontsize=8, frameon=False)
+    folder = PICTURES if out.parent == RESULTS else out.parent
+    picture.savefig(folder / "noisy-mle-sweeps.png", dpi=110)
+    plt.close(picture)
 
 
 def distances(

@@ -20,7 +20,6 @@ are part of this project.
 from __future__ import annotations
 
 import csv
-import gzip
 import math
 import time
 import warnings
@@ -79,28 +78,6 @@ class Dataset:
     clients: int
 
 
-def electricity(folder: Path) -> Dataset:
-    """Read elec.csv.gz: half-hours of an electricity market, +1 where the price goes up.
-
-    It has no clients; ten are supposed, which matters for noise alone.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or has other columns.
-    """
-    path = folder / "elec.csv.gz"
-    if not path.is_file():
-        raise DataError(f"{folder} has no elec.csv.gz; name its folder by --data or PAPERS_DATA")
-    with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        if next(rows, [])[-1:] != ["class"]:
-            raise DataError("elec.csv.gz must have a header that ends with class")
-        table = np.array([[float(value) for value in row] for row in rows])
-    # the public range of every feature is [0, 1]
-    return Dataset("elec", 2 * table[:, :-1] - 1, np.where(table[:, -1] == 1, 1.0, -1.0), 10)
-
-
 def harth(folder: Path) -> Dataset:
     """Put the recordings of all persons together; each is a client.
 
@@ -148,22 +125,16 @@ def read_person(path: Path) -> tuple[Matrix, Vector]:
     return np.clip(table[:, :-1] / RANGE, -1.0, 1.0), np.where(motion, 1.0, -1.0)
 
 
-def table(
-    pool: Executor, read: Callable[[Path], Dataset], folder: Path, splits: int
-) -> Iterator[Cell]:
-    """Yield the table of a data set, means over random splits."""
-    data = read(folder)
-    runs = list(pool.map(one_split, [data] * splits, range(splits)))
+def table(pool: Executor, folder: Path, splits: int) -> Iterator[Cell]:
+    """Yield the table of a folder of recordings, means over random splits."""
+    runs = list(pool.map(one_split, [harth(folder)] * splits, range(splits)))
     for method, q in runs[0]:
-        for place, column in enumerate(FIGURES):
+        published = PAPER.get((method, q), (None,) * len(FIGURES))
+        for place, (column, paper) in enumerate(zip(FIGURES, published, strict=True)):
             values = [run[method, q][place] for run in runs]
-            published = PAPER.get((method, q)) if data.name == "HARTH" else None
             spread = float(np.std(values, ddof=1))
-            yield Cell(
-                f"4 {data.name}", f"{method} q={q:g}", column,
-                None if published is None else published[place],
-                float(np.mean(values)), spread, spread / splits**0.5,
-            )  # fmt: skip
+            yield Cell("4", f"{method} q={q:g}", column, paper, float(np.mean(values)), spread,
+                       spread / splits**0.5)  # fmt: skip
 
 
 def one_split(data: Dataset, run: int) -> dict[tuple[str, float], tuple[float, ...]]:

@@ -19,10 +19,7 @@ from scipy.stats import norm
 
 from benchmarks import plans
 from benchmarks.limit_law import covariance, moments, standard_errors
-from benchmarks.sgd_designs import ROWS, Row, design_of
-from benchmarks.sgd_intervals import summed
-from benchmarks.sgd_stream import GradientStream
-from benchmarks.sgd_streams import Streams
+from benchmarks.sgd_intervals import ROWS, Design, GradientStream, Row, design_of, summed
 from pipeline.api.check import check_study
 from pipeline.api.planning import proposed, verdict
 from pipeline.api.table import intervals_table
@@ -511,25 +508,17 @@ def test_the_simulated_stream_is_the_offline_run_without_noise() -> None:
     assert found.status == other.status
 
 
-@pytest.mark.parametrize("loss", ["logistic", "expectile"])
-def test_a_stream_beside_others_is_a_stream_alone(loss: str) -> None:
-    """The table of intervals draws many streams at once; one of them has the usual numbers."""
-    design = design_of(Row(loss, 4, 2), 2000)
-    # records and noise come from one generator
-    rng = np.random.default_rng(5)
-    alone = GradientStream(design.task, rng)
-    beside = Streams(design, 1, np.random.default_rng(5))
-    for _ in range(120):
-        alone.fold(*design.row.records(rng, design.task.slots, design.truth), 1)
-        alone.publish()
-        beside.fold()
-    one, two = alone.estimate(), beside.estimate(0)
-    assert_allclose(one.coefficients, two.coefficients, rtol=1e-9)
-    assert one.reason == two.reason
-    if loss == "expectile":
-        assert one.covariance is not None
-        assert two.covariance is not None
-        assert_allclose(one.covariance, two.covariance, rtol=1e-9)
+def off_by(design: Design, records: float, streams: int) -> np.ndarray:
+    """Return by how much the intercepts of streams of so many records miss the target."""
+    found = []
+    for number in range(streams):
+        rng = np.random.default_rng([3, number])
+        run = GradientStream(design.task, rng)
+        for _ in range(math.ceil(records / design.task.slots)):
+            run.fold(*design.row.records(rng, design.task.slots, design.truth), 1)
+            run.publish()
+        found.append(run.estimate().coefficients[0] - design.target[0])
+    return np.array(found)
 
 
 def test_what_noise_bends_is_taken_off_and_counts_as_known_to_a_half() -> None:
@@ -554,13 +543,11 @@ def bend_at(text: str, more: str = "") -> np.ndarray:
     return bend(task, 0.1, POINT, np.eye(4))
 
 
+@pytest.mark.slow
 def test_many_coefficients_bend_no_expectile() -> None:
     """Without what is taken off, the intercept is off by 1.2 of its deviations here."""
     design = design_of(Row("expectile", 10, 2), 50_000)
-    run = Streams(design, 40, np.random.default_rng(6))
-    while run.records < design.twice:
-        run.fold()
-    off = np.array([run.estimate(i).coefficients[0] for i in range(40)]) - design.target[0]
+    off = off_by(design, design.twice, 40)
     # three Monte Carlo errors of the mean of 40 streams
     assert abs(off.mean()) < 3 / np.sqrt(40) * off.std(ddof=1)
 
@@ -777,13 +764,6 @@ def test_models_are_not_near_because_chance_has_moved_the_estimate_to_them() -> 
 def test_early_estimates_of_rare_classes_are_not_off_towards_zero() -> None:
     [row] = [row for row in ROWS if row.label == "logistic d=4 mu=2 uniform"]
     design = design_of(row)
-    off = []
-    for batch in range(5):
-        run = Streams(design, 20, np.random.default_rng([3, batch]))
-        while run.records < 0.4 * design.exact:
-            run.fold()
-        found = [run.estimate(number).coefficients for number in range(20)]
-        off += [one[0] - design.target[0] for one in found]
+    off = off_by(design, 0.4 * design.exact, 100)
     # half a standard error with the other sign, which is 2.4 times what chance does to the mean
-    error = float(np.std(off)) / math.sqrt(len(off))
-    assert abs(float(np.mean(off))) < 2 * error
+    assert abs(off.mean()) < 2 * off.std() / math.sqrt(len(off))
