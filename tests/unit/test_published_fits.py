@@ -58,21 +58,6 @@ def test_class_weights_are_those_of_the_exact_counts() -> None:
         assert fit_of(task_of(kind, maximum=8.0), rows_by_client(x, y)).weights[0] > 1.5
 
 
-@pytest.mark.slow
-def test_intervals_of_the_pooled_fit_cover() -> None:
-    target = fit_of(
-        task_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(99, n=100_000))]}
-    ).coefficients
-    inside = []
-    for seed in range(200):
-        fit = fit_of(task_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(seed, n=500))]})
-        assert fit.covariance is not None
-        reach = 1.96 * np.sqrt(np.diag(fit.covariance))
-        inside.append(np.abs(fit.coefficients - target) <= reach)
-    # three standard errors of a share of 200, and what is left of the target's own error
-    assert np.all(np.abs(np.mean(inside, axis=0) - 0.95) < 0.05)
-
-
 @pytest.mark.parametrize(("kind", "keys"), [
     ("pooled", ""), ("pooled-mm", ""), ("federated-newton", ""),
     ("federated-newton-undamped", 'rounds = 2, ridge_matrix = "as-printed"'),
