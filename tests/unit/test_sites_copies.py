@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -229,18 +228,6 @@ def test_a_linear_fit_stays_in_its_ball() -> None:
     assert pull / np.linalg.norm(pull) == pytest.approx(theta / 2.0, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("loss", "settings"),
-    [("logistic", {}), ("linear", {"noise_scale": 0.15, "windows": 2})],
-    ids=["logistic", "linear"],
-)
-def test_an_estimate_settles_in_few_rounds(loss: str, settings: dict[str, object]) -> None:
-    """How often intervals hold the truth: tests/consistency/test_copies_coverage.py."""
-    found = [run(loss, seed=s, kind=COPIES, epsilon=4.0, **settings) for s in range(3)]  # type: ignore[arg-type]
-    assert {estimate.status for estimate in found} == {"ready"}
-    assert max(estimate.details["rounds"] for estimate in found) <= 10
-
-
 @pytest.mark.parametrize(("bound", "status"), [(0.3, "warming"), (0.6, "ready")])
 def test_fits_at_the_bound_of_their_norm_give_no_intervals(bound: float, status: str) -> None:
     # the truth has a norm of 0.45
@@ -309,55 +296,6 @@ def test_matrices_that_have_no_inverse_are_no_estimate_yet(monkeypatch: pytest.M
     monkeypatch.setattr(copies_estimate, "settled", lambda *_: np.linalg.inv(singular))
     with pytest.raises(NumericError, match="it needs more releases"):
         stream.estimate(0.0)
-
-
-def test_ridges_draw_to_the_newest_model() -> None:
-    made, rng = task(), np.random.default_rng(4)
-    features = rng.uniform(-1, 1, (100, 3))
-    window = Arrays(features, np.where(rng.random(100) < 0.5, 1.0, -1.0))
-    point = np.array([0.3, -0.2, 0.1, 0.0])
-    model = round_model(3, point, (1.0, 1.0))
-    fits = []
-    for at in (made.first_model, model):
-        part = made.query(window, at).parts["mean"]
-        assert isinstance(part, CopiedPart)
-        fits.append(at.coefficients + part.law.theta)
-    assert np.linalg.norm(fits[1] - model.coefficients) < np.linalg.norm(
-        fits[0] - model.coefficients
-    )
-
-
-def test_ten_thousand_sites_of_copies_at_once_are_one_estimate() -> None:
-    made, rng, many = task(records=400, ridge=0.0), np.random.default_rng(1), 10_000
-    size, (mean, scatter) = made.size, made.layout.later
-    information = 400 * 0.25 * np.diag([1, 1 / 3, 1 / 3, 1 / 3]) + made.ridge * np.eye(size)
-    spread = np.linalg.inv(information)
-    root = np.linalg.cholesky(spread)
-    truth = np.array([0.2, 0.5, -0.4, 0.3])
-    held = information - made.ridge * np.eye(size)
-    fits = (
-        truth @ (held @ spread).T
-        + rng.standard_normal((many, size)) @ (root * math.sqrt(1 + made.scale / made.copies)).T
-    )
-    normal = rng.standard_normal((many, made.copies - 1, size)) @ root.T
-    scatters = made.scale * np.einsum("mki,mkj->mij", normal, normal)
-    numbers = np.concatenate(
-        [
-            np.ldexp(fits, -mean.exponent),
-            np.ldexp(scatters, -scatter.exponent)[:, *np.triu_indices(size)],
-        ],
-        axis=1,
-    ).astype(np.int64)
-    server, shape = server_of(made), Shape(size, 0)
-    rows = shape.rows_of(np.zeros((many, size), dtype=np.int64), numbers, ONE)
-    state = server.empty()
-    state.fold(rng.integers(0, 2**63, (many, 2)).astype(np.uint64), np.ones(many, dtype=int), rows)
-    began = time.process_time()
-    found = server.estimate([(1.0, state)], [0])
-    # .4 s on a slow core; a step that took the sites one by one would take tens of seconds
-    assert time.process_time() - began < 10
-    assert np.abs(found.coefficients - truth).max() < 0.05
-    assert (found.details["count"], len(found.details["sites"])) == (many, 50)
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
