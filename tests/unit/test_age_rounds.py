@@ -41,8 +41,6 @@ from tests import ages
 from tests.nested import Upload, table, worst_epsilon
 from tests.wire import edited
 
-PUBLIC = Directive(0, 0)
-
 
 def window(values: np.ndarray) -> Arrays:
     """Return real values as the rows of a window."""
@@ -149,14 +147,6 @@ def test_a_value_without_its_drift_is_the_mean_of_what_was_sent(use: str) -> Non
     details = run.estimate(0.0)[0].details
     assert details["drift_correction"] != 0
     assert details["value"] - details["drift_correction"] == pytest.approx(np.mean(sent))
-
-
-def test_a_round_leaves_when_it_is_over_and_never_fresher() -> None:
-    policy = WhenOver()
-    assert policy.decide(OpenWindow(12, 12, 0.0), PUBLIC, 1.0) == Send()
-    for ended in (False, True):
-        part = OpenWindow(11, 12, 0.0, ended=ended)
-        assert isinstance(policy.decide(part, PUBLIC, 1e9), Wait)
 
 
 @pytest.mark.parametrize("epsilon", [pytest.param(0.2, marks=pytest.mark.slow), 1.5])
@@ -672,25 +662,6 @@ def test_a_second_value_for_a_round_does_not_count(task: AgedTask) -> None:
     together.fold_all([(name, sent[name]) for name in first for sent in (first, second, first)])
     assert details(together) == said
     assert together.estimate(0.0)[0].releases == len(first)
-
-
-def test_rounds_in_any_order_and_batches_give_the_same(task: AgedTask) -> None:
-    """A late upload joins its round, whoever else has come in between."""
-    run = OfflineRun(task)
-    sent = [(n, released(run, task, n, s)) for s in range(3) for n in task.plan.names]
-    run.fold_all(sent)
-    for seed in range(5):
-        shuffled = np.random.default_rng(seed).permutation(len(sent)).tolist()
-        other = OfflineRun(task)
-        for place in shuffled:
-            other.fold(*sent[place])
-        assert details(other) == details(run)
-    late = [one for one in sent if one[0] != "b"]
-    other = OfflineRun(task)
-    other.fold_all(late)
-    assert (details(other)["round"], details(other)["missing"]) == (1, ["b"])
-    other.fold_all([one for one in sent if one[0] == "b"])
-    assert details(other) == details(run)
 
 
 def test_a_member_that_says_it_has_had_any_number_of_rounds_keeps_nobody_waiting() -> None:

@@ -37,7 +37,7 @@ from pipeline.methods.renewable.solution import KNOWN, noise_of
 from pipeline.privacy import memory
 from pipeline.simulate.coverage import Releases, simulated
 from pipeline.study.model import Study
-from pipeline.study_file.edit import TEMPLATE, edited, template_of, with_features, with_keys
+from pipeline.study_file.edit import TEMPLATE, edited, template_of, with_keys
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 from tests.builders import task_of as plain_task
@@ -113,20 +113,6 @@ def test_gdwd_has_the_least_ridge_that_its_size_needs() -> None:
     assert usual <= bare.estimator.ridge <= min(1.1 * usual, LARGEST_RIDGE)
 
 
-@pytest.mark.parametrize("loss", ["gdwd", "logistic", "linear"])
-def test_designed_intervals_are_shorter_with_more(loss: str) -> None:
-    study = parse_study(study_text(loss=loss, epsilon=1.0))
-    found, outlook = designed(study)
-    assert outlook.first is not None
-    assert outlook.first <= outlook.usual
-    assert found.estimator.norm_bound == "typical"
-    _, longer = designed(study, 10 * RECORDS)
-    assert (longer.usual_half or 0) < (outlook.usual_half or 0)
-    _, richer = designed(with_keys(study, {"privacy.epsilon": 2.0}, name="richer"))
-    assert (richer.usual_half or 0) < (outlook.usual_half or 0)
-    assert richer.usual <= outlook.usual
-
-
 def test_a_client_with_few_windows_remembers_nothing() -> None:
     study = parse_study(study_text(p=7, loss="logistic", epsilon=1.0, ridge=0.0))
     method = method_of(study)
@@ -163,22 +149,6 @@ def test_without_a_ridge_nothing_bounds_it_and_it_says_so() -> None:
     assert "ridge" not in told
 
 
-def test_a_hundred_records_are_told_what_would_do() -> None:
-    study = parse_study(study_text(p=5, epsilon=1.0))
-    few = proposed(study, 100, 2)
-    assert few.own.outlook.usual > 100
-    assert few.enough_records is not None
-    enough = proposed(study, few.enough_records, 2)
-    assert enough.own.outlook.usual <= few.enough_records
-    assert enough.enough_records is None
-    assert designed(study, few.enough_records // 2, 2)[1].usual > few.enough_records // 2
-    # those of the fewest records that are enough, which of its own size would not do
-    assert few.study == enough.study
-    assert few.larger == few.chosen == enough.own == enough.chosen
-    assert (few.chosen_for, enough.chosen_for) == (few.enough_records,) * 2
-    assert few.own.design != few.chosen.design
-
-
 def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     found = plan(parse_study(study_text(loss="gdwd", epsilon=3.0)), RECORDS, CLIENTS)
     rows = {(row.kind, row.epsilon): row for row in found.rows}
@@ -200,12 +170,6 @@ def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     assert {row.kind for row in paths.rows} == kinds - {"noisy-copies"}
     with pytest.raises(ConfigError, match="give --epsilon"):
         plan(parse_study(study_text(private=False)), RECORDS, CLIENTS)
-
-
-def test_two_hundred_features_can_be_planned() -> None:
-    found, outlook = designed(parse_study(with_features(200)), 10**8)
-    assert task_of(found).size == 201
-    assert outlook.usual < 10**8
 
 
 def test_when_says_what_is_certain_and_what_is_usual() -> None:

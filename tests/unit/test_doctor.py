@@ -259,15 +259,6 @@ def test_coverage_and_its_error_are_those_of_the_binomial_law() -> None:
     assert found.bias_error == 0.05
 
 
-def test_coefficients_without_an_interval_are_left_out() -> None:
-    planted = results(LOGISTIC, 50, width=1e9)
-    for one in planted:
-        one.ends["random-scaling"][0][1] = math.nan
-    [own] = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size)).intervals
-    assert own.coverage == 1.0
-    assert own.error > 0
-
-
 def test_coefficients_that_have_no_interval_count_against_a_study() -> None:
     """Every stream is ready, and of all four coefficients only the intercept has an interval."""
     planted = results(LOGISTIC, 40, width=1.96)
@@ -325,19 +316,6 @@ def test_a_study_without_privacy_is_trusted() -> None:
     assert trusted is not False, words
 
 
-@pytest.mark.slow
-def test_logistic_paths_that_noise_bends_are_not_trusted() -> None:
-    """Spec (f): bias over deviation of 1.1 at eta0 = 2 without a cap, mu = 1, n = 200,000."""
-    text = gradients(
-        loss="logistic", epsilon=4.887, records=100,
-        path='releases = "gradients", kappa = 100, alpha = 0.501, eta0 = 2, behind = 1, '
-        "clipping_norm = 1.4143",
-    )  # fmt: skip
-    trusted, words = asked(parse_study(text), 200_000, 60, clients=1)
-    assert trusted is False
-    assert "kappa" in words, words
-
-
 def test_records_to_mix_is_where_the_sum_of_steps_reaches_fifty() -> None:
     for path in ("", "eta0 = 0.5, alpha = 0.6, kappa = 9", "burn_in = 90000"):
         task = path_task(gradients(path=path))
@@ -392,7 +370,6 @@ ALARM = 1e-6
 SLOPES = np.array([0.3, -0.2, 0.1])
 #: Streams, rounds and clients.
 Run = tuple[int, int, int]
-LONG: Run = (150, 60, 10)
 
 
 def numbers(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -477,9 +454,3 @@ def test_intervals_cover_and_those_half_as_wide_do_not(case: str) -> None:
     check_coverage(case, run)
     with pytest.raises(AssertionError, match="coverage"):
         check_coverage(case, run, shrink=4.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_intervals_cover_in_long_streams(case: str) -> None:
-    check_coverage(case, LONG)

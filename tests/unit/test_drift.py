@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-from scipy import stats
 
-from pipeline.release.task import Task
-from pipeline.stream.merge import estimate_of
-from pipeline.stream.partition import Partition
-from tests.builders import population, population_target, stream_of, task_of, whole_stream
+from tests.builders import population, population_target, stream_of, task_of
 
 FLIP, AFTER, CLIENTS, SLOTS = 40, 12, 8, 200
 #: Five rounds.
 HALF_LIFE = f'half_life = {5 * CLIENTS * SLOTS}, of = "records"'
-#: At 80 % a wrong width shows better than at 95 %: both sides of the truth are far from 0 and 1.
-LEVEL = 0.8
-#: Bounds hold with this probability of a false alarm on one side, for the seeds as a fresh draw.
-ALARM = 1e-4
+
+
 FEATURES, RESPONSES, CHANCE = population(3)
 
 
@@ -49,46 +41,3 @@ def test_forgetting_follows_a_sudden_drift_within_two_half_lives(kind: dict[str,
 
 
 # --- coverage --------------------------------------------------------------------------------
-
-
-def finals(task: Task, streams: int, rounds: int, clients: int) -> list[Partition]:
-    return [whole_stream(task, seed=s, rounds=rounds, clients=clients) for s in range(streams)]
-
-
-def coverage(task: Task, partitions: list[Partition]) -> np.ndarray:
-    """Return the share of coefficients that are covered, for each stream."""
-    target, shares = population_target(3, q=1.0, ridge=0.01), []
-    for partition in partitions:
-        estimate = estimate_of(task, [partition])
-        ends = estimate.intervals(LEVEL)
-        assert ends is not None, estimate.reason
-        shares.append(np.mean((ends[0] <= target) & (target <= ends[1])))
-    return np.array(shares)
-
-
-def check_coverage(shares: np.ndarray, conservative: float) -> None:
-    """Fail unless the mean coverage is `LEVEL`, up to what the number of streams allows.
-
-    Whether the four coefficients of one stream are covered depends on each other; the variance of
-    their share is taken as twice that of independent ones.
-    """
-    spread = math.sqrt(2 * LEVEL * (1 - LEVEL) / 4 / len(shares))
-    reach = float(stats.norm.isf(ALARM)) * spread
-    found = shares.mean()
-    assert LEVEL - 0.01 - reach <= found <= LEVEL + conservative + reach, (
-        f"coverage {found:.3f}, reach {reach:.3f}"
-    )
-
-
-@pytest.mark.slow
-def test_open_intervals_of_a_steady_stream_with_forgetting_cover() -> None:
-    task = task_of(p=3, private=False, records=200, forgetting='half_life = 2400, of = "records"')
-    check_coverage(coverage(task, finals(task, 300, 24, 4)), 0.01)
-
-
-@pytest.mark.slow
-def test_private_intervals_of_a_steady_stream_with_forgetting_cover() -> None:
-    forgetting = 'half_life = 9600, of = "records"'
-    task = task_of(p=3, epsilon=2.0, records=200, forgetting=forgetting)
-    # smoothed curvature is a little low, so that errors are a tenth too large: 1.28 to 1.41 sd
-    check_coverage(coverage(task, finals(task, 200, 32, 8)), 0.05)

@@ -19,7 +19,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 import veilstream as vs
 from pipeline.api.check import check_study
 from pipeline.api.sample import of_sample
-from pipeline.backtest.run import backtest
 from pipeline.errors import ConfigError, DataError, DataWarning, RangeWarning, RecordError
 from pipeline.learning import PrivateClassifier, StreamClassifier
 from pipeline.messages.model_file import read_model_file, write_model_file
@@ -336,13 +335,6 @@ def test_the_check_says_what_features_are_and_whom_the_norm_shortens() -> None:
     assert 'norm_bound = "typical"' in plain["advice"]
 
 
-def test_a_study_of_many_levels_is_told_what_they_cost() -> None:
-    levels = [f"l{i}" for i in range(201)]
-    wide: Any = check_study(study_of(f"a = {{ kind = 'category', levels = {levels} }}"))
-    assert any("200 of 201 coefficients" in warning for warning in wide["warnings"])
-    assert not any("coefficients" in w for w in check_study(study_of())["warnings"])  # type: ignore[attr-defined]
-
-
 def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     amounts = rng.lognormal(7, 1.5, 2000)
@@ -441,14 +433,6 @@ def test_columns_that_cannot_be_told_apart_or_summed_are_refused(
 def test_a_response_is_no_feature() -> None:
     with pytest.raises(ConfigError, match="'y' is also a feature"):
         study_of(A, "y = { min = 0, max = 1 }")
-
-
-def test_two_hundred_columns_are_encoded() -> None:
-    levels = [f"l{i}" for i in range(201)]
-    study = study_of(f"a = {{ kind = 'category', levels = {levels} }}")
-    row = Encoder(study).encode({"a": "l200", "y": "1"})
-    assert row.features.tolist() == [0.0] * 199 + [1.0]
-    assert make_task(study).longest == pytest.approx(math.sqrt(2))
 
 
 def test_a_sliver_is_one_of_the_encoded_range() -> None:
@@ -590,31 +574,6 @@ def test_frames_and_records_learn_fit_and_predict_alike(tmp_path: Path) -> None:
     assert step[0] == pytest.approx(values[2] + values[4])
 
 
-@pytest.mark.parametrize("kind", [int, bool, float, str])
-def test_a_fitted_model_predicts_labels_as_they_came(kind: Any, tmp_path: Path) -> None:
-    X, y = frame()
-    labels = np.array(y).astype(kind)
-    fitted = vs.fit(MISSING, X, labels)
-    predicted = fitted.model.predict(X)
-    assert predicted.dtype.kind == labels.dtype.kind
-    assert 0.5 < np.mean(predicted == labels) < 1
-    fitted.save(tmp_path / "model.json")
-    again = vs.load_model(tmp_path / "model.json")
-    assert again.predict(X).tolist() == predicted.tolist()
-    payload = (tmp_path / "model.json").read_bytes()
-    if kind is int:
-        with pytest.raises(ConfigError, match="labels: they are not those"):
-            read_model_file(payload.replace(b"    0,\n    1\n", b"    0,\n    2\n"))
-
-
-def test_a_backtest_uses_every_record(tmp_path: Path) -> None:
-    X, y = frame()
-    X.assign(y=y).to_csv(tmp_path / "a.csv", index=False)
-    found = backtest(MISSING, tmp_path / "a.csv", split=2)
-    assert found.unusable == 0
-    assert [row.name for row in found.estimate.coefficients] == list(NAMES)
-
-
 def test_a_record_without_a_needed_value_is_left_out_by_learners_as_by_fit() -> None:
     X, y = frame()
     study = study_with_missing("temp = { min = 0, max = 100 }", LOAD)
@@ -643,18 +602,6 @@ def test_a_record_without_a_needed_value_is_left_out_by_learners_as_by_fit() -> 
         pytest.raises(DataError, match="no records with a response and all values"),
     ):
         StreamClassifier(study).fit(X, [None] * len(y))
-
-
-def test_declared_ranges_take_nan_where_one_says_what_stands_for_it() -> None:
-    X, y = frame()
-    values = X[["temp", "load"]].to_numpy()
-    heat = {"min": 0, "max": 100, "missing": 20, "indicator": True}
-    learner = PrivateClassifier(ranges=[heat, (-1, 1)], epsilon=math.inf).fit(values, y)
-    names = [row.name for row in learner.estimate_.coefficients]
-    assert names == ["intercept", "x0", "x0_missing", "x1"]
-    assert learner.predict(values).shape == (len(y),)
-    with pytest.raises(ValueError, match="NaN"):
-        PrivateClassifier(ranges=[(0, 100), (-1, 1)], epsilon=math.inf).fit(values, y)
 
 
 @pytest.mark.parametrize(

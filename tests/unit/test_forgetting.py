@@ -261,12 +261,6 @@ def test_releases_say_what_their_model_had_seen() -> None:
         assert list(state.sums.states) == [math.floor(8 * seen / 20)]
 
 
-def test_a_study_that_forgets_is_another_revision() -> None:
-    plain, forgetting = task_of(), task_of(forgetting='half_life = 1000, of = "records"')
-    longer = task_of(forgetting='half_life = 2000, of = "records"')
-    assert len({task.revision for task in (plain, forgetting, longer)}) == 3
-
-
 def test_a_stored_state_of_buckets_comes_back_and_a_lost_bucket_is_found() -> None:
     task = task_of(p=1, records=10, forgetting='half_life = 20, of = "records"')
     run, rng = OfflineRun(task), np.random.default_rng(3)
@@ -315,11 +309,6 @@ def test_a_half_life_in_seconds_is_at_least_a_window() -> None:
         parse_study(text.replace("records = 50", "records = 50\nseconds = 60"))
 
 
-def test_a_whole_number_is_a_half_life() -> None:
-    study = parse_study(study_text(forgetting='half_life = 50, of = "records"'))
-    assert study.estimator.forgetting == Forgetting(half_life=50.0, of="records")
-
-
 def test_a_fit_cannot_forget_by_seconds_and_says_what_to_do(tmp_path: Path) -> None:
     text = study_text(p=1, forgetting='half_life = 3600, of = "seconds"')
     study, data = tmp_path / "study.toml", tmp_path / "data.csv"
@@ -330,20 +319,6 @@ def test_a_fit_cannot_forget_by_seconds_and_says_what_to_do(tmp_path: Path) -> N
     assert 'of = "records"' in str(result.exception)
     with pytest.raises(ConfigError, match='of = "records"'):
         StreamClassifier(text).fit(np.zeros((60, 1)), ["1"] * 60)
-
-
-def test_the_classifier_forgets_by_records() -> None:
-    """After the classes are exchanged, it follows within a few half-lives."""
-    text = study_text(
-        p=1, private=False, records=20, releases=1, forgetting='half_life = 200, of = "records"'
-    )
-    learner, rng = StreamClassifier(text), np.random.default_rng(4)
-    x = rng.uniform(-1, 1, (3000, 1))
-    y = x[:, 0] > 0
-    learner.partial_fit(x[:2000], y[:2000].astype(int))
-    assert np.mean(learner.predict(x) == y) > 0.9
-    learner.partial_fit(x[2000:], (~y[2000:]).astype(int))
-    assert np.mean(learner.predict(x) == ~y) > 0.9
 
 
 def test_diagnostics_are_null_or_zero_before_there_is_anything_to_say() -> None:

@@ -209,16 +209,6 @@ def test_a_study_its_path_and_its_text_are_the_same(tmp_path: Path) -> None:
         StreamClassifier("none.toml").fit(X, y)
 
 
-def test_generalised_dwd_has_no_probabilities() -> None:
-    X, y = data(100)
-    learner = StreamClassifier(OPEN.replace('"logistic"', '"gdwd"'))
-    for _ in range(2):
-        assert not hasattr(learner, "predict_proba")
-        assert not hasattr(learner, "predict_proba_one")
-        learner.fit(X, y)
-    assert learner.predict(X).shape == learner.linear_predictor(X).shape == (100,)
-
-
 # --- scikit-learn
 
 
@@ -256,14 +246,6 @@ def test_scikit_learn_learns_in_steps_and_in_pipelines() -> None:
     assert chain.fit(X, y).score(X, y) > 0.7
 
 
-def test_parameters_are_set_by_name() -> None:
-    learner = StreamClassifier(OPEN)
-    assert learner.set_params(study=PRIVATE) is learner
-    assert learner.get_params(deep=True) == {"study": PRIVATE}
-    with pytest.raises(ConfigError, match="no parameter 'epsilon'; allowed: 'study'"):
-        learner.set_params(epsilon=1.0)
-
-
 def test_a_fitted_classifier_can_be_sent_to_another_process() -> None:
     X, y = data(120)
     learner = StreamClassifier(OPEN).fit(X, y)
@@ -295,14 +277,6 @@ def test_river_evaluates_the_classifier_progressively() -> None:
         Phishing(), StreamClassifier(phishing("logistic")), metrics.LogLoss()
     )
     assert chances.get() < 0.4
-
-
-def test_river_takes_generalised_dwd_for_metrics_of_labels() -> None:
-    learner = StreamClassifier(phishing("gdwd"))
-    score = evaluate.progressive_val_score(Phishing(), learner, metrics.BalancedAccuracy())
-    assert score.get() > 0.8
-    with pytest.raises(AttributeError, match="gives no probabilities"):
-        evaluate.progressive_val_score(Phishing(), learner, metrics.ROCAUC())
 
 
 WITHOUT = """

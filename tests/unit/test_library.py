@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import veilstream as vs
-from pipeline.messages.estimate import EstimateMessage, read_estimate
+from pipeline.messages.estimate import EstimateMessage
 from tests.builders import simulate, study_text
 
 OPEN = study_text(p=3, private=False, loss="logistic", records=50, releases=3)
@@ -56,17 +55,6 @@ def test_every_form_of_the_same_records_gives_the_same_estimate(text: str, tmp_p
         vs.fit(vs.parse_study(text), str(tmp_path / "all.csv")),
     ):
         assert numbers(other) == once
-
-
-def test_the_command_line_gives_the_same_estimate(tmp_path: Path) -> None:
-    study, data = tmp_path / "study.toml", written(tmp_path / "all.csv", table())
-    study.write_text(OPEN)
-    script = "import sys; from pipeline.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "fit", str(study), "--input", str(data), "--json"],
-        capture_output=True, check=True, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert numbers(vs.Result(OPEN, read_estimate(done.stdout))) == numbers(vs.fit(study, data))
 
 
 def test_records_belong_to_the_clients_of_their_column() -> None:

@@ -150,14 +150,6 @@ def test_missing_releases_are_counted_and_late_ones_fill_the_holes() -> None:
     assert state.sums.encode() == folded(PRIVATE, log).sums.encode()
 
 
-def test_folding_does_not_depend_on_what_the_process_folded_before() -> None:
-    reducer, log = Reducer(PRIVATE), LOGS["private"]
-    first, second = Partition.empty(PRIVATE), Partition.empty(PRIVATE)
-    reducer.fold(first, log)
-    reducer.fold(second, log)
-    assert differences(first, second) == []
-
-
 # --- the log ---------------------------------------------------------------------------------
 
 
@@ -354,14 +346,6 @@ def test_a_bad_release_is_set_aside_with_its_reason_and_the_others_are_folded(
         assert state.sums.encode() == clean.sums.encode()
 
 
-def test_a_start_release_beyond_its_range_is_set_aside() -> None:
-    log = list(LOGS["private"])
-    log[0] = number("gradient", 2**62)(log[0])
-    assert [x.fault.reason for x in Reducer(PRIVATE).fold(Partition.empty(PRIVATE), log)] == [
-        "out-of-range"
-    ]
-
-
 def test_finite_numbers_whose_products_overflow_do_not_poison_an_open_state() -> None:
     log = list(LOGS["open"])
     log[9] = number("gradient", 1e200, OPEN)(number("point", 1e200, OPEN)(log[9]))
@@ -468,15 +452,6 @@ def test_only_what_has_no_value_is_a_note_and_a_place_is_digits() -> None:
     shown = marks_of([*note, ("veil_dlq_detail", b"\x1b[2J\xff")], None)
     assert shown is not None
     assert shown.detail == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}"
-
-
-def test_a_foreign_ledger_never_takes_over_a_client() -> None:
-    log = sample_log(PRIVATE, releases=4, clients=1)
-    thief = fields(ledger="thief")(log[1])
-    state = folded(PRIVATE, relogged([log[0], thief, log[1], log[2]]))
-    assert state.head.dead_letters == 1
-    assert state.clients["client-0"].highest == 2
-    assert state.clients["client-0"].ledger == identity(b"l-client-0").hex()
 
 
 # --- the stored form -------------------------------------------------------------------------
@@ -660,14 +635,6 @@ def test_the_largest_share_of_a_client_is_counted_over_all_partitions() -> None:
     assert empty.diagnostics.largest_client_share is None
 
 
-def test_repeats_and_gaps_make_no_share_larger() -> None:
-    again = [LOG[i] for i in (0, 1, 2, 0, 0, 0, 3, 24)]
-    state = folded(TASK, relogged(again))
-    counts = sorted(progress.counted for progress in state.clients.values())
-    assert sum(counts) == 5 * TASK.slots
-    assert state.head.largest == counts[-1]
-
-
 ERASED = {
     f"{kind}-{how}": task_of(p=2, records=30, private=kind == "private", forgetting=forgetting)
     for kind in ("private", "open")
@@ -709,30 +676,3 @@ def test_late_and_repeated_releases_of_the_client_are_counted_and_nothing_else(k
     assert state.head.erased == 3 * len(mine)
     assert (state.head.duplicates, state.head.dead_letters) == (0, 0)
     assert state.head.next_offset == len(log) + 2 * len(mine)
-
-
-def test_the_record_slots_that_models_tell_do_not_go_back() -> None:
-    kind = "private-forgetting"
-    log = sample_log(ERASED[kind])
-    assert without(kind, log).head.slots == folded(ERASED[kind], log).head.slots == 30 * len(log)
-
-
-def test_the_estimate_counts_the_other_clients_and_says_how_many_releases_it_left_out() -> None:
-    kind = "private-plain"
-    log = sample_log(ERASED[kind])
-    _, message = combine(
-        ERASED[kind], {0: without(kind, log)}, topic="t", model_version=1, published_at=0.0
-    )
-    assert message.clients == 2
-    assert message.diagnostics.erased == 8
-    assert message.releases == len(log) - 8
-    assert message.diagnostics.missing == 0
-
-
-def test_a_bad_release_in_the_name_of_an_erased_client_is_still_a_dead_letter() -> None:
-    kind = "private-plain"
-    log = list(sample_log(ERASED[kind]))
-    log[1] = dataclasses.replace(log[1], value=b"?")
-    state = Partition.empty(ERASED[kind], frozenset({"client-1"}))
-    assert len(Reducer(ERASED[kind]).fold(state, log)) == 1
-    assert (state.head.dead_letters, state.head.erased) == (1, 7)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from river import evaluate, metrics
 from sklearn.base import clone, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import get_scorer, r2_score
@@ -261,15 +260,3 @@ def test_scikit_learn_clones_cross_validates_and_scores(linear: LinearRegressor)
         linear.fit(X, y)
     with pytest.raises(ConfigError, match="StreamRegressor has no parameter 'epsilon'"):
         learner.set_params(epsilon=1)
-
-
-def test_river_evaluates_a_regression_progressively() -> None:
-    X, y = data(600)
-    stream = [({f"x{i}": v for i, v in enumerate(row)}, t) for row, t in zip(X, y, strict=True)]
-    learner = StreamRegressor(OPEN)
-    assert learner.predict_one(stream[0][0]) is None
-    error = evaluate.progressive_val_score(stream, learner, metrics.MAE())
-    assert learner.estimate_.releases == 12
-    # half-normal: 5 sqrt(2 / pi) = 4
-    assert 3.5 < error.get() < 5
-    assert isinstance(learner.predict_one(stream[0][0]), float)

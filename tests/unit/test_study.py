@@ -181,28 +181,6 @@ def test_a_missing_table_is_named(table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("epsilon = 1.0", "epsilon = -1", "privacy.epsilon: it must be a number, at least 0.0001;"),
-        ("level = 0.95", "level = 95", "estimator.level: it must be a number, less than 1;"),
-        ("records = 250", "records = 0", "window.records: it must be a whole number, at least 1;"),
-        ("records = 250", "records = 2.5", "window.records: it must be a whole number, not a num"),
-        (
-            'mechanism = "discrete-gaussian"', 'mechanism = "gauss"',
-            "privacy.mechanism: unknown value 'gauss'; allowed:",
-        ),
-        ('name = "base"', 'name = "Base!"', "study.name: it is not written as it must be;"),
-    ],
-)  # fmt: skip
-def test_a_value_that_is_not_allowed_is_refused_in_plain_words(
-    old: str, new: str, said: str
-) -> None:
-    message = refusal(changed(old, new))
-    assert message.startswith(f"file.toml: {said}")
-    assert "`" not in message.split("; allowed")[0]
-
-
-@pytest.mark.parametrize(
     ("old", "new", "key", "meant"),
     [
         ("q = 1.0", "qq = 1.0", "estimator.qq", None),

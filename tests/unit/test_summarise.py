@@ -74,20 +74,6 @@ def test_bounded_sums_equal_the_plain_ones_up_to_truncation(name: str) -> None:
     assert tuple(values(bounded.counts)) == plain.counts
 
 
-def test_truncation_is_far_below_the_noise() -> None:
-    task = TASKS["gdwd"]
-    features, responses = window(task, task.slots, 2)
-    model = some_model(task, 1)
-    plain = summarise(task, features, responses, model.coefficients, model.class_weights)
-    bounded = summarise_bounded(task, features, responses, model)
-    assert task.update_channels.curvature is not None
-    assert bounded.curvature is not None
-    gap = np.abs(values(bounded.curvature) - pack_upper(plain.curvature))
-    assert gap.max() < 0.01 * task.update_channels.curvature.standard_deviation
-    gap = np.abs(values(bounded.gradient) - plain.gradient)
-    assert gap.max() < 1e-3 * task.update_channels.gradient.standard_deviation
-
-
 def test_the_start_gives_one_unweighted_gradient_for_each_class_negative_first() -> None:
     task = task_of(p=3, maximum=8.0, records=200)
     features, responses = window(task, 200, 3)
@@ -139,18 +125,6 @@ def test_windows_that_are_split_add_up_exactly(version: int) -> None:
         for part in ("curvature", "middle") if version else ():
             parts = [getattr(sums, part).integers for sums in (whole, one, two)]
             assert np.array_equal(parts[0], parts[1] + parts[2])
-
-
-@pytest.mark.parametrize("block", [1, 7, 100, 1023])
-def test_bounded_sums_do_not_depend_on_the_block_size(
-    block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = TASKS["logistic"]
-    features, responses = window(task, 600, 7)
-    wanted = everything(summarise_bounded(task, features, responses, some_model(task, 2)))
-    monkeypatch.setattr(blocks, "BLOCK", block)
-    found = everything(summarise_bounded(task, features, responses, some_model(task, 2)))
-    assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 
 
 def test_the_worst_window_of_the_largest_size_is_exact() -> None:
