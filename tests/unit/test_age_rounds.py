@@ -34,7 +34,6 @@ from pipeline.records.encoder import Arrays
 from pipeline.release.layout import identity
 from pipeline.release.policy import Directive, OpenWindow, Send, Wait
 from pipeline.release.task import form_of
-from pipeline.simulate.coverage import simulated
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from tests import ages
@@ -266,14 +265,6 @@ def test_what_cannot_be_is_refused_by_its_key(change: tuple[str, str], key: str)
         plans.plan_of(parse_study(text.replace(*change)))
 
 
-def test_a_card_with_an_impossible_probability_says_what_is_allowed() -> None:
-    card = 'mixing = "matrix"\nstates = [0, 180]\nmatrix = [[0.5, 1.2], [0.5, 0.5]]'
-    groups = f'[estimator.method.groups.all]\nclients = ["c"]\n{card}\n'
-    allowed = r"\.matrix: it must be a number, at most 1; allowed: .*one row for each state"
-    with pytest.raises(ConfigError, match=allowed):
-        ages.task_of(ages.study_text(groups=groups))
-
-
 def test_more_clients_than_places_are_refused() -> None:
     closed = ", ".join(map(str, range(3, 12)))
     text = ages.study_text(method=f"capacity = 1\nclosed = [{closed}]")
@@ -460,17 +451,6 @@ def test_all_rounds_cost_what_the_card_has_cost_and_what_was_never_folded() -> N
         assert told["epsilon_of_all_rounds"] >= told["epsilon_at_any_time"]
 
 
-def test_a_model_card_has_cost_what_it_cost_before_its_clients_send() -> None:
-    groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\ncard_epsilon = 3.0")
-    task = ages.task_of(ages.study_text(groups=groups))
-    state = RoundState(releases=3, slots=3 * task.slots)
-    for name in ("c", "a-1", "a-2"):
-        state.clients[identity(name.encode()).hex()] = Uploads(2, {0: 0, 1: 0})
-    told = estimate(task, state, Members(task.plan.names)).details
-    assert told["missing"] == ["b"]
-    assert told["epsilon_of_all_rounds"] == 3.0
-
-
 def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
     task = ages.task_of(ages.study_text(method='use = "wiener"'))
     run, rng = OfflineRun(task), np.random.default_rng(8)
@@ -577,11 +557,6 @@ def test_a_changed_study_is_not_advised_to_follow_one_that_it_cannot(tmp_path: P
     assert isinstance(done.exception, ConfigError)
     assert "give NEW a name of its own" in str(done.exception)
     assert "follows" not in str(done.exception)
-
-
-def test_what_draws_each_record_once_simulates_no_rounds() -> None:
-    with pytest.raises(ConfigError, match="`veilstream schedule` says"):
-        simulated(ages.task_of(ages.study_text()).study)
 
 
 ROOT = Path(__file__).parents[2]

@@ -435,17 +435,6 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
     np.testing.assert_allclose(found, best, atol=1e-6)
 
 
-def test_the_pooled_fit_starts_at_a_sample_and_ends_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    study = read_study(STUDIES["classes"])
-    table = history(study, 3_000)
-    whole = backtest(study, table).pooled.coefficients
-    monkeypatch.setattr("pipeline.estimators.reference_fit.SAMPLE", 100)
-    # the next step of either is 1e-7 at most
-    assert backtest(study, table).pooled.coefficients == pytest.approx(whole, abs=1e-6)
-
-
 def test_one_class_alone_has_no_pooled_fit_and_no_ranking() -> None:
     study = read_study(STUDIES["classes"])
     table = history(study) | {"y": np.full(2_000, "yes")}

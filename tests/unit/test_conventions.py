@@ -62,7 +62,8 @@ def test_without_noise_every_check_of_scikit_learn_passes(estimator: Any, check:
     run(estimator, check)
 
 
-# noise lets a check pass now and then
+# noise lets a check pass now and then; more of the same as without it
+@pytest.mark.slow
 @parametrize_with_checks(NOISED, expected_failed_checks=lambda _: EXCEPTIONS, xfail_strict=False)
 def test_with_noise_only_the_listed_checks_fail(estimator: Any, check: Any) -> None:
     run(estimator, check)

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 
 from pipeline.api.table import information_line, line
 from pipeline.cli.main import cli
-from pipeline.errors import ConfigError, StateError
+from pipeline.errors import ConfigError
 from pipeline.estimators.forgetting import (
     KEPT,
     LEAST_WEIGHT,
@@ -36,7 +36,6 @@ from pipeline.methods.renewable.state import (
 from pipeline.release.model import Model
 from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.merge import combine, estimate_of
-from pipeline.stream.partition import Partition, differences
 from pipeline.study.model import Forgetting
 from pipeline.study_file.load import parse_study
 from tests.builders import (
@@ -259,21 +258,6 @@ def test_releases_say_what_their_model_had_seen() -> None:
         value = payload_of(task, *simulate(np.random.default_rng(0), 10, 1), model, SeededStream(0))
         state = folded(task, [LogEntry(0, b"a", value)])
         assert list(state.sums.states) == [math.floor(8 * seen / 20)]
-
-
-def test_a_stored_state_of_buckets_comes_back_and_a_lost_bucket_is_found() -> None:
-    task = task_of(p=1, records=10, forgetting='half_life = 20, of = "records"')
-    run, rng = OfflineRun(task), np.random.default_rng(3)
-    for _ in range(40):
-        run.add("c", rows_of(*simulate(rng, 10, 1)))
-    state = run.partition
-    fields, clients = state.fields(everything=True), state.client_fields(everything=True)
-    again = Partition.decode(task, fields, clients)
-    assert differences(state, again) == []
-    lost = min(state.sums.states)
-    kept = {k: v for k, v in fields.items() if not k.startswith(f"sums.{lost}.")}
-    with pytest.raises(StateError, match="lost a part"):
-        Partition.decode(task, kept, clients)
 
 
 # --- what may be asked for -------------------------------------------------------------------

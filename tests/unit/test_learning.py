@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 from river import evaluate, metrics
 from river.datasets import Phishing
 from sklearn.base import clone, is_classifier
-from sklearn.model_selection import cross_val_predict, cross_val_score, learning_curve
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.model_selection import cross_val_predict, cross_val_score
 
 from pipeline.errors import ConfigError, DataError, NumericError, RecordError
 from pipeline.learning import StreamClassifier
@@ -227,23 +225,6 @@ def test_scikit_learn_clones_and_cross_validates(study: Any) -> None:
     assert cross_val_score(learner, X, y, cv=4, scoring="neg_log_loss").mean() > -0.6
     assert cross_val_predict(learner, X, y, cv=4, method="predict_proba").shape == (400, 2)
     assert learner.score(X, y) == np.mean(learner.predict(X) == y)
-
-
-def test_scikit_learn_learns_in_steps_and_in_pipelines() -> None:
-    X, y = data(400)
-    sizes, _, scores = learning_curve(
-        StreamClassifier(OPEN),
-        X,
-        y,
-        cv=2,
-        train_sizes=[100, 200],
-        exploit_incremental_learning=True,
-    )
-    assert sizes.tolist() == [100, 200]
-    assert scores.mean() > 0.6
-    # a fixed transformation; one that is fitted to the data would not be covered by the guarantee
-    chain = make_pipeline(FunctionTransformer(lambda values: -values), StreamClassifier(OPEN))
-    assert chain.fit(X, y).score(X, y) > 0.7
 
 
 def test_a_fitted_classifier_can_be_sent_to_another_process() -> None:

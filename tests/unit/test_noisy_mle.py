@@ -83,9 +83,16 @@ def test_a_site_takes_as_much_room_after_many_windows_as_after_a_few() -> None:
     assert len(state.encode([name])[name]) == 8 * (1 + KEPT * (1 + SHAPE.width))
 
 
-@pytest.mark.parametrize("loss", ["logistic", "linear"])
-def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
-    honest, lied = run(loss, seed=5), run(loss, seed=5, liars=1)
+@pytest.mark.parametrize(
+    ("loss", "given"),
+    [
+        ("logistic", {}), ("linear", {}), ("logistic", {"ridge": 0.2}),
+        ("logistic", {"kind": "noisy-copies", "epsilon": 8.0}),
+        ("linear", {"kind": "noisy-copies", "epsilon": 8.0, "noise_scale": 0.15}),
+    ],
+)  # fmt: skip
+def test_a_site_that_lies_is_named_and_moves_nothing(loss: str, given: dict[str, object]) -> None:
+    honest, lied = (run(loss, seed=5, liars=liars, **given) for liars in (0, 1))  # type: ignore[arg-type]
     assert honest.details["flagged"] == []
     assert lied.details["flagged"] == [name_of(0)]
     assert lied.details["sites"][0] == {
@@ -94,7 +101,8 @@ def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
     }  # fmt: skip
     errors = honest.standard_errors()
     assert errors is not None
-    assert np.all(np.abs(lied.coefficients - honest.coefficients) < 2 * errors[0])
+    reach = 2.5 if "kind" in given else 2
+    assert np.all(np.abs(lied.coefficients - honest.coefficients) < reach * errors[0])
 
 
 def test_a_minority_of_liars_is_found_and_three_sites_accuse_nobody() -> None:
@@ -145,7 +153,7 @@ def test_sites_whose_releases_are_too_old_are_named() -> None:
 
 
 def test_honest_sites_are_not_accused() -> None:
-    flags = [len(run("logistic", seed=seed).details["flagged"]) for seed in range(10)]
+    flags = [len(run("logistic", seed=seed).details["flagged"]) for seed in range(4)]
     assert sum(flags) == 0
 
 
@@ -189,7 +197,7 @@ def test_the_distance_of_a_site_with_nearly_all_records_counts_the_noise_of_the_
     kind: str,
 ) -> None:
     squares = []
-    for seed in range(12):
+    for seed in range(6):
         text = study_text(kind=kind, p=3, loss="linear", records=400, epsilon=8.0, ridge=1e-3,
                           noise_scale=SPREAD, mechanism="insecure-simulation", seed=seed,
                           norm_bound="typical")  # fmt: skip
@@ -202,7 +210,7 @@ def test_the_distance_of_a_site_with_nearly_all_records_counts_the_noise_of_the_
         squares.append(far**2)
     # a chi-square number of 4 over 4 has the deviation sqrt(2 / 4); what sites seem to differ by
     # makes it smaller, never larger. Without the others' noise it was above 5
-    assert 0.2 < np.mean(squares) < 1 + 4 * math.sqrt(0.5 / 12)
+    assert 0.2 < np.mean(squares) < 1 + 4 * math.sqrt(0.5 / 6)
 
 
 @pytest.mark.parametrize("sizes", [[1] * 8, [1, 2, 4, 8, 1, 2, 4, 8], [100, 1, 1, 1, 1]])

@@ -20,7 +20,6 @@ from pipeline.methods.published.fits import (
     majorised_fit,
     pooled_fit,
     sums_at,
-    undamped_iterates,
 )
 from pipeline.methods.published.noise import (
     GaussianNoise,
@@ -137,13 +136,6 @@ def test_the_majorised_fit_has_half_the_ridge_and_stops_early_by_its_rule() -> N
     assert not majorised_fit(PAPER_LOSS, records, 0.1, rounds=3).converged
 
 
-def test_the_first_undamped_iterate_is_the_mean_difference_over_the_ridge() -> None:
-    records = two_gaussians(6, 500, 4)
-    points = undamped_iterates(PAPER_LOSS, [records], Ridge(0.1, "identity"), rounds=1)
-    mean = (records.responses[:, None] * records.design).mean(axis=0)
-    assert_allclose(points, [np.zeros(5), mean / 0.1], atol=1e-12)
-
-
 # --- refusals and hard cases -----------------------------------------------------------------
 
 
@@ -195,17 +187,6 @@ def test_collinear_columns_need_a_ridge(fault: str) -> None:
         atol=1e-8,
     )
     assert_allclose(federated_fit(loss, [records], ridge).coefficients, pooled, atol=1e-7)
-
-
-def test_an_undamped_step_with_a_singular_curvature_is_refused() -> None:
-    records = two_gaussians(11, 100, 2)
-    with pytest.raises(NumericError, match="not positive definite"):
-        undamped_iterates(PAPER_LOSS, [records], Ridge(0.1), rounds=1)
-
-
-def test_a_ridge_as_printed_differs_between_gradient_and_curvature() -> None:
-    assert_allclose(Ridge.as_printed(0.1).of_gradient(3), [0, 0.1, 0.1])
-    assert_allclose(Ridge.as_printed(0.1).of_curvature(3), [0.1, 0.1, 0.1])
 
 
 def test_bad_arrays_are_refused_by_name() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_marks
 from pipeline.messages.estimate import write_estimate
-from pipeline.messages.release import MAX_RELEASE_BYTES, MOST_LOST, SEQ_LIMIT, Decoder, read
+from pipeline.messages.release import MAX_RELEASE_BYTES, MOST_LOST, SEQ_LIMIT, read
 from pipeline.methods import task_of as make_task
 from pipeline.release.layout import Field, Layout, identity
 from pipeline.release.model import COEFFICIENT_LIMIT
@@ -126,15 +126,6 @@ def test_any_mixture_in_a_batch_is_what_it_is_one_by_one(kind: str) -> None:
             assert letters == said
             assert state.changed == whole.changed
     assert reasons >= {"foreign-ledger", "undecodable", "wrong-shape", "wrong-key", "empty"}
-
-
-def test_duplicates_anywhere_leave_the_private_sums_as_they_are() -> None:
-    log, rng = LOGS["private"], np.random.default_rng(4)
-    doubled = relogged([(log + log)[i] for i in rng.permutation(2 * len(log))])
-    state = folded(PRIVATE, doubled, [7, 7, 7])
-    assert state.head.duplicates == len(log)
-    assert state.sums.encode() == folded(PRIVATE, log).sums.encode()
-    assert all(p.missing == 0 for p in state.clients.values())
 
 
 def test_missing_releases_are_counted_and_late_ones_fill_the_holes() -> None:
@@ -376,12 +367,6 @@ def test_the_largest_numbers_that_pass_leave_an_open_study_its_estimates(loss: s
             assert letter.fault.reason == "out-of-range"
 
 
-@pytest.mark.parametrize("kind", TASKS)
-def test_nothing_is_read_as_nothing(kind: str) -> None:
-    found = Decoder(TASKS[kind]).read([], [])
-    assert (len(found.rows), found.names, found.faults) == (0, [], {})
-
-
 def test_no_mutation_of_a_payload_raises_anything_but_becomes_a_dead_letter() -> None:
     """Thousands of byte flips, cuts and insertions: each is folded or set aside."""
     rng = np.random.default_rng(5)
@@ -487,33 +472,27 @@ def test_state_of_another_schema_or_revision_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("kind", "damage"),
     [
-        {"head": b"\xc1"},
-        {"sums.0.counts": b"123"},
-        {"sums.0.what": b""},
-        {"sums.what": b""},
-        {"sums.0.epoch.0": bytes(16)},
-        {"sums.0.epoch.x": bytes(16)},
+        ("private", {"head": b"\xc1"}),
+        ("private", {"sums.0.counts": b"123"}),
+        ("private", {"sums.0.what": b""}),
+        ("private", {"sums.what": b""}),
+        ("private", {"sums.0.epoch.0": bytes(16)}),
+        ("private", {"sums.0.epoch.x": bytes(16)}),
+        ("open", {"sums.0.sums": b"12345678"}),
     ],
 )
-def test_damaged_state_is_refused(damage: dict[str, bytes]) -> None:
-    state = folded(PRIVATE, LOGS["private"])
+def test_damaged_state_is_refused(kind: str, damage: dict[str, bytes]) -> None:
+    state = folded(TASKS[kind], LOGS[kind])
     fields = {**state.fields(everything=True), **damage}
     with pytest.raises(StateError):
-        Partition.decode(PRIVATE, fields, state.client_fields(everything=True))
+        Partition.decode(TASKS[kind], fields, state.client_fields(everything=True))
 
 
 def test_state_without_a_head_is_refused() -> None:
     with pytest.raises(StateError, match="head"):
         Partition.decode(PRIVATE, {}, {})
-
-
-def test_damaged_open_sums_are_refused() -> None:
-    state = folded(OPEN, LOGS["open"])
-    fields = {**state.fields(everything=True), "sums.0.sums": b"12345678"}
-    with pytest.raises(StateError, match="sums"):
-        Partition.decode(OPEN, fields, state.client_fields(everything=True))
 
 
 @pytest.mark.parametrize("kind", TASKS)

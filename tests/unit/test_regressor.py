@@ -180,16 +180,6 @@ def test_fit_is_what_an_offline_run_over_the_same_windows_gives() -> None:
     assert parts.close_windows().estimate_.coefficients == learner.estimate_.coefficients
 
 
-def test_a_private_regression_states_its_guarantee() -> None:
-    X, y = data(200)
-    private = study_text(p=3, loss="linear", least=0.0, most=200.0, records=50, epsilon=4.0)
-    first, second = (StreamRegressor(private).fit(X, y) for _ in range(2))
-    assert first.estimate_.privacy.epsilon == 4.0
-    assert first.estimate_.coefficients != second.estimate_.coefficients
-    assert first.estimate_.class_weights == {}
-    assert "to any ledger" in (StreamRegressor.__doc__ or "")
-
-
 @pytest.mark.parametrize("use", ["fit", "partial_fit", "learn_one", "close_windows"])
 def test_each_learner_refuses_the_other_s_study_and_names_it(use: str) -> None:
     X, y = data(5)

@@ -243,7 +243,7 @@ def test_without_noise_the_released_curvature_is_the_mean_over_the_stretch_that_
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e9])
-@pytest.mark.parametrize("part", ["curvature", "products"])
+@pytest.mark.parametrize("part", ["gradient", "curvature", "products"])
 def test_a_matrix_of_no_numbers_or_too_large_ones_is_set_aside(value: float, part: str) -> None:
     task = task_of(mechanism="none", records=5, path=f"burn_in = 0, {ALL}")
     log = log_of(task, 3)
@@ -253,6 +253,7 @@ def test_a_matrix_of_no_numbers_or_too_large_ones_is_set_aside(value: float, par
     letters = Reducer(task).fold(partition, entries)
     assert [letter.fault.reason for letter in letters] == ["out-of-range"]
     assert np.isfinite(path_of(partition).sums.extra).all()
+    assert np.isfinite(path_of(partition).theta).all()
 
 
 def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() -> None:

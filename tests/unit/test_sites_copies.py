@@ -14,7 +14,6 @@ from scipy.special import ndtr, ndtri
 
 from benchmarks.papers.noisy_runs import alpha, assemble
 from pipeline.errors import ConfigError, NumericError, PrivacyError
-from pipeline.linalg import packed_indices
 from pipeline.methods import revision_of, server_of, task_of
 from pipeline.methods.noisy_copies import client as copies_task
 from pipeline.methods.noisy_copies import client as drawing
@@ -44,7 +43,7 @@ from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests.attacks.copies import EPSILON, FAULTS, drawn, law_of, measure_copies
 from tests.builders import SeededStream
-from tests.sites import name_of, run, study_text
+from tests.sites import run, study_text
 
 COPIES = "noisy-copies"
 ONE = np.ones(1, dtype=np.int64)
@@ -162,34 +161,6 @@ def test_noise_that_a_version_derives_otherwise_is_another_revision(
     assert task().revision == before
 
 
-def test_normal_numbers_have_their_law() -> None:
-    drawn = normal_numbers(200_000, SeededStream(1))
-    # five Monte Carlo errors of each moment
-    for power, moment, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
-        assert abs(np.mean(drawn**power) - moment) < 5 * math.sqrt(spread / len(drawn))
-    assert np.abs(drawn).max() < FARTHEST
-    with pytest.raises(PrivacyError):
-        normal_numbers(3, SecureStream(), simulated=True)
-
-
-def test_mean_and_scatter_are_drawn_with_the_law_of_copies() -> None:
-    information = np.array([[4.0, 1.0], [1.0, 3.0]])
-    law, runs, exponent = Law(np.array([1.0, -1.0]), information, 2.0, 6), 4000, -30
-    stream = SeededStream(2)
-    parts = [CopiedPart(law, which, exponent, 2.0**40, False) for which in (False, True)]
-    mean, scatter = (
-        np.ldexp(np.array([part.noised(stream) for _ in range(runs)], dtype=float), exponent)
-        for part in parts
-    )
-    variance = 2.0 * np.linalg.inv(information)
-    error = 4 * np.sqrt(np.diag(variance) / 6 / runs)
-    assert np.all(np.abs(mean.mean(axis=0) - law.theta) < error)
-    # a Wishart matrix with five degrees of freedom
-    spread = (np.outer(np.diag(variance), np.diag(variance)) + variance**2) * 5
-    found = scatter[:, packed_indices(2)].mean(axis=0)
-    assert np.all(np.abs(found - 5 * variance) < 4 * np.sqrt(spread / runs))
-
-
 def test_the_divergence_of_two_laws_is_that_of_their_densities() -> None:
     one = Law(np.array([0.0]), np.array([[1.0]]), 1.0, 1)
     other = Law(np.array([0.7]), np.array([[1.3]]), 1.0, 1)
@@ -238,19 +209,6 @@ def test_fits_at_the_bound_of_their_norm_give_no_intervals(bound: float, status:
         assert found.status == status
         named = "estimator.method.coefficient_bound = 0.3" in found.reason
         assert named == (status == "warming")
-
-
-@pytest.mark.parametrize("loss", ["logistic", "linear"])
-def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
-    given: dict[str, object] = {"kind": COPIES, "epsilon": 8.0, "noise_scale": None}
-    if loss == "linear":
-        given["noise_scale"] = 0.15
-    honest, lied = (run(loss, seed=5, liars=liars, **given) for liars in (0, 1))  # type: ignore[arg-type]
-    assert honest.details["flagged"] == []
-    assert lied.details["flagged"] == [name_of(0)]
-    errors = honest.standard_errors()
-    assert errors is not None
-    assert np.all(np.abs(lied.coefficients - honest.coefficients) < 2.5 * errors[0])
 
 
 @pytest.mark.parametrize("forged", [0.01, 0.0, -1.0, 100.0, 1e6])

@@ -414,22 +414,6 @@ def test_a_site_that_answers_an_old_model_only_keeps_no_interval_away() -> None:
     assert (found.status, found.details["dropped"]) == ("ready", [name_of(0)])
 
 
-@pytest.mark.takes("sites of different pace, over many models")
-def test_honest_sites_of_different_pace_are_not_misplaced() -> None:
-    cell, found = Cell("logistic", 1500, 8, 8.0, every=3), list[str]()
-    for seed in range(3):
-        rng, run = np.random.default_rng([7, seed]), OfflineRun(cell.task(seed))
-        for _ in range(8):
-            for site in range(cell.sites):
-                for _ in range(rng.poisson(1.0)):
-                    payload = run.release(f"site-{site}", cell.window(rng), run.model)
-                    run.fold(f"site-{site}", payload)
-                    if run.waiting >= cell.every:
-                        run.move()
-            found += run.estimate(0.0)[0].details["misplaced"]
-    assert found == []
-
-
 LEVELS = 'c = { kind = "category", levels = ["s", "t"] }'
 
 

@@ -109,24 +109,6 @@ def test_bounded_sums_do_not_depend_on_the_order_of_records_in_a_single_bit(
         assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 
 
-@pytest.mark.parametrize("version", [0, 5])
-def test_windows_that_are_split_add_up_exactly(version: int) -> None:
-    task = TASKS["gdwd"]
-    features, responses = window(task, 2500, 6)
-    model = some_model(task, version)
-    whole = summarise_bounded(task, features, responses, model)
-    for at in (0, 1, 1023, 1024, 1025, 2048, 2499):
-        one = summarise_bounded(task, features[:at], responses[:at], model)
-        two = summarise_bounded(task, features[at:], responses[at:], model)
-        assert np.array_equal(
-            whole.gradient.integers, one.gradient.integers + two.gradient.integers
-        )
-        assert np.array_equal(whole.counts.integers, one.counts.integers + two.counts.integers)
-        for part in ("curvature", "middle") if version else ():
-            parts = [getattr(sums, part).integers for sums in (whole, one, two)]
-            assert np.array_equal(parts[0], parts[1] + parts[2])
-
-
 def test_the_worst_window_of_the_largest_size_is_exact() -> None:
     """A hundred thousand equal records: the sum is that many times one of them."""
     task = task_of(p=2, records=100_000, maximum=1000.0)
@@ -157,10 +139,9 @@ def summed(*factors: np.ndarray) -> int:
     return int(product.sum())
 
 
-@pytest.mark.takes("a million products of integers without end")
 @pytest.mark.parametrize("extreme", [True, False])
-def test_three_sums_over_a_million_records_are_those_of_big_integers(extreme: bool) -> None:
-    rng, n = np.random.default_rng(13), 1_000_000
+def test_three_sums_over_many_records_are_those_of_big_integers(extreme: bool) -> None:
+    rng, n = np.random.default_rng(13), 200_000
     if extreme:
         # the largest that there can be, of one sign or of both, and a last bit that could be lost
         rows = np.full((n, 2), 2.0**20) * np.array([1.0, -1.0])
