@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, PrivacyError
+from pipeline.estimators.population import Population
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle.client import SiteTask
@@ -275,3 +276,41 @@ def test_windows_of_a_plan_end_where_releases_get_another_age() -> None:
     plan = method_of(task.study).plan
     late, later = (plan(task, records, 10).usual_half for records in (10**6, 10**7))
     assert late == pytest.approx(later)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "last", "settings"),
+    [
+        ("linear", 150_000, {"ridge": 0.01, "epsilon": 2.0}),
+        ("logistic", 250_000, {"ridge": 0.02, "epsilon": 2.0, "records": 250}),
+    ],
+)
+def test_plans_say_when_intervals_come_and_how_long_they_are(
+    loss: str, last: int, settings: dict[str, object]
+) -> None:
+    """Of records as the reference supposes them."""
+    lines = [f"x{i} = {{ min = -1, max = 1, typical = 0 }}" for i in range(3)]
+    given = {"declared": lines, "records": 100, **settings}
+    firsts, halves = [], []
+    for seed in range(STREAMS):
+        task = task_of(text(loss, f"sites = {SITES}", seed=seed, **given))
+        population, rng = Population.of(task), np.random.default_rng(seed)
+        run, held, slots, first = OfflineRun(task), 0, 0, 0
+        while slots < last:
+            size = task.growth.next_window(held)
+            for site in range(SITES):
+                records = Arrays(*population.draw(rng, size))
+                run.fold(f"site-{site}", run.release(f"site-{site}", records, run.model))
+            slots, held = slots + SITES * size, held + size * (run.model.version > 0)
+            estimate, _ = run.estimate(0.0)
+            first = first or slots * (estimate.status == "ready")
+            run.move()
+        ends = estimate.intervals(0.95)
+        assert ends is not None
+        firsts.append(first)
+        halves.append(float(np.median((ends[1] - ends[0])[1:] / 2)))
+    outlook = method_of(task.study).plan(task, slots, SITES)
+    # nine of ten, to a quarter
+    assert 0.75 < outlook.usual / float(np.quantile(firsts, 0.9)) < 1.25
+    assert 0.75 < outlook.usual_half / float(np.mean(halves)) < 1.25
