@@ -37,8 +37,16 @@ from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.merge import estimate_of
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study
-from tests.builders import population_target, regression_stream, study_text, whole_stream
+from tests.builders import (
+    population,
+    population_target,
+    regression_stream,
+    stream_of,
+    study_text,
+    whole_stream,
+)
 from tests.builders import study_text as renewable
+from tests.builders import task_of as plain_task
 from tests.sgd import study_text as gradients
 from tests.sgd import task_of_text as real_task
 
@@ -432,3 +440,39 @@ def test_intervals_cover_and_those_half_as_wide_do_not(case: str) -> None:
     check_coverage(ends, target)
     with pytest.raises(AssertionError, match="coverage"):
         check_coverage(ends, target, shrink=4.0)
+
+
+FLIP, AFTER, OF_DRIFT, SLOTS = 40, 12, 8, 200
+#: Five rounds.
+HALF_LIFE = f'half_life = {5 * OF_DRIFT * SLOTS}, of = "records"'
+
+
+FEATURES, RESPONSES, CHANCE = population(3)
+
+
+def accuracy(coefficients: np.ndarray) -> float:
+    """Return the accuracy on the population with its classes exchanged."""
+    positive = coefficients[0] + FEATURES @ coefficients[1:] >= 0
+    return float(CHANCE[positive == (RESPONSES < 0)].sum())
+
+
+def after_the_flip(**settings: object) -> tuple[float, list[float]]:
+    """Return the best accuracy that there is, and those of the rounds after a sudden drift."""
+    task = plain_task(p=3, records=SLOTS, **settings)
+    best = accuracy(-population_target(3, q=1.0, ridge=0.01))
+    stream = stream_of(task, seed=0, rounds=FLIP + AFTER, clients=OF_DRIFT, flip=FLIP)
+    found = [accuracy(estimate.coefficients) for _, estimate in stream]
+    assert max(found[10:FLIP]) < 0.3
+    return best, found[FLIP:]
+
+
+@pytest.mark.parametrize("kind", [{"epsilon": 2.0}, {"private": False}], ids=["private", "open"])
+def test_forgetting_follows_a_sudden_drift_within_two_half_lives(kind: dict[str, object]) -> None:
+    best, kept = after_the_flip(**kind)
+    _, faded = after_the_flip(**kind, forgetting=HALF_LIFE)
+    assert min(faded[9:]) > best - 0.02
+    # five of six releases are still from before: without forgetting nothing has moved
+    assert max(kept[:10]) < 0.4
+
+
+# --- coverage --------------------------------------------------------------------------------

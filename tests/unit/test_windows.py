@@ -1,4 +1,4 @@
-"""None"""
+"""Records as a study reads them: ranges, windows, classes and times."""
 
 from __future__ import annotations
 
