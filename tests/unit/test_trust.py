@@ -783,3 +783,16 @@ def test_a_word_that_is_repeated_is_verified_and_splits_a_batch_once(
     assert (reads, folds) == ([old], [20])
     for sizes in ([1] * 41, [7, 9]):
         assert differences(empty.folded(*sizes)[0], state) == []
+
+
+def test_a_client_that_nobody_admitted_moves_nothing(world: World) -> None:
+    world.send("north", 0)
+    before, _ = world.folded()
+    far = world.model(2**37)
+    for seq in range(80):
+        world.send("nobody", seq, far)
+    state, letters = world.folded()
+    assert {reason for _, reason in letters} == {"not-admitted"}
+    assert len(letters) == 80
+    assert state.sums.encode(everything=True) == before.sums.encode(everything=True)
+    assert "nobody" not in state.clients
