@@ -119,8 +119,8 @@ def elec(folder: Path | None) -> Stream:
     return shuffled("elec", (found.features, found.responses), 2.18)
 
 
-def late_flights(_: Path | None) -> Stream:
-    """Return flights that arrive more than 15 minutes late, or not: 40,000 of a year's a draw."""
+def every_flight() -> tuple[Matrix, Vector, Integers]:
+    """Return the features, classes and airlines of all flights of a year that arrived."""
     names, ranges = ("dep_delay", "distance", "hour"), ((-15, 60), (0, 3000), (5, 23))
     arrived = [row for row in flights() if row["arr_delay"] != "NA"]
     table = np.array([[float(row[name]) for name in names] for row in arrived])
@@ -128,6 +128,12 @@ def late_flights(_: Path | None) -> Stream:
     features = np.clip((2 * table - low - high) / (high - low), -1, 1)
     responses = np.array([1.0 if float(row["arr_delay"]) > 15 else -1.0 for row in arrived])
     carriers = np.array([list(AIRLINES).index(row["carrier"]) for row in arrived])
+    return features, responses, carriers
+
+
+def late_flights(_: Path | None) -> Stream:
+    """Return flights that arrive more than 15 minutes late, or not: 40,000 of a year's a draw."""
+    features, responses, carriers = every_flight()
 
     def draw(rng: np.random.Generator, _: Loss) -> Drawn:
         rows = rng.choice(len(responses), RECORDS, replace=False)

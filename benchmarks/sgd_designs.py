@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from benchmarks.interval_records import every_flight
+from benchmarks.interval_streams import every_flight
 from benchmarks.limit_law import covariance, moments
 from pipeline.methods import task_of
 from pipeline.methods.base import Exact

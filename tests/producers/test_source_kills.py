@@ -13,7 +13,7 @@ from tests.producers.source_kills import campaign
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
 #: Each goes on at a position, as csv does: other lines, rows of files and of tables.
 LIKE_OTHERS = {"jsonl", "arrow", "sqlite", "duckdb", "postgresql"}
-#: One in a study, and one in the one that follows it; `python -m tests.producers.source_kills` has more.
+#: One in a study, and one in its successor; `python -m tests.producers.source_kills` has more.
 KILLS = 2
 
 
