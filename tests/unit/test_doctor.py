@@ -319,11 +319,6 @@ def test_a_private_renewable_study_that_is_too_small_is_told_so() -> None:
     assert "more" in words or "records instead" in words
 
 
-def test_a_study_without_privacy_is_trusted() -> None:
-    trusted, words = asked(parse_study(renewable(p=2, records=100, private=False)), 3000, 60)
-    assert trusted is not False, words
-
-
 def test_records_to_mix_is_where_the_sum_of_steps_reaches_fifty() -> None:
     for path in ("", "eta0 = 0.5, alpha = 0.6, kappa = 9", "burn_in = 90000"):
         task = path_task(gradients(path=path))

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import veilstream as vs
-from pipeline.api.check import check_study
 from pipeline.api.sample import of_sample
 from pipeline.errors import ConfigError, DataError, DataWarning, RecordError
 from pipeline.learning import PrivateClassifier, StreamClassifier
@@ -35,7 +31,6 @@ from pipeline.study.model import Study
 from pipeline.study.reference import KEPT, moments, norms, sample, typical_norm_bound
 from pipeline.study.versions import without_privacy
 from pipeline.study_file.load import parse_study
-from producers.sources import open_once
 from tests.builders import study_text, task_of
 
 AMOUNT = "amount = { min = 0, max = 1e6, transform = 'asinh', unit = 100, typical = 2000 }"
@@ -315,21 +310,6 @@ def test_a_learner_takes_what_a_study_file_declares_of_a_feature() -> None:
 # --- what the check of a study says
 
 
-def test_the_check_says_what_features_are_and_whom_the_norm_shortens() -> None:
-    facts: Any = check_study(study_of(interactions=PAIRS, norm_bound="typical"))
-    assert facts["features"]["amount"] == (
-        "its coefficient is for a step of 4.952 of asinh(amount / 100), 0 at amount = 2000"
-    )
-    assert facts["features"]["region"].startswith("2 columns, each a level beside the base")
-    norm = facts["norm"]
-    assert norm["kept"] == typical_norm_bound(STUDY.encoding) < norm["longest"]
-    assert norm["share_shortened_of_typical_records"] == pytest.approx(0.01, abs=0.001)
-    assert norm["share_shortened_of_uniform_records"] > 0.05
-    plain: Any = check_study(study_text(p=9))["norm"]
-    assert plain["share_shortened_of_uniform_records"] == 0
-    assert 'norm_bound = "typical"' in plain["advice"]
-
-
 def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     amounts = rng.lognormal(7, 1.5, 2000)
@@ -458,17 +438,6 @@ FULL = {"temp": 40.0, "zone": "a", "load": 0.5, "y": 1}
 GONE, THERE = [0.0, 1.0, 1.0, 1.0, 0.5], [0.4, 0.0, 0.0, 0.0, 0.5]
 
 
-def rows_of(path: Path) -> list[list[float]]:
-    source, encoder = open_once(str(path)), Encoder(MISSING)
-    records = [slot.record for slot in source.read(10, 1.0)]
-    source.close()
-    block = encoder.block([record for record in records if record is not None])
-    one_by_one = [encoder.encode(r).features.tolist() for r in records if r is not None]
-    assert block.arrays.features.tolist() == one_by_one
-    assert block.usable == len(one_by_one)
-    return one_by_one
-
-
 def test_an_indicator_is_a_coefficient_and_counts_in_every_bound() -> None:
     assert MISSING.coefficient_names == NAMES
     task = make_task(MISSING)
@@ -498,19 +467,6 @@ def test_whatever_stands_for_nothing_is_the_same(nothing: object) -> None:
     block = encoder.block(Columns(columns, 2))
     assert block.arrays.features.tolist() == [GONE, THERE]
     assert block.usable == 2
-
-
-def test_files_of_all_forms_say_the_same(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("temp,zone,load,y\n,,0.5,1\n40,a,0.5,1\n")
-    lines = [{"load": 0.5, "y": 1}, {**FULL, "temp": None, "zone": None}, FULL]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = pa.table(
-        {"temp": [None, math.nan, 40.0], "zone": [None, None, "a"], "load": [0.5] * 3, "y": [1] * 3}
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    assert rows_of(tmp_path / "a.csv") == [GONE, THERE]
-    assert rows_of(tmp_path / "a.jsonl") == [GONE, GONE, THERE]
-    assert rows_of(tmp_path / "a.parquet") == [GONE, GONE, THERE]
 
 
 def frame(rows: int = 200) -> tuple[Any, list[int]]:

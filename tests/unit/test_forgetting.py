@@ -35,7 +35,7 @@ from pipeline.methods.renewable.state import (
 )
 from pipeline.release.model import Model
 from pipeline.stream.in_process import OfflineRun
-from pipeline.stream.merge import combine, estimate_of
+from pipeline.stream.merge import estimate_of
 from pipeline.study.model import Forgetting
 from pipeline.study_file.load import parse_study
 from tests.builders import (
@@ -185,17 +185,6 @@ def test_equal_weights_give_the_bits_of_the_plain_sums(private: bool) -> None:
     assert estimates[0].effective_records == estimates[1].effective_records
 
 
-def test_effective_records_are_those_of_the_used_epochs_without_forgetting() -> None:
-    task = task_of(p=2, records=30)
-    state = PrivateState(Shape.of(task))
-    batch = batch_of(task, 0, [2] * 27, start=3)
-    state.fold(batch)
-    assert estimate_private(task, state).effective_records == batch.slots - 3 * 30
-    only = PrivateState(Shape.of(task))
-    only.fold(batch_of(task, 0, [], start=3))
-    assert estimate_private(task, only).effective_records == 3 * 30
-
-
 def test_class_weights_follow_the_newest_buckets() -> None:
     rng = np.random.default_rng(1)
     task = task_of(
@@ -303,11 +292,3 @@ def test_a_fit_cannot_forget_by_seconds_and_says_what_to_do(tmp_path: Path) -> N
     assert 'of = "records"' in str(result.exception)
     with pytest.raises(ConfigError, match='of = "records"'):
         StreamClassifier(text).fit(np.zeros((60, 1)), ["1"] * 60)
-
-
-def test_diagnostics_are_null_or_zero_before_there_is_anything_to_say() -> None:
-    task = task_of(p=1)
-    _, message = combine(task, {}, topic=None, model_version=None, published_at=0.0)
-    found = message.diagnostics
-    assert (found.effective_records, found.privacy_share) == (0.0, None)
-    assert (found.floor_active, found.forgotten, found.erased) == (False, 0, 0)

@@ -97,16 +97,6 @@ def test_learning_one_by_one_gives_the_same_sums() -> None:
     assert differences(run_of(once).partition, run_of(learner).partition) == []
 
 
-def test_windows_belong_to_clients() -> None:
-    X, y = data(120)
-    learner = StreamClassifier(OPEN)
-    learner.partial_fit(X[:60], y[:60], client="a").partial_fit(X[60:], y[60:], client="b")
-    assert (learner.estimate_.clients, learner.estimate_.releases) == (2, 2)
-    learner.close_windows()
-    assert (learner.estimate_.clients, learner.estimate_.releases) == (2, 4)
-    assert learner.estimate_.records == 120
-
-
 def test_fit_forgets_what_was_before() -> None:
     X, y = data(200)
     learner = StreamClassifier(OPEN).fit(X[:100], y[:100]).fit(X, y)

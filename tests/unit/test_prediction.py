@@ -26,7 +26,7 @@ from pipeline.cli.demo import Shuttle
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.learning import StreamClassifier
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.model_file import read_model_file, write_model_file
+from pipeline.messages.model_file import write_model_file
 from pipeline.messages.schemas import schema
 from pipeline.methods import task_of as make_task
 from pipeline.prediction.estimators import LinearClassifier
@@ -338,15 +338,6 @@ def test_a_model_file_comes_back_as_it_was(tmp_path: Path) -> None:
     assert document["privacy"]["mechanism"] == "none"
     assert document["features"][0] == {"name": "heat", "min": 0.0, "max": 100.0}
     assert copy.deepcopy(back).predict(X).tolist() == model.predict(X).tolist()
-
-
-def test_a_private_model_file_states_its_guarantee_and_what_intervals_there_are() -> None:
-    task = task_of(p=2, epsilon=2.0, delta=1e-5, loss="logistic")
-    file = LinearClassifier.of(task, message_of(task, [0.1, 0.2, 0.3])).file
-    assert (file.privacy.epsilon, file.privacy.unit) == (2.0, "record")
-    assert file.status == "starting"
-    assert file.coefficients[0].standard_error is None
-    assert read_model_file(write_model_file(file)) == file
 
 
 def changed(**fields: Any) -> bytes:

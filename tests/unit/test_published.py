@@ -358,25 +358,6 @@ def test_the_least_stabiliser_is_just_enough() -> None:
         LaplaceNoise(spent, 2.0, 2.0, 0.0, 50.0).scale(TOP, 0.0)
 
 
-@pytest.mark.parametrize(
-    "noise",
-    [
-        LaplaceNoise(0.8, 3.0, 2.0, 0.1, 500.0),
-        GaussianNoise(0.8, 1e-5, 2.0, 0.1, 500.0),
-    ],
-)
-def test_every_trusted_noise_says_that_a_stream_has_no_guarantee(
-    noise: LaplaceNoise | GaussianNoise,
-) -> None:
-    fit = TrustedOnlineFit(LOSS, Ridge(0.1, "identity"), 4, noise, np.random.default_rng(1))
-    text = noise.guarantee
-    assert text.startswith("not guaranteed over a stream: ")
-    for reason in ("add up over releases", "assumed, not known", "trusted", "released exactly"):
-        assert reason in text
-    assert ("without bound" in text) == isinstance(noise, LaplaceNoise)
-    assert np.all(np.isfinite(fit.update(batch_of(2))))
-
-
 def test_without_noise_and_stabiliser_the_trusted_stream_is_the_plain_one() -> None:
     ridge = Ridge(0.1, "identity")
     plain = OnlineFit(LOSS, ridge, 4, first="one-step")

@@ -314,19 +314,6 @@ def test_bad_data_end_in_an_error_or_a_finite_estimate_with_a_true_status(
         assert max(abs(c["value"]) for c in found["coefficients"]) < 1e3
 
 
-def test_a_private_study_of_one_class_is_never_sure() -> None:
-    """The curvature stands out of its noise, but the intercept has no best value."""
-    rng = np.random.default_rng(0)
-    task = make_task(parse_study(study_text(p=2, epsilon=20.0, records=500, ridge=1e-3)))
-    offline = OfflineRun(task)
-    for number in range(60):
-        x = rng.uniform(-1, 1, (500, 2))
-        offline.add(f"c{number % 3}", rows_of(x, np.ones(500)))
-    estimate, _ = offline.estimate(0.0)
-    assert estimate.status == "warming"
-    assert "one class" in estimate.reason
-
-
 def test_a_regression_has_the_live_kind_alone() -> None:
     text = text_of("pooled").replace(
         'positive = "1", negative = "0"', 'kind = "count", max = 9'

@@ -271,28 +271,6 @@ def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() ->
 # --- what is shown
 
 
-def test_all_intervals_of_a_study_stand_side_by_side_with_what_they_need() -> None:
-    # steps that fall so slowly that the path mixes, too
-    task = quick(f'{ALL}, interval = "plug-in-curvature", alpha = 0.501, eta0 = 20')
-    _, message = streamed(task, 20_000, 4).estimate(0.0)
-    assert message.status == "ready", message.reason
-    assert set(message.intervals) == set(INTERVALS) == set(message.interval_needs)
-    assert message.interval_method == "plug-in-curvature"
-    assert [c.interval for c in message.coefficients] == message.intervals["plug-in-curvature"]
-    lengths = {name: np.mean([b - a for a, b in ends]) for name, ends in message.intervals.items()}
-    # three estimates of one covariance: their noise is a few percent here
-    for name in ("plug-in-curvature", "plug-in-products"):
-        assert lengths[name] == pytest.approx(lengths["plug-in"], rel=0.15)
-    assert message.interval_needs["random-scaling"].endswith("costs nothing beyond gradients")
-    assert "mu 1.73 and 1.73 of a record's 3" in message.interval_needs["plug-in-curvature"]
-    assert message.interval_needs["plug-in-products"].startswith(
-        "reads gradients, curvature and products, which cost mu 1.73, 1.73 and 1.73 of"
-    )
-    assert "sqrt(3) mu-GDP" in message.interval_needs["plug-in-products"]
-    shown = printed(message, task)
-    assert all(f"{name}: {needs}" in shown for name, needs in message.interval_needs.items())
-
-
 @pytest.mark.parametrize("taken", [1.0, 10.0])
 def test_a_curvature_below_its_noise_gives_no_interval_and_says_so(taken: float) -> None:
     """The mean curvature is 0.8 in all directions, and loses that of the intercept."""

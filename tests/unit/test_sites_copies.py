@@ -137,14 +137,6 @@ def test_a_fit_that_does_not_end_is_not_sent(monkeypatch: pytest.MonkeyPatch) ->
         task().query(window, round_model(2, np.full(4, -400.0), (1.0, 1.0)))
 
 
-def test_what_clients_draw_is_part_of_the_revision() -> None:
-    one, other = (
-        revision_of(parse_study(study_text(text, kind=COPIES, p=3, loss="logistic")))
-        for text in ("", "copies = 41")
-    )
-    assert one != other
-
-
 def test_noise_that_a_version_derives_otherwise_is_another_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -261,9 +261,9 @@ def test_a_design_has_intervals_when_it_says(clients: int) -> None:
     population = Population.of(simulated(found.study), np.array([-0.5, 1.0, 1.0]))
     size = Size(found.own.outlook.usual, clients)
     assert size.records <= 0.81 * 31_500
-    told = [simulated_stream(population, size, 3, number) for number in range(8)]
+    told = [simulated_stream(population, size, 3, number) for number in range(4)]
     # 95 of 100 streams are, and none was of seven clients with a model after eight releases
-    assert sum(estimate.status == "ready" for estimate in told) >= 5
+    assert sum(estimate.status == "ready" for estimate in told) >= 3
 
 
 def test_a_ridge_that_outweighs_rare_levels_is_warned_of() -> None:

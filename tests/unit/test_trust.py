@@ -349,21 +349,6 @@ def test_an_old_key_of_the_study_counts_until_it_is_retired(world: World) -> Non
         assert differences(whole, world.folded(*sizes)[0]) == []
 
 
-def test_a_worker_hears_of_a_key_that_is_newer_than_it_is() -> None:
-    world = World()
-    world.admit("north")
-    before = world.authority
-    world.pairs.append(Pair(b"2" * 32, 2))
-    world.send("north", 0)
-    assert [x.fault.reason for x in Reducer(world.task, trust=before).fold(
-        Partition.empty(world.task, number=0), world.log)] == ["old-key"]  # fmt: skip
-    again = type(before)(world.task, world.pairs[:1], again=lambda: world.pairs)
-    assert (
-        Reducer(world.task, trust=again).fold(Partition.empty(world.task, number=0), world.log)
-        == []
-    )
-
-
 @pytest.mark.parametrize("said", ["admission", "revocation", "retirement", "ticket"])
 @pytest.mark.parametrize("size", [1, 100])
 def test_a_worker_that_runs_believes_what_a_newer_key_says(said: str, size: int) -> None:
