@@ -19,7 +19,7 @@ from pipeline.release.model import Model
 from tests.integration.test_admission import opened
 from tests.stage import PATIENCE, Stage, lent, study_text, write_csv
 from tests.trusted import TRUST
-from tests.unit.test_header_names import Name
+from tests.unit.test_kafka_records import Name
 
 
 @pytest.fixture

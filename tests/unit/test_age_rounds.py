@@ -34,14 +34,11 @@ from pipeline.records.encoder import Arrays
 from pipeline.release.layout import identity
 from pipeline.release.policy import Directive, OpenWindow, Send, Wait
 from pipeline.release.task import form_of
-from pipeline.simulate.coverage import simulated
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from tests import ages
 from tests.nested import Upload, table, worst_epsilon
 from tests.wire import edited
-
-PUBLIC = Directive(0, 0)
 
 
 def window(values: np.ndarray) -> Arrays:
@@ -149,14 +146,6 @@ def test_a_value_without_its_drift_is_the_mean_of_what_was_sent(use: str) -> Non
     details = run.estimate(0.0)[0].details
     assert details["drift_correction"] != 0
     assert details["value"] - details["drift_correction"] == pytest.approx(np.mean(sent))
-
-
-def test_a_round_leaves_when_it_is_over_and_never_fresher() -> None:
-    policy = WhenOver()
-    assert policy.decide(OpenWindow(12, 12, 0.0), PUBLIC, 1.0) == Send()
-    for ended in (False, True):
-        part = OpenWindow(11, 12, 0.0, ended=ended)
-        assert isinstance(policy.decide(part, PUBLIC, 1e9), Wait)
 
 
 @pytest.mark.parametrize("epsilon", [pytest.param(0.2, marks=pytest.mark.slow), 1.5])
@@ -274,14 +263,6 @@ def test_what_cannot_be_is_refused_by_its_key(change: tuple[str, str], key: str)
     assert change[0] in text
     with pytest.raises(ConfigError, match=re.escape(key)):
         plans.plan_of(parse_study(text.replace(*change)))
-
-
-def test_a_card_with_an_impossible_probability_says_what_is_allowed() -> None:
-    card = 'mixing = "matrix"\nstates = [0, 180]\nmatrix = [[0.5, 1.2], [0.5, 0.5]]'
-    groups = f'[estimator.method.groups.all]\nclients = ["c"]\n{card}\n'
-    allowed = r"\.matrix: it must be a number, at most 1; allowed: .*one row for each state"
-    with pytest.raises(ConfigError, match=allowed):
-        ages.task_of(ages.study_text(groups=groups))
 
 
 def test_more_clients_than_places_are_refused() -> None:
@@ -470,17 +451,6 @@ def test_all_rounds_cost_what_the_card_has_cost_and_what_was_never_folded() -> N
         assert told["epsilon_of_all_rounds"] >= told["epsilon_at_any_time"]
 
 
-def test_a_model_card_has_cost_what_it_cost_before_its_clients_send() -> None:
-    groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\ncard_epsilon = 3.0")
-    task = ages.task_of(ages.study_text(groups=groups))
-    state = RoundState(releases=3, slots=3 * task.slots)
-    for name in ("c", "a-1", "a-2"):
-        state.clients[identity(name.encode()).hex()] = Uploads(2, {0: 0, 1: 0})
-    told = estimate(task, state, Members(task.plan.names)).details
-    assert told["missing"] == ["b"]
-    assert told["epsilon_of_all_rounds"] == 3.0
-
-
 def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
     task = ages.task_of(ages.study_text(method='use = "wiener"'))
     run, rng = OfflineRun(task), np.random.default_rng(8)
@@ -589,11 +559,6 @@ def test_a_changed_study_is_not_advised_to_follow_one_that_it_cannot(tmp_path: P
     assert "follows" not in str(done.exception)
 
 
-def test_what_draws_each_record_once_simulates_no_rounds() -> None:
-    with pytest.raises(ConfigError, match="`veilstream schedule` says"):
-        simulated(ages.task_of(ages.study_text()).study)
-
-
 ROOT = Path(__file__).parents[2]
 PARTS = ("task", "client", "state", "plan", "budget", "rounds")
 ROUNDS = [f"pipeline.methods.age_aware.{part}" for part in PARTS]
@@ -672,25 +637,6 @@ def test_a_second_value_for_a_round_does_not_count(task: AgedTask) -> None:
     together.fold_all([(name, sent[name]) for name in first for sent in (first, second, first)])
     assert details(together) == said
     assert together.estimate(0.0)[0].releases == len(first)
-
-
-def test_rounds_in_any_order_and_batches_give_the_same(task: AgedTask) -> None:
-    """A late upload joins its round, whoever else has come in between."""
-    run = OfflineRun(task)
-    sent = [(n, released(run, task, n, s)) for s in range(3) for n in task.plan.names]
-    run.fold_all(sent)
-    for seed in range(5):
-        shuffled = np.random.default_rng(seed).permutation(len(sent)).tolist()
-        other = OfflineRun(task)
-        for place in shuffled:
-            other.fold(*sent[place])
-        assert details(other) == details(run)
-    late = [one for one in sent if one[0] != "b"]
-    other = OfflineRun(task)
-    other.fold_all(late)
-    assert (details(other)["round"], details(other)["missing"]) == (1, ["b"])
-    other.fold_all([one for one in sent if one[0] == "b"])
-    assert details(other) == details(run)
 
 
 def test_a_member_that_says_it_has_had_any_number_of_rounds_keeps_nobody_waiting() -> None:

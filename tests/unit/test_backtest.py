@@ -29,7 +29,7 @@ from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.partition import differences
 from pipeline.study.model import Study
 from pipeline.study_file.load import parse_study, read_study
-from tests.builders import oracle, study_text
+from tests.builders import study_text
 
 HEAD = """
 [study]
@@ -297,19 +297,6 @@ def test_each_record_is_predicted_before_its_label_is_learnt(late: int) -> None:
     assert result.to_dict()["calibration"][0]["records"] == result.calibration[0].records
 
 
-def test_delays_make_releases_late_and_keep_a_clients_order() -> None:
-    study = read_study(STUDIES["classes"])
-    table = history(study)
-    prompt = backtest(study, table, client_column="who", pooled=False)
-    options = {"client_column": "who", "delay": "exponential:200 records", "pooled": False}
-    late = backtest(study, table, **options)
-    assert prompt.estimate.diagnostics.missing == late.estimate.diagnostics.missing == 0
-    assert late.estimate.releases == prompt.estimate.releases
-    assert late.unscored > prompt.unscored
-    again, other = backtest(study, table, **options), backtest(study, table, **options, seed=1)
-    assert again.scores == late.scores != other.scores
-
-
 def test_releases_of_all_clients_overtake_each_other_and_those_of_one_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -448,31 +435,6 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
     np.testing.assert_allclose(found, best, atol=1e-6)
 
 
-def test_the_pooled_fit_of_gdwd_is_that_of_an_independent_solver() -> None:
-    # it starts where the loss has no curvature at all
-    study = read_study(STUDIES["classes"].replace("logistic", "gdwd"))
-    table = history(study, 4_000)
-    encoder, rows = Encoder(study), []
-    for record in records_of(table):
-        with contextlib.suppress(RecordError):
-            rows.append(encoder.encode(record))
-    features, responses = stack(rows, 2)[:2]
-    best = oracle(features, responses, np.ones(len(rows)), q=1.0, ridge=study.estimator.ridge)
-    # the oracle stops at a gradient of 1e-12, ours at 1e-10, over curvatures of 1e-2
-    assert backtest(study, table).pooled.coefficients == pytest.approx(best, abs=1e-7)
-
-
-def test_the_pooled_fit_starts_at_a_sample_and_ends_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    study = read_study(STUDIES["classes"])
-    table = history(study, 3_000)
-    whole = backtest(study, table).pooled.coefficients
-    monkeypatch.setattr("pipeline.estimators.reference_fit.SAMPLE", 100)
-    # the next step of either is 1e-7 at most
-    assert backtest(study, table).pooled.coefficients == pytest.approx(whole, abs=1e-6)
-
-
 def test_one_class_alone_has_no_pooled_fit_and_no_ranking() -> None:
     study = read_study(STUDIES["classes"])
     table = history(study) | {"y": np.full(2_000, "yes")}
@@ -482,16 +444,6 @@ def test_one_class_alone_has_no_pooled_fit_and_no_ranking() -> None:
     assert result.scores.auc is None
     assert result.scores.balanced_accuracy is None
     assert result.scores.accuracy is not None
-
-
-def test_counts_and_numbers_are_scored_in_their_own_unit() -> None:
-    for name in ("numbers", "counts"):
-        study = read_study(STUDIES[name])
-        result = backtest(study, history(study))
-        assert result.scores.accuracy is None
-        # the noise of the data is about 1 (numbers), and about the mean of 2 (counts)
-        assert 0.5 < (result.scores.mean_absolute_error or 0) < 2.5
-        assert (result.scores.root_mean_square_error or 0) > result.scores.mean_absolute_error
 
 
 def test_clipping_is_counted_by_feature() -> None:

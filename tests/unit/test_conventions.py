@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 from unittest import SkipTest
 
@@ -10,6 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
+from river import base, datasets
+from river.checks import clf, common
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -62,7 +67,8 @@ def test_without_noise_every_check_of_scikit_learn_passes(estimator: Any, check:
     run(estimator, check)
 
 
-# noise lets a check pass now and then
+# noise lets a check pass now and then; more of the same as without it
+@pytest.mark.slow
 @parametrize_with_checks(NOISED, expected_failed_checks=lambda _: EXCEPTIONS, xfail_strict=False)
 def test_with_noise_only_the_listed_checks_fail(estimator: Any, check: Any) -> None:
     run(estimator, check)
@@ -165,3 +171,88 @@ def test_a_regression_needs_the_range_of_its_responses() -> None:
     )
     said = counts.fit(X, np.arange(300) % 3).predict(X)
     assert said.min() > 0
+
+
+STUDY = """\
+[study]
+name = "river"
+[data]
+response = {response}
+[data.features]
+{features}
+[estimator]
+loss = "{loss}"
+[privacy]
+mechanism = "none"
+[window]
+records = 20
+"""
+CLASSES = '{ name = "y", positive = "1", negative = "0" }'
+NUMBERS = '{ name = "y", kind = "number", min = 0, max = 100 }'
+
+
+def study_of(records: list[Any], loss: str, response: str) -> str:
+    names = list(records[0][0])
+    values = {name: [float(x[name]) for x, _ in records] for name in names}
+    features = "\n".join(
+        f'"{name}" = {{ min = {min(found) - 1}, max = {max(found) + 1} }}'
+        for name, found in values.items()
+    )
+    return STUDY.format(response=response, features=features, loss=loss)
+
+
+PHISHING = list(datasets.Phishing().take(200))
+APPROVAL = list(datasets.TrumpApproval().take(200))
+LEARNERS = {
+    "classifier": (vs.StreamClassifier(study_of(PHISHING, "logistic", CLASSES)), PHISHING),
+    "regressor": (vs.StreamRegressor(study_of(APPROVAL, "linear", NUMBERS)), APPROVAL),
+}
+RIVER_CHECKS: dict[str, Callable[..., Any]] = {
+    name: check
+    for module in (common, clf)
+    for name, check in list(vars(module).items())
+    if name.startswith("check_") and "dataset" in list(inspect.signature(check).parameters)[1:2]
+}
+RIVER_BASE = "it calls methods of River's own base class, which would make River a dependency"
+FIXED = "a study declares its features, and a record without one of them is refused by name"
+RIVER_EXCEPTIONS = {
+    "check_shuffle_features_no_impact": (AttributeError, RIVER_BASE),
+    "check_clone_is_independent": (AttributeError, RIVER_BASE),
+    "check_learn_many_matches_learn_one": (AttributeError, RIVER_BASE),
+    "check_seeding_is_idempotent": (AttributeError, RIVER_BASE),
+    "check_bounded_memory_growth": (AttributeError, RIVER_BASE),
+    "check_debug_one": (AttributeError, RIVER_BASE),
+    "check_disappearing_features": (vs.VeilstreamError, FIXED),
+    "check_radically_disappearing_features": (vs.VeilstreamError, FIXED),
+}
+#: They ask for probabilities, which there are from the first release on and of classes alone.
+PROBABILITIES = ("check_predict_proba_one", "check_predict_proba_one_binary")
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+@pytest.mark.parametrize("name", RIVER_CHECKS)
+def test_river_checks(kind: str, name: str) -> None:
+    fresh, records = LEARNERS[kind]
+    learner = copy.deepcopy(fresh)
+    if name in RIVER_EXCEPTIONS:
+        # a check that comes to pass leaves the list
+        error, reason = RIVER_EXCEPTIONS[name]
+        assert reason
+        with pytest.raises(error):
+            RIVER_CHECKS[name](learner, list(records))
+        return
+    if name in PROBABILITIES:
+        if kind == "regressor":
+            assert not hasattr(learner, "predict_proba_one")
+            return
+        assert learner.predict_proba_one(records[0][0]) == {}
+        for x, y in records[:40]:
+            learner.learn_one(x, y)
+    RIVER_CHECKS[name](learner, list(records))
+
+
+def test_river_takes_the_learners_for_what_they_are() -> None:
+    # a class is told to River when one is made behind River's import
+    roles = {kind: type(learner) for kind, (learner, _) in LEARNERS.items()}
+    assert issubclass(roles["classifier"], base.Classifier)
+    assert issubclass(roles["regressor"], base.Regressor)

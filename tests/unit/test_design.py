@@ -35,9 +35,8 @@ from pipeline.methods.renewable.expected import Windows, expect, noise_size, ref
 from pipeline.methods.renewable.plan import LARGEST_RIDGE, default_ridge
 from pipeline.methods.renewable.solution import KNOWN, noise_of
 from pipeline.privacy import memory
-from pipeline.simulate.coverage import Releases, simulated
 from pipeline.study.model import Study
-from pipeline.study_file.edit import TEMPLATE, edited, template_of, with_features, with_keys
+from pipeline.study_file.edit import TEMPLATE, edited, template_of, with_keys
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 from tests.builders import task_of as plain_task
@@ -113,20 +112,6 @@ def test_gdwd_has_the_least_ridge_that_its_size_needs() -> None:
     assert usual <= bare.estimator.ridge <= min(1.1 * usual, LARGEST_RIDGE)
 
 
-@pytest.mark.parametrize("loss", ["gdwd", "logistic", "linear"])
-def test_designed_intervals_are_shorter_with_more(loss: str) -> None:
-    study = parse_study(study_text(loss=loss, epsilon=1.0))
-    found, outlook = designed(study)
-    assert outlook.first is not None
-    assert outlook.first <= outlook.usual
-    assert found.estimator.norm_bound == "typical"
-    _, longer = designed(study, 10 * RECORDS)
-    assert (longer.usual_half or 0) < (outlook.usual_half or 0)
-    _, richer = designed(with_keys(study, {"privacy.epsilon": 2.0}, name="richer"))
-    assert (richer.usual_half or 0) < (outlook.usual_half or 0)
-    assert richer.usual <= outlook.usual
-
-
 def test_a_client_with_few_windows_remembers_nothing() -> None:
     study = parse_study(study_text(p=7, loss="logistic", epsilon=1.0, ridge=0.0))
     method = method_of(study)
@@ -163,22 +148,6 @@ def test_without_a_ridge_nothing_bounds_it_and_it_says_so() -> None:
     assert "ridge" not in told
 
 
-def test_a_hundred_records_are_told_what_would_do() -> None:
-    study = parse_study(study_text(p=5, epsilon=1.0))
-    few = proposed(study, 100, 2)
-    assert few.own.outlook.usual > 100
-    assert few.enough_records is not None
-    enough = proposed(study, few.enough_records, 2)
-    assert enough.own.outlook.usual <= few.enough_records
-    assert enough.enough_records is None
-    assert designed(study, few.enough_records // 2, 2)[1].usual > few.enough_records // 2
-    # those of the fewest records that are enough, which of its own size would not do
-    assert few.study == enough.study
-    assert few.larger == few.chosen == enough.own == enough.chosen
-    assert (few.chosen_for, enough.chosen_for) == (few.enough_records,) * 2
-    assert few.own.design != few.chosen.design
-
-
 def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     found = plan(parse_study(study_text(loss="gdwd", epsilon=3.0)), RECORDS, CLIENTS)
     rows = {(row.kind, row.epsilon): row for row in found.rows}
@@ -193,6 +162,9 @@ def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     assert found.own.outlook.usual_half is not None
     assert found.own.detectable == pytest.approx(1.4294 * found.own.outlook.usual_half, rel=1e-4)
     paths = plan(parse_study(gradients()), RECORDS, CLIENTS)
+    own = [row for row in found.rows if row.kind == "renewable"]
+    assert "1,000 records are too few at epsilon 0.5, 1" in lacking(own, 1000)
+    assert not lacking([row for row in own if row.outlook.usual <= 1000], 1000)
     # a study with features can be of every kind but those that collect a response alone
     kinds = {kind for kind in METHODS if load_live(kind).spec.features}
     assert {kind for kind, _ in rows} == kinds
@@ -200,12 +172,6 @@ def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     assert {row.kind for row in paths.rows} == kinds - {"noisy-copies"}
     with pytest.raises(ConfigError, match="give --epsilon"):
         plan(parse_study(study_text(private=False)), RECORDS, CLIENTS)
-
-
-def test_two_hundred_features_can_be_planned() -> None:
-    found, outlook = designed(parse_study(with_features(200)), 10**8)
-    assert task_of(found).size == 201
-    assert outlook.usual < 10**8
 
 
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
@@ -231,26 +197,20 @@ def test_when_says_what_comes_at_first_what_stays_and_what_is_late() -> None:
     assert "The ridge alone is enough for slopes after 12,000" in same
 
 
-def test_a_larger_epsilon_is_found_from_a_tiny_one() -> None:
-    """Rounded to two places on the way, 1.25 times .01 is .01 for ever."""
-    found = proposed(parse_study(study_text(p=2, epsilon=0.004)), 2_000, 2).enough_epsilon
-    assert found is not None
-    assert found > 0.1
-
-
 def test_a_verdict_names_settings_that_are_enough() -> None:
-    study = parse_study(study_text(p=5, epsilon=1.0, loss="logistic", ridge=0.0))
-    few = plan(study, 1000, 2)
+    """Also from a tiny budget: rounded to two places on the way, 1.25 times .01 is .01 for ever."""
+    study = parse_study(study_text(p=2, epsilon=0.004))
+    few = proposed(study, 2_000, 2)
     said = verdict(few)
     assert f"about {few.enough_records:,} records" in said
     assert f"privacy.epsilon = {few.enough_epsilon:g}" in said
+    assert few.enough_epsilon is not None
+    assert few.enough_epsilon > 0.1
     richer = with_keys(study, {"privacy.epsilon": few.enough_epsilon}, name="richer")
-    for enough in (proposed(study, few.enough_records or 0, 2), proposed(richer, 1000, 2)):
+    for enough in (proposed(study, few.enough_records or 0, 2), proposed(richer, 2_000, 2)):
         assert "are enough" in verdict(enough)
-    assert "wide intervals only" not in verdict(proposed(study, 100_000, 2))
-    own = [row for row in few.rows if row.kind == "renewable"]
-    assert "1,000 records are too few at epsilon 0.5, 1" in lacking(own, 1000)
-    assert not lacking([row for row in own if row.outlook.usual <= 1000], 1000)
+    plenty = with_keys(study, {"privacy.epsilon": 1.0}, name="plenty")
+    assert "wide intervals only" not in verdict(proposed(plenty, 100_000, 2))
 
 
 @pytest.mark.parametrize(
@@ -280,20 +240,6 @@ def test_a_verdict_says_how_long_intervals_are(
         assert f"{found.own.effect / 2:.0%} of the response's range" in said
 
 
-def test_a_plan_says_effects_before_the_ridge_shrinks_them() -> None:
-    study = parse_study(study_text(p=5, epsilon=1.0))
-    found = proposed(study, 100_000, 5)
-    own = found.own
-    assert own.outlook.kept is not None
-    assert own.detectable is not None
-    assert own.effect == pytest.approx(own.detectable / own.outlook.kept)
-    # of real coefficients there is no difference
-    real = proposed(
-        parse_study(study_text(p=5, epsilon=1.0, loss="logistic", ridge=0.0)), 100_000, 5
-    )
-    assert real.own.effect == real.own.detectable
-
-
 def test_a_ridge_that_leaves_next_to_nothing_of_slopes_is_said_to_find_nothing() -> None:
     outlook = Plan(latest=900, usual=800, usual_half=0.2, kept=LITTLE / 2, first=700)
     found = proposed(parse_study(study_text(p=5, epsilon=1.0)), 30_000, 3)
@@ -319,16 +265,13 @@ def test_a_new_study_of_each_kind_has_intervals_within_its_records(
 
 def test_a_design_says_that_it_overrides_a_ridge_of_zero(tmp_path: Path) -> None:
     path, written = tmp_path / "study.toml", tmp_path / "new.toml"
-    for ridge, told in ((0.0, True), (0.01, False)):
-        path.write_text(study_text(ridge=ridge))
-        size = ["--records", "20000", "--clients", "5"]
-        done = CliRunner().invoke(design, [str(path), *size, "--write", str(written)])
-        assert done.exit_code == 0
-        assert ("overrides the ridge = 0" in " ".join(done.stdout.split())) == told
-        assert f"instead of {ridge:g} in the file" in done.stdout
-        comments = " ".join(written.read_text().replace("#", "").split())
-        assert ("overrides the ridge = 0" in comments) == told
-        written.unlink()
+    path.write_text(study_text(ridge=0.0))
+    size = ["--records", "20000", "--clients", "5"]
+    done = CliRunner().invoke(design, [str(path), *size, "--write", str(written)])
+    assert done.exit_code == 0
+    assert "instead of 0 in the file" in done.stdout
+    for text in (done.stdout, written.read_text().replace("#", "")):
+        assert "overrides the ridge = 0" in " ".join(text.split())
 
 
 TEXT = study_text(ridge=0.01).replace("records = 50", "records = 50    # mine")
@@ -380,7 +323,7 @@ def narrow_sample(path: Path, share: float = 0.5, records: int = 2000) -> Path:
 
 
 @pytest.mark.takes("plans of many sizes and budgets, and two streams")
-@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("sampled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_all_commands_have_the_numbers_of_one_plan(sampled: bool, tmp_path: Path) -> None:
     path, size = tmp_path / "study.toml", ["--records", str(RECORDS), "--clients", str(CLIENTS)]
     path.write_text(study_text(p=2, loss="logistic", ridge=0.0))
@@ -539,42 +482,6 @@ def test_fewer_releases_than_intervals_need_have_none() -> None:
     found = expect(task, 10_000, 3)
     # eight windows at the start, ten behind it, and half an open one of each client
     assert found.first == pytest.approx(800 + 1000 + 150)
-
-
-#: Loss, features, epsilon, clients, records, and others.
-STREAMS = [
-    ("logistic", 4, 2.0, 4, 12_000, {}),
-    ("linear", 3, 1.0, 16, 12_000, {"residual_bound": 0.4}),
-    ("logistic", 3, 1.0, 1, 8_000, {"noise_memory": 0}),
-]
-
-
-@pytest.mark.takes("streams of 12,000 records")
-@pytest.mark.parametrize(("loss", "p", "epsilon", "clients", "records", "more"), STREAMS)
-def test_streams_give_what_is_expected(
-    loss: str, p: int, epsilon: float, clients: int, records: int, more: dict[str, float]
-) -> None:
-    study = parse_study(
-        study_text(
-            loss=loss, p=p, epsilon=epsilon, ridge=0.0, records=250, norm_bound="typical", **more
-        )  # type: ignore[arg-type]
-    )
-    task, population = RenewableTask(study), Population.of(simulated(study))
-    found = expect(task, records, clients)
-    firsts, errors = [], []
-    for number in range(8):
-        releases, first = Releases(population, clients, 3, number), math.inf
-        for now in releases.models(records):
-            if first == math.inf and releases.estimate().standard_errors() is not None:
-                first = now
-        own = releases.estimate().standard_errors()
-        assert own is not None
-        firsts.append(first)
-        errors.append(own[0][1:])
-    # the median of eight firsts is known to about 15 %, that of errors to 3 %
-    assert found.first == pytest.approx(float(np.median(firsts)), rel=0.4)
-    usual = math.sqrt(float(np.median(found.variances[1:])))
-    assert usual == pytest.approx(float(np.median(errors)), rel=0.12)
 
 
 def test_a_study_that_forgets_expects_no_more_than_it_keeps() -> None:

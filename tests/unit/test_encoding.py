@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import veilstream as vs
-from pipeline.api.check import check_study
 from pipeline.api.sample import of_sample
-from pipeline.backtest.run import backtest
-from pipeline.errors import ConfigError, DataError, DataWarning, RangeWarning, RecordError
+from pipeline.errors import ConfigError, DataError, DataWarning, RecordError
 from pipeline.learning import PrivateClassifier, StreamClassifier
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.methods import revision_of
@@ -36,7 +31,6 @@ from pipeline.study.model import Study
 from pipeline.study.reference import KEPT, moments, norms, sample, typical_norm_bound
 from pipeline.study.versions import without_privacy
 from pipeline.study_file.load import parse_study
-from producers.sources import open_once
 from tests.builders import study_text, task_of
 
 AMOUNT = "amount = { min = 0, max = 1e6, transform = 'asinh', unit = 100, typical = 2000 }"
@@ -98,11 +92,6 @@ def test_an_interaction_is_the_product_of_both_as_encoded() -> None:
     assert found["heat:region=west"] == found["heat"]
     assert found["heat:region=north"] == 0.0
     assert found["region=west:code=2"] == 1.0
-
-
-def test_kept_units_are_those_of_the_transform() -> None:
-    found = encoded(study_of(scaling="none"), amount=700, heat=60)
-    assert (found["amount"], found["heat"]) == (pytest.approx(math.asinh(7)), 60.0)
 
 
 def test_ends_are_reached_and_never_passed() -> None:
@@ -321,28 +310,6 @@ def test_a_learner_takes_what_a_study_file_declares_of_a_feature() -> None:
 # --- what the check of a study says
 
 
-def test_the_check_says_what_features_are_and_whom_the_norm_shortens() -> None:
-    facts: Any = check_study(study_of(interactions=PAIRS, norm_bound="typical"))
-    assert facts["features"]["amount"] == (
-        "its coefficient is for a step of 4.952 of asinh(amount / 100), 0 at amount = 2000"
-    )
-    assert facts["features"]["region"].startswith("2 columns, each a level beside the base")
-    norm = facts["norm"]
-    assert norm["kept"] == typical_norm_bound(STUDY.encoding) < norm["longest"]
-    assert norm["share_shortened_of_typical_records"] == pytest.approx(0.01, abs=0.001)
-    assert norm["share_shortened_of_uniform_records"] > 0.05
-    plain: Any = check_study(study_text(p=9))["norm"]
-    assert plain["share_shortened_of_uniform_records"] == 0
-    assert 'norm_bound = "typical"' in plain["advice"]
-
-
-def test_a_study_of_many_levels_is_told_what_they_cost() -> None:
-    levels = [f"l{i}" for i in range(201)]
-    wide: Any = check_study(study_of(f"a = {{ kind = 'category', levels = {levels} }}"))
-    assert any("200 of 201 coefficients" in warning for warning in wide["warnings"])
-    assert not any("coefficients" in w for w in check_study(study_of())["warnings"])  # type: ignore[attr-defined]
-
-
 def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     amounts = rng.lognormal(7, 1.5, 2000)
@@ -443,24 +410,6 @@ def test_a_response_is_no_feature() -> None:
         study_of(A, "y = { min = 0, max = 1 }")
 
 
-def test_two_hundred_columns_are_encoded() -> None:
-    levels = [f"l{i}" for i in range(201)]
-    study = study_of(f"a = {{ kind = 'category', levels = {levels} }}")
-    row = Encoder(study).encode({"a": "l200", "y": "1"})
-    assert row.features.tolist() == [0.0] * 199 + [1.0]
-    assert make_task(study).longest == pytest.approx(math.sqrt(2))
-
-
-def test_a_sliver_is_one_of_the_encoded_range() -> None:
-    amounts = np.random.default_rng(8).lognormal(7, 1.5, 60)[:, None]
-    labels = [str(i % 2) for i in range(60)]
-    plain = StreamClassifier(study_of("a = { min = 0, max = 1e7 }", private=False))
-    with pytest.warns(RangeWarning, match="use less than 5%"):
-        plain.fit(amounts, labels)
-    spread = "a = { min = 0, max = 1e7, transform = 'asinh', unit = 100 }"
-    StreamClassifier(study_of(spread, private=False)).fit(amounts, labels)
-
-
 def test_a_typical_norm_leaves_room_however_small_the_ranges_are() -> None:
     """Rounded to 1 it would divide nothing by nothing, and a record of zeros would show."""
     text = study_text(
@@ -470,13 +419,6 @@ def test_a_typical_norm_leaves_room_however_small_the_ranges_are() -> None:
     task = make_task(parse_study(text))
     assert typical_norm_bound(task.encoding) >= 1.01
     assert_array_equal(clipped_to_norm(np.zeros((2, 2)), task), np.zeros((2, 2)))
-
-
-def test_a_typical_norm_is_rounded_up_and_keeps_records_that_it_is_made_for() -> None:
-    encoding = STUDY.encoding
-    found = np.sort(norms(encoding))
-    kept = found[int(KEPT * len(found))]
-    assert kept <= typical_norm_bound(encoding) <= kept * 1.001
 
 
 TEMP = "temp = { min = 0, max = 100, typical = 20, missing = 20, indicator = true }"
@@ -494,17 +436,6 @@ MISSING = study_with_missing()
 FULL = {"temp": 40.0, "zone": "a", "load": 0.5, "y": 1}
 #: The columns of the study for a record without temp and zone, and for a full one.
 GONE, THERE = [0.0, 1.0, 1.0, 1.0, 0.5], [0.4, 0.0, 0.0, 0.0, 0.5]
-
-
-def rows_of(path: Path) -> list[list[float]]:
-    source, encoder = open_once(str(path)), Encoder(MISSING)
-    records = [slot.record for slot in source.read(10, 1.0)]
-    source.close()
-    block = encoder.block([record for record in records if record is not None])
-    one_by_one = [encoder.encode(r).features.tolist() for r in records if r is not None]
-    assert block.arrays.features.tolist() == one_by_one
-    assert block.usable == len(one_by_one)
-    return one_by_one
 
 
 def test_an_indicator_is_a_coefficient_and_counts_in_every_bound() -> None:
@@ -536,19 +467,6 @@ def test_whatever_stands_for_nothing_is_the_same(nothing: object) -> None:
     block = encoder.block(Columns(columns, 2))
     assert block.arrays.features.tolist() == [GONE, THERE]
     assert block.usable == 2
-
-
-def test_files_of_all_forms_say_the_same(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("temp,zone,load,y\n,,0.5,1\n40,a,0.5,1\n")
-    lines = [{"load": 0.5, "y": 1}, {**FULL, "temp": None, "zone": None}, FULL]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = pa.table(
-        {"temp": [None, math.nan, 40.0], "zone": [None, None, "a"], "load": [0.5] * 3, "y": [1] * 3}
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    assert rows_of(tmp_path / "a.csv") == [GONE, THERE]
-    assert rows_of(tmp_path / "a.jsonl") == [GONE, GONE, THERE]
-    assert rows_of(tmp_path / "a.parquet") == [GONE, GONE, THERE]
 
 
 def frame(rows: int = 200) -> tuple[Any, list[int]]:
@@ -590,31 +508,6 @@ def test_frames_and_records_learn_fit_and_predict_alike(tmp_path: Path) -> None:
     assert step[0] == pytest.approx(values[2] + values[4])
 
 
-@pytest.mark.parametrize("kind", [int, bool, float, str])
-def test_a_fitted_model_predicts_labels_as_they_came(kind: Any, tmp_path: Path) -> None:
-    X, y = frame()
-    labels = np.array(y).astype(kind)
-    fitted = vs.fit(MISSING, X, labels)
-    predicted = fitted.model.predict(X)
-    assert predicted.dtype.kind == labels.dtype.kind
-    assert 0.5 < np.mean(predicted == labels) < 1
-    fitted.save(tmp_path / "model.json")
-    again = vs.load_model(tmp_path / "model.json")
-    assert again.predict(X).tolist() == predicted.tolist()
-    payload = (tmp_path / "model.json").read_bytes()
-    if kind is int:
-        with pytest.raises(ConfigError, match="labels: they are not those"):
-            read_model_file(payload.replace(b"    0,\n    1\n", b"    0,\n    2\n"))
-
-
-def test_a_backtest_uses_every_record(tmp_path: Path) -> None:
-    X, y = frame()
-    X.assign(y=y).to_csv(tmp_path / "a.csv", index=False)
-    found = backtest(MISSING, tmp_path / "a.csv", split=2)
-    assert found.unusable == 0
-    assert [row.name for row in found.estimate.coefficients] == list(NAMES)
-
-
 def test_a_record_without_a_needed_value_is_left_out_by_learners_as_by_fit() -> None:
     X, y = frame()
     study = study_with_missing("temp = { min = 0, max = 100 }", LOAD)
@@ -643,18 +536,6 @@ def test_a_record_without_a_needed_value_is_left_out_by_learners_as_by_fit() -> 
         pytest.raises(DataError, match="no records with a response and all values"),
     ):
         StreamClassifier(study).fit(X, [None] * len(y))
-
-
-def test_declared_ranges_take_nan_where_one_says_what_stands_for_it() -> None:
-    X, y = frame()
-    values = X[["temp", "load"]].to_numpy()
-    heat = {"min": 0, "max": 100, "missing": 20, "indicator": True}
-    learner = PrivateClassifier(ranges=[heat, (-1, 1)], epsilon=math.inf).fit(values, y)
-    names = [row.name for row in learner.estimate_.coefficients]
-    assert names == ["intercept", "x0", "x0_missing", "x1"]
-    assert learner.predict(values).shape == (len(y),)
-    with pytest.raises(ValueError, match="NaN"):
-        PrivateClassifier(ranges=[(0, 100), (-1, 1)], epsilon=math.inf).fit(values, y)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What every family must keep, whatever its loss: a new one is in these tests by its name alone."""
+"""Families of losses: what each must keep, whatever its loss, and golden values by hand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,184 @@ from numpy.testing import assert_allclose
 
 from pipeline import losses
 from pipeline.errors import ConfigError
-from pipeline.losses import Likelihood, Linear, Loss, Poisson, Regression, Terms
+from pipeline.losses import (
+    GeneralisedDWD,
+    Likelihood,
+    Linear,
+    Logistic,
+    Loss,
+    Poisson,
+    Regression,
+    Terms,
+)
+from pipeline.methods.renewable.spec import spent_by_records
+from pipeline.privacy.sensitivity import Order
 from tests.compliance.losses import CHECKS, LARGEST, drawn
+
+QS = [1e-3, 0.01, 0.1, 0.5, 1.0, 2.0, 10.0, 100.0, 1e3]
+ALL: list[Loss] = [Logistic(), *(GeneralisedDWD(q) for q in QS)]
+
+
+def name_of(loss: Loss) -> str:
+    return f"{loss.name}-{getattr(loss, 'q', '')}"
+
+
+def one(values: float) -> np.ndarray:
+    return np.array([values])
+
+
+def exact_curvature(loss: GeneralisedDWD, u: np.ndarray) -> np.ndarray:
+    q, knee = loss.q, loss.knee
+    tail = np.maximum(u, knee)
+    return np.where(u > knee, (q + 1) / tail * np.exp((q + 1) * np.log(knee / tail)), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("q", "u", "value", "slope", "curvature"),
+    [
+        (1.0, -1.0, 2.0, -1.0, 0.0),
+        (1.0, 0.3, 0.7, -1.0, None),
+        (1.0, 2.0, 0.125, -0.0625, 0.0625),
+        (2.0, 2.0, 0.037037, -0.037037, 0.055556),
+        (0.5, 2.0, 0.272166, -0.068041, 0.051031),
+    ],
+)
+def test_gdwd_has_the_golden_values_of_the_spec(
+    q: float, u: float, value: float, slope: float, curvature: float | None
+) -> None:
+    loss = GeneralisedDWD(q)
+    for y in (1.0, -1.0):
+        assert_allclose(loss.value(one(y * u), one(y)), value, atol=5e-7)
+        assert_allclose(loss.slope(one(y * u), one(y)), y * slope, atol=5e-7)
+        if curvature is not None:
+            assert_allclose(loss.curvature(one(y * u), one(y)), curvature, atol=5e-7)
+
+
+def test_the_ramp_of_quarter_width_bounds_the_curvature_as_the_spec_says() -> None:
+    assert_allclose(GeneralisedDWD(1.0, 0.25).curvature_bound, 1.185, atol=5e-4)
+
+
+@pytest.mark.parametrize("q", QS)
+def test_the_sharp_curvature_is_exact_and_keeps_its_bound_just_above_the_knee(q: float) -> None:
+    loss = GeneralisedDWD(q)
+    u = np.concatenate([np.linspace(-2, 3, 999), loss.knee * (1 + np.array([-1e-9, 0, 1e-9]))])
+    for y in (np.ones_like(u), -np.ones_like(u)):
+        assert_allclose(loss.sharp_curvature(y * u, y), exact_curvature(loss, u), rtol=1e-9)
+    top = loss.sharp_curvature(one(loss.knee * (1 + 1e-12)), one(1.0))[0]
+    assert_allclose(top, loss.sharp_curvature_bound, rtol=1e-8)
+    assert np.all(loss.sharp_curvature(u, np.ones_like(u)) <= loss.sharp_curvature_bound)
+
+
+@pytest.mark.parametrize("q", [0.5, 1.0, 2.0, 100.0])
+def test_the_symmetric_ramp_is_the_paper_s(q: float) -> None:
+    """K (u - u0 + e) / 2e around the knee: 0 at its foot, K / 2 at the knee, K at its top."""
+    e = 0.01 * q / (q + 1)
+    loss = GeneralisedDWD(q, e, ramp="symmetric")
+    top = (q + 1) * loss.knee ** (q + 1) / (loss.knee + e) ** (q + 2)
+    u = loss.knee + e * np.array([-2.0, -1.0, 0.0, 0.5, 1.0])
+    wanted = top * np.array([0.0, 0.0, 0.5, 0.75, 1.0])
+    assert_allclose(loss.curvature(u, np.ones(5)), wanted, rtol=1e-9, atol=1e-9 * top)
+    beyond = loss.knee + e * np.array([1.5, 3.0])
+    assert_allclose(loss.curvature(beyond, np.ones(2)), exact_curvature(loss, beyond), rtol=1e-12)
+    assert_allclose(loss.curvature_bound, top, rtol=1e-12)
+
+
+def test_an_unknown_ramp_is_refused() -> None:
+    with pytest.raises(ConfigError, match="equal-area or symmetric"):
+        GeneralisedDWD(1.0, ramp="steep")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("q", QS)
+def test_the_curvature_is_the_derivative_of_the_slope_beyond_the_ramp(q: float) -> None:
+    loss = GeneralisedDWD(q)
+    u = np.geomspace(loss.knee + loss.smoothing + 1e-4, 50, 200)
+    y = np.ones_like(u)
+    h = 1e-6 * u
+    numeric = (loss.slope(u + h, y) - loss.slope(u - h, y)) / (2 * h)
+    # third derivative times h^2, and the rounding of the difference
+    assert_allclose(loss.curvature(u, y), numeric, rtol=1e-5, atol=1e-8 / loss.knee)
+    assert_allclose(loss.curvature(u, y), exact_curvature(loss, u), rtol=1e-10, atol=1e-300)
+
+
+@pytest.mark.parametrize("q", QS)
+def test_value_and_slope_are_continuous_at_the_knee_and_the_ramp_at_both_ends(q: float) -> None:
+    loss = GeneralisedDWD(q)
+    top = (q + 1) ** 2 / q
+    end = loss.knee + loss.smoothing
+    gained = 1 - (loss.knee / end) ** (q + 1)
+    foot = end - 2 * gained / loss.curvature_bound
+    for at in (loss.knee, foot, end):
+        step = 1e-9 * loss.knee
+        u = np.array([at - step, at + step])
+        y = np.ones(2)
+        assert abs(np.diff(loss.value(u, y))[0]) <= 4 * step + 1e-15
+        assert abs(np.diff(loss.slope(u, y))[0]) <= 2 * top * step * 1.01 + 1e-14
+        jump = abs(np.diff(loss.curvature(u, y))[0])
+        assert jump <= 1e-6 * loss.curvature_bound * (q + 2)
+    assert_allclose(loss.value(one(loss.knee), one(1.0)), 1 / (q + 1), rtol=1e-12)
+    assert loss.curvature(one(foot), one(1.0))[0] == pytest.approx(0)
+
+
+@pytest.mark.parametrize("q", QS)
+def test_the_released_curvature_has_the_area_of_the_slope_s_rise(q: float) -> None:
+    loss = GeneralisedDWD(q)
+    end = loss.knee + loss.smoothing
+    foot = end - 2 * (1 - (loss.knee / end) ** (q + 1)) / loss.curvature_bound
+    u = np.linspace(foot, end, 200_001)
+    area = np.trapezoid(loss.curvature(u, np.ones_like(u)), u)
+    rise = (loss.slope(one(end), one(1.0)) - loss.slope(one(loss.knee - 1.0), one(1.0)))[0]
+    # the trapezoid rule is exact on a line; its last piece may straddle the end
+    assert_allclose(area, rise, rtol=1e-6)
+
+
+def largest_curvature(
+    slope: np.ndarray, curvature: np.ndarray, gradient: float, order: Order
+) -> float:
+    """Return the share of the curvature that is left beside a gradient's, .05 and .05."""
+    shares = {"gradient": gradient, "middle": 0.05, "counts": 0.05}
+    left = 1 - spent_by_records(shares, (slope, curvature), order)
+    some = curvature > 1e-3
+    return float(np.min(left[some] / curvature[some] ** order))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("loss", ALL, ids=name_of)
+def test_joint_bounds_lose_nothing_to_three_digits(loss: Loss, order: Order) -> None:
+    """Beside the loss itself at a million points: pieces are wider than what lies in them."""
+    knee, reach = getattr(loss, "knee", 0.0), getattr(loss, "smoothing", 15.0)
+    u = np.concatenate([
+        knee + reach * np.linspace(0, 1, 1_000_001)[1:], -np.linspace(0, 15, 1001), [knee],
+    ])  # fmt: skip
+    y = np.ones_like(u)
+    slope, curvature = (
+        np.abs(loss.slope(-u if loss.name == "logistic" else u, y)),
+        loss.curvature(u, y),
+    )
+    exact = largest_curvature(slope, curvature / loss.curvature_bound, 0.6, order)
+    found = largest_curvature(*loss.joint_bounds(), 0.6, order)
+    assert exact - 1e-3 < found <= exact + 1e-9
+
+
+def test_a_loss_that_says_no_more_has_both_bounds_at_once() -> None:
+    assert [bound.tolist() for bound in losses.joint_bounds(losses.Linear(0.5))] == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize("q", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_impossible_tail_is_refused(q: float) -> None:
+    with pytest.raises(ConfigError, match=r"estimator\.q"):
+        GeneralisedDWD(q)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, -0.1, 0.51, float("nan")])
+def test_an_impossible_ramp_is_refused(smoothing: float) -> None:
+    with pytest.raises(ConfigError, match=r"estimator\.smoothing"):
+        GeneralisedDWD(1.0, smoothing)
+
+
+def test_an_unknown_loss_is_refused_with_the_allowed_names() -> None:
+    with pytest.raises(ConfigError, match="gdwd, logistic"):
+        losses.build("hinge")
+
 
 FAMILIES = [
     pytest.param(losses.build(name, terms), id=f"{name}-{label}")

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 
 from pipeline.api.table import information_line, line
 from pipeline.cli.main import cli
-from pipeline.errors import ConfigError, StateError
+from pipeline.errors import ConfigError
 from pipeline.estimators.forgetting import (
     KEPT,
     LEAST_WEIGHT,
@@ -35,8 +35,7 @@ from pipeline.methods.renewable.state import (
 )
 from pipeline.release.model import Model
 from pipeline.stream.in_process import OfflineRun
-from pipeline.stream.merge import combine, estimate_of
-from pipeline.stream.partition import Partition, differences
+from pipeline.stream.merge import estimate_of
 from pipeline.study.model import Forgetting
 from pipeline.study_file.load import parse_study
 from tests.builders import (
@@ -186,17 +185,6 @@ def test_equal_weights_give_the_bits_of_the_plain_sums(private: bool) -> None:
     assert estimates[0].effective_records == estimates[1].effective_records
 
 
-def test_effective_records_are_those_of_the_used_epochs_without_forgetting() -> None:
-    task = task_of(p=2, records=30)
-    state = PrivateState(Shape.of(task))
-    batch = batch_of(task, 0, [2] * 27, start=3)
-    state.fold(batch)
-    assert estimate_private(task, state).effective_records == batch.slots - 3 * 30
-    only = PrivateState(Shape.of(task))
-    only.fold(batch_of(task, 0, [], start=3))
-    assert estimate_private(task, only).effective_records == 3 * 30
-
-
 def test_class_weights_follow_the_newest_buckets() -> None:
     rng = np.random.default_rng(1)
     task = task_of(
@@ -261,27 +249,6 @@ def test_releases_say_what_their_model_had_seen() -> None:
         assert list(state.sums.states) == [math.floor(8 * seen / 20)]
 
 
-def test_a_study_that_forgets_is_another_revision() -> None:
-    plain, forgetting = task_of(), task_of(forgetting='half_life = 1000, of = "records"')
-    longer = task_of(forgetting='half_life = 2000, of = "records"')
-    assert len({task.revision for task in (plain, forgetting, longer)}) == 3
-
-
-def test_a_stored_state_of_buckets_comes_back_and_a_lost_bucket_is_found() -> None:
-    task = task_of(p=1, records=10, forgetting='half_life = 20, of = "records"')
-    run, rng = OfflineRun(task), np.random.default_rng(3)
-    for _ in range(40):
-        run.add("c", rows_of(*simulate(rng, 10, 1)))
-    state = run.partition
-    fields, clients = state.fields(everything=True), state.client_fields(everything=True)
-    again = Partition.decode(task, fields, clients)
-    assert differences(state, again) == []
-    lost = min(state.sums.states)
-    kept = {k: v for k, v in fields.items() if not k.startswith(f"sums.{lost}.")}
-    with pytest.raises(StateError, match="lost a part"):
-        Partition.decode(task, kept, clients)
-
-
 # --- what may be asked for -------------------------------------------------------------------
 
 
@@ -315,11 +282,6 @@ def test_a_half_life_in_seconds_is_at_least_a_window() -> None:
         parse_study(text.replace("records = 50", "records = 50\nseconds = 60"))
 
 
-def test_a_whole_number_is_a_half_life() -> None:
-    study = parse_study(study_text(forgetting='half_life = 50, of = "records"'))
-    assert study.estimator.forgetting == Forgetting(half_life=50.0, of="records")
-
-
 def test_a_fit_cannot_forget_by_seconds_and_says_what_to_do(tmp_path: Path) -> None:
     text = study_text(p=1, forgetting='half_life = 3600, of = "seconds"')
     study, data = tmp_path / "study.toml", tmp_path / "data.csv"
@@ -330,25 +292,3 @@ def test_a_fit_cannot_forget_by_seconds_and_says_what_to_do(tmp_path: Path) -> N
     assert 'of = "records"' in str(result.exception)
     with pytest.raises(ConfigError, match='of = "records"'):
         StreamClassifier(text).fit(np.zeros((60, 1)), ["1"] * 60)
-
-
-def test_the_classifier_forgets_by_records() -> None:
-    """After the classes are exchanged, it follows within a few half-lives."""
-    text = study_text(
-        p=1, private=False, records=20, releases=1, forgetting='half_life = 200, of = "records"'
-    )
-    learner, rng = StreamClassifier(text), np.random.default_rng(4)
-    x = rng.uniform(-1, 1, (3000, 1))
-    y = x[:, 0] > 0
-    learner.partial_fit(x[:2000], y[:2000].astype(int))
-    assert np.mean(learner.predict(x) == y) > 0.9
-    learner.partial_fit(x[2000:], (~y[2000:]).astype(int))
-    assert np.mean(learner.predict(x) == ~y) > 0.9
-
-
-def test_diagnostics_are_null_or_zero_before_there_is_anything_to_say() -> None:
-    task = task_of(p=1)
-    _, message = combine(task, {}, topic=None, model_version=None, published_at=0.0)
-    found = message.diagnostics
-    assert (found.effective_records, found.privacy_share) == (0.0, None)
-    assert (found.floor_active, found.forgotten, found.erased) == (False, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,11 @@ import pytest
 from matplotlib.figure import Figure
 
 import veilstream as vs
-from pipeline.messages.estimate import EstimateMessage, read_estimate
+from pipeline.api.table import intervals_table, target_line
+from pipeline.errors import ConfigError
+from pipeline.estimators.estimate import kept_of
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.study_file.load import parse_study
 from tests.builders import simulate, study_text
 
 OPEN = study_text(p=3, private=False, loss="logistic", records=50, releases=3)
@@ -56,17 +61,6 @@ def test_every_form_of_the_same_records_gives_the_same_estimate(text: str, tmp_p
         vs.fit(vs.parse_study(text), str(tmp_path / "all.csv")),
     ):
         assert numbers(other) == once
-
-
-def test_the_command_line_gives_the_same_estimate(tmp_path: Path) -> None:
-    study, data = tmp_path / "study.toml", written(tmp_path / "all.csv", table())
-    study.write_text(OPEN)
-    script = "import sys; from pipeline.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "fit", str(study), "--input", str(data), "--json"],
-        capture_output=True, check=True, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert numbers(vs.Result(OPEN, read_estimate(done.stdout))) == numbers(vs.fit(study, data))
 
 
 def test_records_belong_to_the_clients_of_their_column() -> None:
@@ -203,3 +197,163 @@ def test_a_study_is_checked_as_the_command_does(tmp_path: Path) -> None:
     assert vs.load_study(str(path)) == vs.load_study(path) == vs.parse_study(PRIVATE)
     loose = vs.check_study(PRIVATE.replace("delta = 1e-05", "delta = 0.1"))
     assert "delta" in str(loose["warnings"])
+
+
+ROOT = Path(__file__).parents[2]
+#: What users may rely on: a name that leaves this list breaks their programs.
+NAMES = [
+    "BacktestResult",
+    "BrokerError",
+    "ConfigError",
+    "DataError",
+    "DataWarning",
+    "LinearClassifier",
+    "LinearRegressor",
+    "NotReadyWarning",
+    "NumericError",
+    "PrivateClassifier",
+    "PrivateRegressor",
+    "RangeWarning",
+    "Result",
+    "StreamClassifier",
+    "StreamRegressor",
+    "Study",
+    "VeilstreamError",
+    "VeilstreamWarning",
+    "backtest",
+    "check_study",
+    "estimates",
+    "fit",
+    "load_model",
+    "load_study",
+    "newest_estimate",
+    "parse_study",
+    "without_privacy",
+]
+
+
+def imported(script: str) -> set[str]:
+    """Return the modules of a fresh process behind a script."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script}\nimport json, sys\nprint(json.dumps([*sys.modules]))"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    found: list[str] = json.loads(done.stdout)
+    return {name.split(".")[0] for name in found}
+
+
+def test_the_public_names_are_those_that_were_promised() -> None:
+    assert vs.__all__ == NAMES
+    assert set(vs.__all__) <= set(dir(vs))
+    assert set(vs._HOME_OF) == set(vs.__all__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
+    found = getattr(vs, name)
+    assert found.__doc__
+    assert found.__name__ == name
+    assert found.__module__.startswith("pipeline.")
+
+
+def test_a_name_that_does_not_exist_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="'veilstream' has no attribute 'nothing'"):
+        _ = vs.nothing
+    assert not hasattr(vs, "__wrapped__")
+
+
+def test_importing_costs_nothing_until_a_name_is_used() -> None:
+    # from its source: an installed copy may bring finders of its own
+    own = {"pipeline", "producers", "agents", "infra", "state"}
+    heavy = {"numpy", "scipy", "kafka", "faust", "sklearn", "pandas", "rich", "msgspec"}
+    bare = imported("import typing, importlib, __future__")
+    assert imported("import veilstream; dir(veilstream)") - bare == {"veilstream"}
+    # the names do bring what they need, so that the test above can fail
+    used = imported("import veilstream; veilstream.fit")
+    assert used >= {"pipeline", "numpy"}
+    assert not used & {"kafka", "faust", "sklearn", "pandas", "rich"}
+    assert own | heavy
+
+
+def test_reading_a_study_loads_no_numbers() -> None:
+    assert not imported("import veilstream; veilstream.load_study") & {"kafka", "sklearn", "pandas"}
+
+
+def test_a_star_import_has_them_all() -> None:
+    scope: dict[str, object] = {}
+    exec("from veilstream import *", scope)  # noqa: S102  what a notebook types
+    assert set(NAMES) <= set(scope)
+
+
+def test_what_a_slope_keeps_is_its_change_where_the_others_stay() -> None:
+    rng = np.random.default_rng(0)
+    design = np.column_stack([np.ones(400), rng.normal(size=(400, 2)) * (1.0, 0.3)])
+    curvature, penalty = design.T @ design / 400, np.array([0.0, 0.2, 0.2])
+    found = kept_of(curvature + penalty * np.eye(3), penalty)
+    for j in range(3):
+        # the penalised fit to noiseless responses of one coefficient
+        response = design @ np.eye(3)[j]
+        fit = np.linalg.solve(curvature + penalty * np.eye(3), design.T @ response / 400)
+        assert found[j] == pytest.approx(fit[j], rel=1e-12)
+    assert found[0] == pytest.approx(1.0)
+    assert found[2] < found[1] < 1
+
+
+def test_an_estimate_names_its_ridge_and_what_it_takes() -> None:
+    rng = np.random.default_rng(1)
+    table = {f"x{i}": rng.uniform(-1, 1, 4000) for i in range(3)}
+    table["y"] = np.where(table["x0"] + rng.logistic(size=4000) > 0, "1", "0")
+    with_ridge = vs.fit(study_text(private=False, loss="logistic", ridge=0.1), table).message
+    without = vs.fit(study_text(private=False, loss="logistic", ridge=0.0), table).message
+    assert with_ridge.status == without.status == "ready"
+    assert (with_ridge.ridge, without.ridge) == (0.1, 0.0)
+    kept = [row.kept for row in with_ridge.coefficients]
+    # a logistic loss bends by about a quarter of 1/3 along such a feature
+    assert kept[1] == pytest.approx(0.08 / (0.08 + 0.1), abs=0.05)
+    assert [row.kept for row in without.coefficients] == pytest.approx([1.0] * 4)
+    assert "ridge 0.1" in target_line(with_ridge)
+    assert "with the others fixed" in target_line(with_ridge)
+    # of features that go together it says more than a share does
+    assert "may turn a sign" in target_line(with_ridge)
+    assert target_line(without) == ""
+
+
+def test_a_kind_with_one_kind_of_interval_says_so() -> None:
+    rng = np.random.default_rng(1)
+    table = {"x0": rng.uniform(-1, 1, 1000), "y": rng.uniform(-1, 1, 1000)}
+    study = parse_study(study_text(p=1, private=False, loss="linear"))
+    message = vs.fit(study, table).message
+    assert all(row.interval for row in message.coefficients)
+    assert "no interval" not in str(intervals_table(message, study))
+    assert "one kind of interval, that above" in str(intervals_table(message, study))
+
+
+def test_a_ridge_may_turn_the_sign_of_a_slope_and_its_share_does_not_show_it() -> None:
+    rng = np.random.default_rng(2)
+    first = rng.uniform(-0.5, 0.5, 4000)
+    second = first + rng.uniform(-0.1, 0.1, 4000)
+    response = np.clip(2 * first - 1.2 * second + rng.normal(0, 0.05, 4000), -1, 1)
+    table = {"x0": first, "x1": second, "y": response}
+    slopes = []
+    for ridge in (0.0, 0.1):
+        text = study_text(p=2, private=False, loss="linear", ridge=ridge)
+        slopes.append(vs.fit(text, table).message.coefficients[2])
+    assert slopes[0].value < 0 < slopes[1].value
+    assert slopes[1].kept is not None
+    assert slopes[1].kept > 0
+
+
+def test_nearest_values_are_named() -> None:
+    for wrong, near in (('loss = "logit"', "logistic"), ('norm_bound = "typcial"', "typical")):
+        text = study_text(loss="logistic", private=False)
+        old = 'loss = "logistic"'
+        changed = text.replace(old, wrong if "loss" in wrong else f"{old}\n{wrong}")
+        with pytest.raises(ConfigError, match=f"did you mean '{near}'"):
+            parse_study(changed)
+
+
+def test_the_commonest_reason_of_unusable_records_is_named() -> None:
+    x = ["0.1"] * 400 + ["odd"] * 5 + ["0.2"] * 2
+    table = {"x0": np.array(x, dtype=object), "y": np.array(["1"] * 203 + ["0"] * 202 + ["2"] * 2)}
+    with pytest.warns(vs.DataWarning, match=r"5 x column 'x0'"):
+        vs.fit(study_text(p=1, private=False, loss="logistic"), table)

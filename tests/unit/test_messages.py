@@ -206,16 +206,6 @@ def test_an_estimate_is_plain_json_and_comes_back(
     assert (tree["event_time"] is None) == (releases == 0)
 
 
-def test_nothing_but_the_time_of_publication_differs_between_two_equal_estimates() -> None:
-    partition = folded(TASK, sample_log(TASK))
-    one = combine(TASK, {0: partition}, topic="t", model_version=1, published_at=1.0)[1]
-    two = combine(TASK, {0: partition}, topic="t", model_version=1, published_at=2.0)[1]
-    assert one != two
-    assert msgspec.structs.replace(one, published_at="") == msgspec.structs.replace(
-        two, published_at=""
-    )
-
-
 def test_an_estimate_that_is_not_finite_is_refused() -> None:
     partition = folded(TASK, sample_log(TASK))
     estimate = estimate_of(TASK, [partition])

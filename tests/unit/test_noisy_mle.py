@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.errors import ConfigError, StateError
+from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
@@ -18,12 +18,9 @@ from pipeline.methods.sites.report import largest_move
 from pipeline.methods.sites.state import FIRST, KEPT, Shape, SiteState, epochs_of
 from pipeline.records.encoder import Arrays
 from pipeline.release.model import round_model
-from pipeline.stream.fold import Reducer
-from pipeline.stream.in_process import OfflineRecord, OfflineRun
-from pipeline.stream.partition import Partition
-from pipeline.stream.release import release_of
+from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
-from tests.sites import SPREAD, TRUTH, name_of, run, study_text, task_of, truth_in, window
+from tests.sites import SPREAD, TRUTH, name_of, run, study_text, task_of, window
 
 SHAPE = Shape(3, 1)
 LARGEST = 2**42 - 1
@@ -77,26 +74,6 @@ def test_products_of_curvatures_and_points_are_exact() -> None:
     assert np.array_equal(alone, shape.rows_of(points, numbers, ones)[:3])
 
 
-def test_sums_of_sites_do_not_depend_on_order_batches_or_partitions() -> None:
-    rng = np.random.default_rng(2)
-    rows = SHAPE.rows_of(*releases(rng, 200, LARGEST))
-    ids, versions = rng.integers(0, 5, (200, 2)).astype(np.uint64), rng.integers(0, 300, 200)
-    whole = state_of(ids, versions, rows).encode()
-    order = rng.permutation(200)
-    assert state_of(ids[order], versions[order], rows[order], cuts=60).encode() == whole
-    one, two = (
-        state_of(ids[half], versions[half], rows[half]) for half in (slice(90), slice(90, None))
-    )
-    one.add(two)
-    assert one.encode() == whole
-    state = SiteState.decode(SHAPE, 10, whole)
-    assert state.encode() == whole
-    assert all(len(state.sums_of(name)) <= KEPT for name in state.sites)
-    lost = dict(list(whole.items())[:-1])
-    with pytest.raises(StateError):
-        SiteState.decode(SHAPE, 10, lost)
-
-
 def test_a_site_takes_as_much_room_after_many_windows_as_after_a_few() -> None:
     rng = np.random.default_rng(3)
     rows = SHAPE.rows_of(*releases(rng, 500, 1000))
@@ -107,29 +84,15 @@ def test_a_site_takes_as_much_room_after_many_windows_as_after_a_few() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "settings"),
+    ("loss", "given"),
     [
-        pytest.param("logistic", {}, id="logistic"),
-        pytest.param("linear", {"epsilon": 4.0}, id="sufficient", marks=pytest.mark.slow),
-        pytest.param("linear", {"residual_bound": 0.4}, id="cut", marks=pytest.mark.slow),
+        ("logistic", {}), ("linear", {}), ("logistic", {"ridge": 0.2}),
+        ("logistic", {"kind": "noisy-copies", "epsilon": 8.0}),
+        ("linear", {"kind": "noisy-copies", "epsilon": 8.0, "noise_scale": 0.15}),
     ],
-)
-@pytest.mark.takes("a share of intervals needs many streams")
-def test_intervals_cover_what_they_promise(loss: str, settings: dict[str, object]) -> None:
-    found = [run(loss, seed=seed, **settings) for seed in range(40)]  # type: ignore[arg-type]
-    assert {estimate.status for estimate in found} == {"ready"}
-    share = np.mean([truth_in(estimate, TRUTH[loss]) for estimate in found])
-    # 160 intervals, not quite independent: three standard errors of 0.95 are 0.052
-    assert share > 0.95 - 0.055
-    moved = np.array([estimate.coefficients - TRUTH[loss] for estimate in found])
-    errors = np.array([estimate.standard_errors()[0] for estimate in found])  # type: ignore[index]
-    # and they are no longer than they must be
-    assert np.sqrt(np.mean(moved**2)) > 0.8 * np.sqrt(np.mean(errors**2))
-
-
-@pytest.mark.parametrize("loss", ["logistic", "linear"])
-def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
-    honest, lied = run(loss, seed=5), run(loss, seed=5, liars=1)
+)  # fmt: skip
+def test_a_site_that_lies_is_named_and_moves_nothing(loss: str, given: dict[str, object]) -> None:
+    honest, lied = (run(loss, seed=5, liars=liars, **given) for liars in (0, 1))  # type: ignore[arg-type]
     assert honest.details["flagged"] == []
     assert lied.details["flagged"] == [name_of(0)]
     assert lied.details["sites"][0] == {
@@ -138,18 +101,8 @@ def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
     }  # fmt: skip
     errors = honest.standard_errors()
     assert errors is not None
-    assert np.all(np.abs(lied.coefficients - honest.coefficients) < 2 * errors[0])
-
-
-@pytest.mark.parametrize("ridge", [0.055, 0.2])
-def test_a_site_that_lies_is_named_whatever_the_ridge(ridge: float) -> None:
-    for seed in range(3):
-        honest = run("logistic", seed=seed, sites=5, ridge=ridge)
-        found = run("logistic", seed=seed, sites=5, liars=1, ridge=ridge)
-        assert found.details["flagged"] == [name_of(0)]
-        errors = honest.standard_errors()
-        assert errors is not None
-        assert np.abs(found.coefficients - honest.coefficients).max() < 3 * errors[0].max()
+    reach = 2.5 if "kind" in given else 2
+    assert np.all(np.abs(lied.coefficients - honest.coefficients) < reach * errors[0])
 
 
 def test_a_minority_of_liars_is_found_and_three_sites_accuse_nobody() -> None:
@@ -200,7 +153,7 @@ def test_sites_whose_releases_are_too_old_are_named() -> None:
 
 
 def test_honest_sites_are_not_accused() -> None:
-    flags = [len(run("logistic", seed=seed).details["flagged"]) for seed in range(10)]
+    flags = [len(run("logistic", seed=seed).details["flagged"]) for seed in range(4)]
     assert sum(flags) == 0
 
 
@@ -244,7 +197,7 @@ def test_the_distance_of_a_site_with_nearly_all_records_counts_the_noise_of_the_
     kind: str,
 ) -> None:
     squares = []
-    for seed in range(12):
+    for seed in range(6):
         text = study_text(kind=kind, p=3, loss="linear", records=400, epsilon=8.0, ridge=1e-3,
                           noise_scale=SPREAD, mechanism="insecure-simulation", seed=seed,
                           norm_bound="typical")  # fmt: skip
@@ -257,7 +210,7 @@ def test_the_distance_of_a_site_with_nearly_all_records_counts_the_noise_of_the_
         squares.append(far**2)
     # a chi-square number of 4 over 4 has the deviation sqrt(2 / 4); what sites seem to differ by
     # makes it smaller, never larger. Without the others' noise it was above 5
-    assert 0.2 < np.mean(squares) < 1 + 4 * math.sqrt(0.5 / 12)
+    assert 0.2 < np.mean(squares) < 1 + 4 * math.sqrt(0.5 / 6)
 
 
 @pytest.mark.parametrize("sizes", [[1] * 8, [1, 2, 4, 8, 1, 2, 4, 8], [100, 1, 1, 1, 1]])
@@ -372,18 +325,6 @@ def test_wider_residuals_of_some_sites_count_nothing_for_those_of_most() -> None
     assert np.mean(spreads) < 1.15 * 0.12**2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wide", [1, 3])
-@pytest.mark.takes("a share of intervals needs many streams")
-def test_intervals_cover_where_residuals_of_some_sites_are_wider(wide: int) -> None:
-    streams = [with_wide_sites(wide, seed) for seed in range(50)]
-    # that of most: were wide ones cut to the limit, 1.4 times it of three
-    assert np.mean([found.dispersion for found in streams]) < 1.15 * 0.12**2
-    held = [truth_in(found, TRUTH["linear"]) for found in streams]
-    # 200 intervals, not quite independent; were the wide ones cut as if they lied, 0.75 of three
-    assert np.mean(held) > 0.95 - 0.05
-
-
 def test_a_site_with_half_of_the_records_does_not_excuse_itself() -> None:
     """Were it measured from where it draws the estimate, all others would seem to differ."""
     moved = []
@@ -454,22 +395,6 @@ def test_ten_thousand_sites_at_once_are_one_estimate_and_a_short_list() -> None:
     assert found.status == "ready"
     assert np.abs(found.coefficients).max() < 0.1
     assert (found.details["count"], len(found.details["sites"])) == (many, 50)
-
-
-@pytest.mark.parametrize("kind", ["noisy-mle", "noisy-copies"])
-def test_a_site_that_repeats_a_window_is_counted_once(kind: str) -> None:
-    task = make_task(
-        parse_study(
-            study_text(kind=kind, p=3, loss="linear", records=20, epsilon=8.0, noise_scale=0.2)
-        )
-    )
-    rng, state = np.random.default_rng(1), Partition.empty(task)
-    payload = release_of(
-        task, window("linear", 20, rng), task.first_model, client="a", ledger="l", seq=0
-    )
-    log = [OfflineRecord(offset, b"a", payload) for offset in range(3)]
-    assert Reducer(task).fold(state, log) == []
-    assert (state.head.duplicates, state.sums.at(0).releases) == (2, 1)
 
 
 def test_a_version_that_nobody_published_does_not_end_the_start() -> None:

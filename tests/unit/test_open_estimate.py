@@ -68,24 +68,6 @@ def test_the_additive_form_equals_the_recursion_where_nothing_is_stale() -> None
         theta = found
 
 
-@pytest.mark.parametrize("q", [0.5, 1.0, 4.0])
-def test_the_stream_converges_to_the_pooled_fit_of_an_independent_optimiser(q: float) -> None:
-    task = task_of(p=3, private=False, ridge=RIDGE, q=q)
-    rng = np.random.default_rng(2)
-    windows = [simulate(rng, 100, 3) for _ in range(300)]
-    state, theta = OpenState(task.size), start_at(task, windows[0])
-    for start in range(0, 300, 5):
-        state.fold([row_of(task, *window, theta) for window in windows[start : start + 5]])
-        theta = estimate_open(task, state).coefficients
-    features = np.vstack([x for x, _ in windows])
-    responses = np.concatenate([y for _, y in windows])
-    pooled = oracle(features, responses, np.ones(len(responses)), q=q, ridge=RIDGE)
-    # a fifth of a standard error: the early windows were linearised away from the end
-    errors = estimate_open(task, state).standard_errors()
-    assert errors is not None
-    assert np.all(np.abs(theta - pooled) < 0.35 * errors[0])
-
-
 def test_one_more_linearisation_at_the_pooled_fit_stays_there() -> None:
     """At the minimiser itself, with the ramp's curvature, a Newton step has nothing to do."""
     task = task_of(p=3, private=False, ridge=RIDGE)

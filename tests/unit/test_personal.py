@@ -148,16 +148,6 @@ def test_a_client_may_be_stricter_than_its_records_ask() -> None:
     assert task.budget.largest_event == task_of().budget.event
 
 
-def test_without_a_column_the_client_says_the_level_and_by_default_the_strictest() -> None:
-    levels = "personal = { levels = { strict = 0.5, normal = 4.0 } }"
-    deviations = [part.standard_deviation for part in task_of(levels=levels).record_channels]
-    for level, place in ((None, 0), ("strict", 0), ("normal", 1)):
-        task = task_of(level, levels=levels)
-        row = Encoder(task.study).encode({"x0": 0, "x1": 0, "x2": 0, "y": 1})
-        assert noise(task, [row.level] * 20).std() == pytest.approx(deviations[place], rel=0.1)
-        assert task.budget.ceiling == place
-
-
 def test_the_worker_takes_the_largest_noise_and_no_more() -> None:
     task = task_of("strict", records=5)
     row = rows_of(task, *drawn("linear", 1, 3))

@@ -17,14 +17,10 @@ from pipeline.methods.renewable.estimate import estimate_private
 from pipeline.methods.renewable.state import PrivateBatch, PrivateState, Shape
 from pipeline.privacy import memory
 from pipeline.stream.merge import estimate_of
-from pipeline.stream.partition import differences
 from tests.builders import (
-    SeededStream,
     folded,
-    population_target,
     sample_log,
     task_of,
-    whole_stream,
 )
 from tests.by_formula import by_formula
 
@@ -296,24 +292,6 @@ def test_far_models_and_moving_estimates_say_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(solution, "MOVING", 5.0)
     monkeypatch.setattr(solution, "SECOND_ORDER", 100.0)
     assert estimate_private(task, state).reason == private_estimate.FAR
-
-
-def test_a_private_stream_ends_near_the_truth() -> None:
-    task = task_of(p=3, epsilon=4.0, records=200, ridge=0.01)
-    found = estimate_of(task, [whole_stream(task, seed=1, rounds=24, clients=10)])
-    target = population_target(3, q=1.0, ridge=0.01)
-    assert found.status == "ready"
-    errors = found.standard_errors()
-    assert errors is not None
-    assert np.all(np.abs(found.coefficients - target) < 5 * errors[0])
-    assert np.all(errors[0] < 0.3)
-
-
-def test_the_seeded_stream_makes_a_stream_reproducible() -> None:
-    task = task_of(p=2, epsilon=4.0, records=50)
-    one, two = (whole_stream(task, seed=3, rounds=3, clients=2) for _ in range(2))
-    assert differences(one, two) == []
-    assert SeededStream(1).uint64(3).tolist() == SeededStream(1).uint64(3).tolist()
 
 
 def test_releases_at_far_models_are_left_out_once_nearer_ones_are_there() -> None:

@@ -58,21 +58,6 @@ def test_class_weights_are_those_of_the_exact_counts() -> None:
         assert fit_of(task_of(kind, maximum=8.0), rows_by_client(x, y)).weights[0] > 1.5
 
 
-@pytest.mark.slow
-def test_intervals_of_the_pooled_fit_cover() -> None:
-    target = fit_of(
-        task_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(99, n=100_000))]}
-    ).coefficients
-    inside = []
-    for seed in range(200):
-        fit = fit_of(task_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(seed, n=500))]})
-        assert fit.covariance is not None
-        reach = 1.96 * np.sqrt(np.diag(fit.covariance))
-        inside.append(np.abs(fit.coefficients - target) <= reach)
-    # three standard errors of a share of 200, and what is left of the target's own error
-    assert np.all(np.abs(np.mean(inside, axis=0) - 0.95) < 0.05)
-
-
 @pytest.mark.parametrize(("kind", "keys"), [
     ("pooled", ""), ("pooled-mm", ""), ("federated-newton", ""),
     ("federated-newton-undamped", 'rounds = 2, ridge_matrix = "as-printed"'),
@@ -327,19 +312,6 @@ def test_bad_data_end_in_an_error_or_a_finite_estimate_with_a_true_status(
         assert found["status"] == "warming"
     if found["status"] == "ready":
         assert max(abs(c["value"]) for c in found["coefficients"]) < 1e3
-
-
-def test_a_private_study_of_one_class_is_never_sure() -> None:
-    """The curvature stands out of its noise, but the intercept has no best value."""
-    rng = np.random.default_rng(0)
-    task = make_task(parse_study(study_text(p=2, epsilon=20.0, records=500, ridge=1e-3)))
-    offline = OfflineRun(task)
-    for number in range(60):
-        x = rng.uniform(-1, 1, (500, 2))
-        offline.add(f"c{number % 3}", rows_of(x, np.ones(500)))
-    estimate, _ = offline.estimate(0.0)
-    assert estimate.status == "warming"
-    assert "one class" in estimate.reason
 
 
 def test_a_regression_has_the_live_kind_alone() -> None:

@@ -33,17 +33,6 @@ def in_a_child(make: Callable[[], NDArray[np.uint64]]) -> NDArray[np.uint64]:
     return np.frombuffer(data, dtype="<u8")
 
 
-def test_a_forked_child_never_repeats_the_parent_or_its_sibling() -> None:
-    stream = SecureStream()
-    before = stream.uint64(64)
-    one, two = (in_a_child(lambda: stream.uint64(64)) for _ in range(2))
-    after = stream.uint64(64)
-    everything = np.concatenate([before, one, two, after])
-    assert len(everything) == 256
-    # 256 uniform 64-bit numbers repeat with probability 2e-15
-    assert len(np.unique(everything)) == 256
-
-
 @pytest.mark.parametrize(
     ("taken", "count"),
     # each count with numbers in stock and each stock with a short count and a long one
@@ -109,13 +98,6 @@ def test_numbers_are_the_key_stream_of_aes_256_in_counter_mode(
         at += count
     assert len(wanted) - len(place) == at
     assert len(asked) == 2  # one key for all
-
-
-def test_a_stream_does_not_repeat_and_two_streams_share_nothing() -> None:
-    one, two = SecureStream(), SecureStream()
-    numbers = np.concatenate([one.uint64(50_000), one.uint64(50_000), two.uint64(100_000)])
-    # 2e5 numbers: a repeat has probability 1e-9
-    assert len(np.unique(numbers)) == len(numbers)
 
 
 def test_every_bit_is_fair() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_marks
 from pipeline.messages.estimate import write_estimate
-from pipeline.messages.release import MAX_RELEASE_BYTES, MOST_LOST, SEQ_LIMIT, Decoder, read
+from pipeline.messages.release import MAX_RELEASE_BYTES, MOST_LOST, SEQ_LIMIT, read
 from pipeline.methods import task_of as make_task
 from pipeline.release.layout import Field, Layout, identity
 from pipeline.release.model import COEFFICIENT_LIMIT
@@ -128,15 +128,6 @@ def test_any_mixture_in_a_batch_is_what_it_is_one_by_one(kind: str) -> None:
     assert reasons >= {"foreign-ledger", "undecodable", "wrong-shape", "wrong-key", "empty"}
 
 
-def test_duplicates_anywhere_leave_the_private_sums_as_they_are() -> None:
-    log, rng = LOGS["private"], np.random.default_rng(4)
-    doubled = relogged([(log + log)[i] for i in rng.permutation(2 * len(log))])
-    state = folded(PRIVATE, doubled, [7, 7, 7])
-    assert state.head.duplicates == len(log)
-    assert state.sums.encode() == folded(PRIVATE, log).sums.encode()
-    assert all(p.missing == 0 for p in state.clients.values())
-
-
 def test_missing_releases_are_counted_and_late_ones_fill_the_holes() -> None:
     log = sample_log(PRIVATE, releases=10, clients=1)
     late = [log[i] for i in (0, 1, 5, 9, 7)]
@@ -148,14 +139,6 @@ def test_missing_releases_are_counted_and_late_ones_fill_the_holes() -> None:
     Reducer(PRIVATE).fold(state, relogged([*late, *rest])[5:])
     assert state.clients["client-0"].missing == 0
     assert state.sums.encode() == folded(PRIVATE, log).sums.encode()
-
-
-def test_folding_does_not_depend_on_what_the_process_folded_before() -> None:
-    reducer, log = Reducer(PRIVATE), LOGS["private"]
-    first, second = Partition.empty(PRIVATE), Partition.empty(PRIVATE)
-    reducer.fold(first, log)
-    reducer.fold(second, log)
-    assert differences(first, second) == []
 
 
 # --- the log ---------------------------------------------------------------------------------
@@ -354,14 +337,6 @@ def test_a_bad_release_is_set_aside_with_its_reason_and_the_others_are_folded(
         assert state.sums.encode() == clean.sums.encode()
 
 
-def test_a_start_release_beyond_its_range_is_set_aside() -> None:
-    log = list(LOGS["private"])
-    log[0] = number("gradient", 2**62)(log[0])
-    assert [x.fault.reason for x in Reducer(PRIVATE).fold(Partition.empty(PRIVATE), log)] == [
-        "out-of-range"
-    ]
-
-
 def test_finite_numbers_whose_products_overflow_do_not_poison_an_open_state() -> None:
     log = list(LOGS["open"])
     log[9] = number("gradient", 1e200, OPEN)(number("point", 1e200, OPEN)(log[9]))
@@ -390,12 +365,6 @@ def test_the_largest_numbers_that_pass_leave_an_open_study_its_estimates(loss: s
             assert np.isfinite(estimate_of(task, [state]).coefficients).all()
             [letter] = Reducer(task).fold(state, [LogEntry(2, b"a", edited(task, beyond, seq=2))])
             assert letter.fault.reason == "out-of-range"
-
-
-@pytest.mark.parametrize("kind", TASKS)
-def test_nothing_is_read_as_nothing(kind: str) -> None:
-    found = Decoder(TASKS[kind]).read([], [])
-    assert (len(found.rows), found.names, found.faults) == (0, [], {})
 
 
 def test_no_mutation_of_a_payload_raises_anything_but_becomes_a_dead_letter() -> None:
@@ -470,15 +439,6 @@ def test_only_what_has_no_value_is_a_note_and_a_place_is_digits() -> None:
     assert shown.detail == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}"
 
 
-def test_a_foreign_ledger_never_takes_over_a_client() -> None:
-    log = sample_log(PRIVATE, releases=4, clients=1)
-    thief = fields(ledger="thief")(log[1])
-    state = folded(PRIVATE, relogged([log[0], thief, log[1], log[2]]))
-    assert state.head.dead_letters == 1
-    assert state.clients["client-0"].highest == 2
-    assert state.clients["client-0"].ledger == identity(b"l-client-0").hex()
-
-
 # --- the stored form -------------------------------------------------------------------------
 
 
@@ -512,33 +472,27 @@ def test_state_of_another_schema_or_revision_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("kind", "damage"),
     [
-        {"head": b"\xc1"},
-        {"sums.0.counts": b"123"},
-        {"sums.0.what": b""},
-        {"sums.what": b""},
-        {"sums.0.epoch.0": bytes(16)},
-        {"sums.0.epoch.x": bytes(16)},
+        ("private", {"head": b"\xc1"}),
+        ("private", {"sums.0.counts": b"123"}),
+        ("private", {"sums.0.what": b""}),
+        ("private", {"sums.what": b""}),
+        ("private", {"sums.0.epoch.0": bytes(16)}),
+        ("private", {"sums.0.epoch.x": bytes(16)}),
+        ("open", {"sums.0.sums": b"12345678"}),
     ],
 )
-def test_damaged_state_is_refused(damage: dict[str, bytes]) -> None:
-    state = folded(PRIVATE, LOGS["private"])
+def test_damaged_state_is_refused(kind: str, damage: dict[str, bytes]) -> None:
+    state = folded(TASKS[kind], LOGS[kind])
     fields = {**state.fields(everything=True), **damage}
     with pytest.raises(StateError):
-        Partition.decode(PRIVATE, fields, state.client_fields(everything=True))
+        Partition.decode(TASKS[kind], fields, state.client_fields(everything=True))
 
 
 def test_state_without_a_head_is_refused() -> None:
     with pytest.raises(StateError, match="head"):
         Partition.decode(PRIVATE, {}, {})
-
-
-def test_damaged_open_sums_are_refused() -> None:
-    state = folded(OPEN, LOGS["open"])
-    fields = {**state.fields(everything=True), "sums.0.sums": b"12345678"}
-    with pytest.raises(StateError, match="sums"):
-        Partition.decode(OPEN, fields, state.client_fields(everything=True))
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -660,14 +614,6 @@ def test_the_largest_share_of_a_client_is_counted_over_all_partitions() -> None:
     assert empty.diagnostics.largest_client_share is None
 
 
-def test_repeats_and_gaps_make_no_share_larger() -> None:
-    again = [LOG[i] for i in (0, 1, 2, 0, 0, 0, 3, 24)]
-    state = folded(TASK, relogged(again))
-    counts = sorted(progress.counted for progress in state.clients.values())
-    assert sum(counts) == 5 * TASK.slots
-    assert state.head.largest == counts[-1]
-
-
 ERASED = {
     f"{kind}-{how}": task_of(p=2, records=30, private=kind == "private", forgetting=forgetting)
     for kind in ("private", "open")
@@ -709,30 +655,3 @@ def test_late_and_repeated_releases_of_the_client_are_counted_and_nothing_else(k
     assert state.head.erased == 3 * len(mine)
     assert (state.head.duplicates, state.head.dead_letters) == (0, 0)
     assert state.head.next_offset == len(log) + 2 * len(mine)
-
-
-def test_the_record_slots_that_models_tell_do_not_go_back() -> None:
-    kind = "private-forgetting"
-    log = sample_log(ERASED[kind])
-    assert without(kind, log).head.slots == folded(ERASED[kind], log).head.slots == 30 * len(log)
-
-
-def test_the_estimate_counts_the_other_clients_and_says_how_many_releases_it_left_out() -> None:
-    kind = "private-plain"
-    log = sample_log(ERASED[kind])
-    _, message = combine(
-        ERASED[kind], {0: without(kind, log)}, topic="t", model_version=1, published_at=0.0
-    )
-    assert message.clients == 2
-    assert message.diagnostics.erased == 8
-    assert message.releases == len(log) - 8
-    assert message.diagnostics.missing == 0
-
-
-def test_a_bad_release_in_the_name_of_an_erased_client_is_still_a_dead_letter() -> None:
-    kind = "private-plain"
-    log = list(sample_log(ERASED[kind]))
-    log[1] = dataclasses.replace(log[1], value=b"?")
-    state = Partition.empty(ERASED[kind], frozenset({"client-1"}))
-    assert len(Reducer(ERASED[kind]).fold(state, log)) == 1
-    assert (state.head.dead_letters, state.head.erased) == (1, 7)

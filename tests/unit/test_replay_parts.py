@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import ConfigError, RecordError
+from pipeline.errors import ConfigError
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import header_of
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.spec import Path
 from pipeline.records.encoder import Row
-from pipeline.records.values import parse_rfc3339, time_of
 from pipeline.release.task import Task
 from pipeline.stream.fold import Reducer
 from pipeline.stream.in_process import OfflineRun
@@ -58,34 +57,6 @@ RELEASES = 60
 
 
 # --- times and ranges ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("2026-03-01T12:00:00Z", MARCH),
-        ("2026-03-01T13:00:00.25+01:00", MARCH + 250),
-        ("2026-03-01 12:00:00z", MARCH),
-        ("2026-03-01T12:00:00", None),
-        ("2026-03-01", None),
-        ("2026-02-30T12:00:00Z", None),
-        ("20260301T120000Z", None),
-    ],
-)
-def test_a_time_needs_its_zone(text: str, wanted: int | None) -> None:
-    assert parse_rfc3339(text) == wanted
-
-
-@pytest.mark.parametrize("value", [MARCH / 1000, MARCH, str(MARCH), f"{MARCH // 1000}.0"])
-def test_seconds_and_milliseconds_are_told_apart_by_their_size(value: object) -> None:
-    assert time_of(value, "when") == MARCH
-
-
-@pytest.mark.parametrize("value", ["", None, True, "yesterday", float("nan"), -5, "1e40", [1]])
-def test_what_is_no_time_is_a_fault_that_names_the_column_and_not_the_value(value: object) -> None:
-    with pytest.raises(RecordError, match="column 'when' holds") as caught:
-        time_of(value, "when")
-    assert "yesterday" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from kafka.partitioner import murmur2 as kafkas
 from numpy.testing import assert_allclose
-from scipy import stats
 
 from pipeline.errors import ConfigError, NumericError, PayloadError
 from pipeline.estimators.estimate import Estimate
@@ -30,7 +29,7 @@ from pipeline.methods.ldp_sgd.intervals import (
     variance,
 )
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath, Sums
-from pipeline.methods.ldp_sgd.plug_in import regressed_curvature, standard_errors
+from pipeline.methods.ldp_sgd.plug_in import regressed_curvature
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.step_rule import (
     MIXED,
@@ -305,35 +304,6 @@ def test_parts_of_a_shared_path_may_be_far_from_each_other() -> None:
     assert path.records == 60 * 500 * BLOCK
 
 
-def simulated(partitions: int, seed: int) -> list[SgdPath]:
-    """Move a shared path towards zero: the gradient at u is u, with noise of variance one."""
-    rng = np.random.default_rng([3, seed])
-    rule = Rule(StepRule(0.5, 0.6), 500, np.ones(SIZE), shared=True)
-    paths = [SgdPath(rule) for _ in range(partitions)]
-    for model in range(1000):
-        point = np.ones(SIZE) + np.sum([path.theta - 1 for path in paths], axis=0)
-        for path in paths:
-            gradient = point + rng.normal(0, 1, (1, 5, SIZE))
-            clock = np.array([model * 5 * partitions])
-            path.fold(gradient, point[None], np.array([path.records]), clock=clock)
-    return paths
-
-
-@pytest.mark.slow
-def test_intervals_of_a_shared_path_cover_and_those_of_independent_ones_do_not() -> None:
-    hits: dict[bool, list[np.ndarray]] = {True: [], False: []}
-    for seed in range(150):
-        parts = [(path.stretch(), path.origin) for path in simulated(4, seed)]
-        for shared, found in hits.items():
-            scaling = random_scaling(parts, shared=shared)
-            found.append(np.abs(scaling.mean) <= scaling.half_width(0.95))
-    # the entries of one path are independent: 450 intervals, and half a percent for n being finite
-    reach = 4 * math.sqrt(0.95 * 0.05 / (SIZE * 150)) + 0.005
-    assert abs(np.mean(hits[True]) - 0.95) < reach
-    # taking the logs of one path for four that are independent halves the length and more
-    assert np.mean(hits[False]) < 0.95 - reach
-
-
 # --- the stream
 
 
@@ -464,32 +434,6 @@ def test_a_shared_path_goes_to_the_minimiser_of_all_where_partitions_differ() ->
     # least squares of all is 0.09 / (0.81 + 0.09); the mean of both minimisers is one half
     assert answers["shared"] == pytest.approx(0.1, abs=0.01)
     assert answers["pooled"] == pytest.approx(0.5, abs=0.05)
-
-
-@pytest.mark.slow
-def test_intervals_and_lateness_of_several_partitions() -> None:
-    task = study("shared", records=20)
-    rows, clients = rows_of(task, *drawn("linear", 60_000, 4)), named(3)
-    run = OfflineRun(task)
-    for i in range(3000):
-        run.add(clients[i % 3], rows[20 * i : 20 * i + 20])
-    estimate, message = run.estimate(0.0)
-    assert message.status == "ready", message.reason
-    assert set(message.intervals) == {"random-scaling", "plug-in"}
-    # partitions take turns, and a model comes after every second release: none is late in its own
-    assert estimate.staleness == 0.0
-    for i in range(300):
-        run.add(clients[0], rows[20 * i : 20 * i + 20])
-        run.add(clients[0], rows[20 * i : 20 * i + 20])
-    # now every second release of the first partition is 20 of its records late
-    [first, *_] = run.partitions
-    state, late = first.sums.states[0], run.estimate(0.0)[0].staleness
-    assert isinstance(state, SgdState)
-    part = state.path.stretch()
-    # its share of the stretches that count, and as many more records as came to all partitions
-    held = [p.sums.states[0].path.stretch().records for p in run.partitions]  # type: ignore[union-attr]
-    assert part.behind == 300 * 20
-    assert late == pytest.approx(20 * 300 * (72_000 / 32_000) / (sum(held) / 20))
 
 
 # --- what is said to clients, and what is refused
@@ -651,32 +595,6 @@ def test_pooled_plug_ins_take_curvature_and_middle_of_each_path() -> None:
         assert_allclose(plug.privacy_covariance(noise), spent[name], rtol=1e-9, atol=1e-12)
         assert plug.floored == 0
     assert found["plug-in-curvature"].condition == pytest.approx(1.0)
-
-
-def wandering(curvature: float, releases: int, rng: np.random.Generator) -> SgdPath:
-    """Move a path towards zero: the gradient at u is curvature u, with noise of variance one."""
-    path = SgdPath(Rule(StepRule(10.0, 0.51, 0.05), 200, np.zeros(SIZE)))
-    for _ in range(releases):
-        point = path.theta
-        path.fold(curvature * point + rng.normal(0, 1, (1, 10, SIZE)), point[None])
-    return path
-
-
-@pytest.mark.slow
-def test_pooled_plug_ins_cover_where_partitions_differ() -> None:
-    """Three quarters of the records have curvature I, and one quarter I / 4."""
-    task, hits, count = simulated_study("pooled", 2, p=SIZE - 1), [], 300
-    for seed in range(count):
-        rng = np.random.default_rng([11, seed])
-        both = [wandering(1.0, 2400, rng), wandering(0.25, 800, rng)]
-        parts = [path.stretch() for path in both]
-        total = sum(part.records for part in parts)
-        mean = sum(path.origin * part.records + part.c
-                   for path, part in zip(both, parts, strict=True)) / total  # fmt: skip
-        errors = standard_errors(plug_ins(task, parts)["plug-in"])
-        hits.append(np.abs(mean) <= stats.norm.ppf(0.975) * errors)
-    # the entries of one path are independent: 900 intervals, and half a percent for n being finite
-    assert abs(np.mean(hits) - 0.95) < 4 * math.sqrt(0.95 * 0.05 / (SIZE * count)) + 0.005
 
 
 @pytest.mark.parametrize("several", [pytest.param("shared", marks=pytest.mark.slow), "pooled"])

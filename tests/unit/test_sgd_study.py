@@ -8,15 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import stats
 from scipy.special import ndtr
 
 from pipeline.api.table import information_line
-from pipeline.errors import ConfigError, PayloadError, PrivacyError, RecordError, StateError
+from pipeline.errors import ConfigError, StateError
 from pipeline.linalg import pack_upper
 from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.messages.release import MAX_RELEASE_BYTES
-from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.client import bounded_gradients, record_gradients
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
@@ -24,7 +22,7 @@ from pipeline.methods.ldp_sgd.plan import largest_move
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.step_rule import allowed_lateness, rule_of
 from pipeline.privacy.accounting import total_epsilon, total_mu
-from pipeline.records.encoder import Encoder, Row
+from pipeline.records.encoder import Row
 from pipeline.release.model import COEFFICIENT_LIMIT, Model, round_model
 from pipeline.release.task import Task, form_of
 from pipeline.stream.fold import Reducer
@@ -36,7 +34,7 @@ from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, SeededStream, relogged
 from tests.builders import study_text as renewable
 from tests.sgd import TRUTH, drawn, folded, log_of, path_of, rows_of, streamed, study_text, task_of
-from tests.wire import as_rows, edited, numbers_of, valued
+from tests.wire import edited, numbers_of
 
 LINEAR = task_of()
 
@@ -84,20 +82,6 @@ def test_windows_whose_release_could_not_be_sent_are_refused(mechanism: str, rel
     assert size + 2000 < MAX_RELEASE_BYTES < size + 2 * 100 * 8 + 4096
     with pytest.raises(ConfigError, match=f"at most {most}$"):
         task_of(p=99, mechanism=mechanism, path=path, records=most + 1)
-
-
-def test_the_path_is_that_of_the_formula() -> None:
-    """theta_i = theta_{i-1} - eta_i g_i, release by release, from the bytes on the log."""
-    task = task_of(path="burn_in = 0, eta0 = 0.5, alpha = 0.6, behind = 0")
-    log = log_of(task, 10)
-    state = folded(task, log, [])
-    rows = server_of(task)
-    batch = rows.batch(as_rows(task, [entry.value for entry in log]))  # type: ignore[attr-defined]
-    steps, theta = rule_of(task).steps, np.zeros(task.size)
-    for i, gradient in enumerate(batch.gradients.reshape(-1, task.size), start=1):
-        theta = theta - min(0.5 * i**-0.6, steps.cap) * gradient
-    [path] = next(iter(state.sums.states.values())).paths  # type: ignore[union-attr]
-    assert_allclose(path.theta, theta, rtol=1e-12)
 
 
 def test_staleness_is_how_many_records_came_since_the_model() -> None:
@@ -165,41 +149,6 @@ def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
         assert abs(row.value - truth) < 5 * row.standard_error
 
 
-@pytest.mark.slow
-def test_without_privacy_the_plug_in_is_that_of_the_sandwich() -> None:
-    task = task_of(mechanism="none", path="behind = 0", records=20, publish=5)
-    found = streamed(task, 60_000, 6).estimate(0.0)[0]
-    errors = found.standard_errors()
-    assert errors is not None
-    c, sd, n = 0.06725, 0.05, found.effective_records or 0.0
-    kept = stats.norm.cdf(c / sd) - stats.norm.cdf(-c / sd)
-    z = stats.truncnorm(-c / sd, c / sd, scale=sd)
-    second = kept * z.var() + (1 - kept) * c**2
-    assert_allclose(errors[0], math.sqrt(second / n) / kept, rtol=0.25)
-    assert np.all(errors[2] == 0)
-
-
-def covered(seeds: range, *, shrink: float = 1.0) -> float:
-    """Return the share of intervals that hold the truth, over streams and coefficients."""
-    hits = []
-    for seed in seeds:
-        task = task_of(mechanism="insecure-simulation", seed=seed, records=25, path="behind = 25")
-        found = streamed(task, 25_000, seed).estimate(0.0)[0]
-        assert found.status == "ready", found.reason
-        half = found.widths["random-scaling"](0.95) * 10 * shrink  # type: ignore[index]
-        hits.append(np.abs(found.coefficients * 10 - TRUTH) <= half)
-    return float(np.mean(hits))
-
-
-@pytest.mark.slow
-def test_random_scaling_covers_as_stated_and_a_broken_one_does_not() -> None:
-    seeds = range(100, 200)
-    # coefficients of one stream are nearly independent: the features are
-    reach = 4 * math.sqrt(0.95 * 0.05 / (4 * len(seeds)))
-    assert abs(covered(seeds) - 0.95) < reach + 0.005
-    assert covered(seeds, shrink=0.5) < 0.95 - reach
-
-
 # --- what leaves
 
 
@@ -242,27 +191,6 @@ def test_exact_gradients_are_the_gradients() -> None:
     # weights: a record of norm 2 counts with 1.5^2 / 2^2
     full = task_of(path="clipping_norm = 2.0")
     assert_allclose(wanted, record_gradients(full, features, encoded, model) * 0.5625)
-
-
-def test_a_window_with_empty_slots_has_the_same_length_and_no_number_of_records() -> None:
-    task = task_of(records=5)
-    features, responses = drawn("linear", 3, 1)
-    rows = rows_of(task, features, responses)
-    for count in (0, 1, 3):
-        payload = release_of(task, rows[:count], task.first_model, client="a", ledger="l", seq=0)
-        assert Reducer(task).fold(Partition.empty(task), [LogEntry(0, b"a", payload)]) == []
-        assert len(payload) == len(
-            release_of(task, [], task.first_model, client="a", ledger="l", seq=0)
-        )
-    with pytest.raises(PrivacyError, match="window"):
-        bounded_gradients(task, np.zeros((6, 3)), np.zeros(6), task.first_model)
-
-
-def test_the_noise_is_that_of_one_record() -> None:
-    task = task_of(epsilon=4.887)
-    # mu = 1 at (4.887, 1e-6): twice the largest norm, less what rounding takes
-    largest = task.clipping_norm * task.loss.slope_bound
-    assert task.channels.gradient.standard_deviation == pytest.approx(2 * largest, rel=2e-3)
 
 
 @pytest.mark.parametrize("records", [1, 7, 400])
@@ -343,30 +271,6 @@ def test_a_record_that_cannot_be_used_moves_no_other_gradient() -> None:
 # --- bad input
 
 
-def test_releases_out_of_range_or_of_another_form_are_dead_letters() -> None:
-    task = task_of(records=5)
-    [entry] = log_of(task, 1)
-    other = task_of(records=4, name="path")
-    [wrong] = log_of(other, 1)
-    letters = Reducer(task).fold(Partition.empty(task), [wrong])
-    assert [letter.fault.reason for letter in letters] == ["wrong-revision"]
-    assert isinstance(letters[0].fault, PayloadError)
-    assert Reducer(task).fold(Partition.empty(task), [entry]) == []
-
-
-def test_a_client_that_sends_no_number_is_set_aside_and_changes_nothing() -> None:
-    task = task_of(mechanism="none", records=5, path="burn_in = 0")
-    log = log_of(task, 3)
-    spoilt = valued(task, log[1].value or b"", "gradient", np.nan, 7)
-    entries = relogged([log[0], LogEntry(1, b"a", spoilt, timestamp=1), log[2]])
-    partition = Partition.empty(task)
-    letters = Reducer(task).fold(partition, entries)
-    assert [letter.fault.reason for letter in letters] == ["out-of-range"]
-    [path] = next(iter(partition.sums.states.values())).paths  # type: ignore[union-attr]
-    assert path.releases == 2
-    assert np.isfinite(path.theta).all()
-
-
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
@@ -432,16 +336,6 @@ def test_keys_of_a_path_belong_to_its_kind_alone() -> None:
         )
 
 
-def test_a_path_that_leaves_its_range_is_named_and_kept() -> None:
-    task = task_of(mechanism="none", path="eta0 = 1e12, alpha = 0.51, curvature = 1e-9, behind = 0",
-                   estimator="residual_bound = 20", records=5)  # fmt: skip
-    run = streamed(task, 2000, 1)
-    _, message = run.estimate(0.0)
-    assert message.status == "warming"
-    assert "eta0" in message.reason
-    assert all(math.isfinite(c.value) for c in message.coefficients)
-
-
 ALL = 'releases = "gradients+curvature+products"'
 REASONABLE = {
     "linear": {},
@@ -502,15 +396,6 @@ def test_a_number_out_of_range_is_refused_with_its_bound_and_an_example(
 # --- records
 
 
-@pytest.mark.parametrize("label", ["2", "-1", "", "yes", None, math.nan, 0.5])
-def test_a_label_that_is_no_class_is_set_aside_at_the_client(label: object) -> None:
-    encoder = Encoder(task_of(loss="logistic").study)
-    good = encoder.encode({"x0": 0.1, "x1": 0.2, "x2": 0.3, "y": "1"})
-    assert good.response == 1.0
-    with pytest.raises(RecordError, match="y"):
-        encoder.encode({"x0": 0.1, "x1": 0.2, "x2": 0.3, "y": label})
-
-
 @pytest.mark.parametrize("clipping_norm", [0.5, 2.0])
 def test_a_record_of_zeros_is_as_long_as_its_intercept(clipping_norm: float) -> None:
     """(1, 0) has the norm 1, so that no weight divides by zero."""
@@ -552,21 +437,6 @@ def test_a_release_carries_its_model_so_that_old_and_unknown_versions_are_folded
     assert sums.behind == 45
     far = Model(1, np.full(4, COEFFICIENT_LIMIT + 1), (1024, 1024))
     assert fed(task, [at_model(task, far, 0)])[1] == ["out-of-range"]
-
-
-def test_releases_out_of_order_are_taken_once_in_the_order_of_the_log() -> None:
-    task = task_of(path=f"burn_in = 0, {ALL}", records=5)
-    log = log_of(task, 6)
-    order = [0, 3, 1, 2, 3, 1, 5, 4]
-    partition, reasons = fed(task, [log[i] for i in order])
-    assert reasons == []
-    assert partition.head.duplicates == 2
-    assert partition.clients["a"].missing == 0
-    once = fed(task, [log[i] for i in (0, 3, 1, 2, 5, 4)])[0]
-    assert path_of(partition).theta.tobytes() == path_of(once).theta.tobytes()
-    # another order is another path, and the same sums of what came beside it
-    assert path_of(partition).theta.tobytes() != path_of(folded(task, log, [])).theta.tobytes()
-    assert fed(task, [log[0], log[2]])[0].clients["a"].missing == 1
 
 
 @pytest.mark.parametrize("settings", REASONABLE.values(), ids=REASONABLE.keys())

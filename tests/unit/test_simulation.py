@@ -153,15 +153,6 @@ def test_a_worker_folds_releases_of_its_own_mechanism_alone(made: str, read: str
     assert [letter.fault.reason for letter in letters] == wanted
 
 
-@pytest.mark.parametrize(("made", "read"), [("simulated", "gaussian"), ("gaussian", "simulated")])
-def test_the_claim_alone_sets_a_release_aside_too(made: str, read: str) -> None:
-    """A release that names the worker's own revision, and otherwise is what it is."""
-    forged = edited(TASKS[made], released(TASKS[made]), revision=TASKS[read].revision)
-    entry = LogEntry(0, b"c", forged)
-    letters = Reducer(TASKS[read]).fold(Partition.empty(TASKS[read]), [entry])
-    assert [letter.fault.reason for letter in letters] == ["wrong-claim"]
-
-
 def test_seed_and_mechanism_are_a_part_of_the_revision() -> None:
     other = task_of(p=2, mechanism="insecure-simulation", seed=6)
     revisions = {task.revision for task in (*TASKS.values(), other)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +14,6 @@ from scipy.special import ndtr, ndtri
 
 from benchmarks.papers.noisy_runs import alpha, assemble
 from pipeline.errors import ConfigError, NumericError, PrivacyError
-from pipeline.linalg import packed_indices
 from pipeline.methods import revision_of, server_of, task_of
 from pipeline.methods.noisy_copies import client as copies_task
 from pipeline.methods.noisy_copies import client as drawing
@@ -45,7 +43,7 @@ from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
 from tests.attacks.copies import EPSILON, FAULTS, drawn, law_of, measure_copies
 from tests.builders import SeededStream
-from tests.sites import name_of, run, study_text
+from tests.sites import run, study_text
 
 COPIES = "noisy-copies"
 ONE = np.ones(1, dtype=np.int64)
@@ -139,14 +137,6 @@ def test_a_fit_that_does_not_end_is_not_sent(monkeypatch: pytest.MonkeyPatch) ->
         task().query(window, round_model(2, np.full(4, -400.0), (1.0, 1.0)))
 
 
-def test_what_clients_draw_is_part_of_the_revision() -> None:
-    one, other = (
-        revision_of(parse_study(study_text(text, kind=COPIES, p=3, loss="logistic")))
-        for text in ("", "copies = 41")
-    )
-    assert one != other
-
-
 def test_noise_that_a_version_derives_otherwise_is_another_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -161,34 +151,6 @@ def test_noise_that_a_version_derives_otherwise_is_another_revision(
     # another libm finds another last digit
     monkeypatch.setattr(copies_task.copies, "least_scale", lambda *a: found(*a) * (1 + 1e-12))
     assert task().revision == before
-
-
-def test_normal_numbers_have_their_law() -> None:
-    drawn = normal_numbers(200_000, SeededStream(1))
-    # five Monte Carlo errors of each moment
-    for power, moment, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
-        assert abs(np.mean(drawn**power) - moment) < 5 * math.sqrt(spread / len(drawn))
-    assert np.abs(drawn).max() < FARTHEST
-    with pytest.raises(PrivacyError):
-        normal_numbers(3, SecureStream(), simulated=True)
-
-
-def test_mean_and_scatter_are_drawn_with_the_law_of_copies() -> None:
-    information = np.array([[4.0, 1.0], [1.0, 3.0]])
-    law, runs, exponent = Law(np.array([1.0, -1.0]), information, 2.0, 6), 4000, -30
-    stream = SeededStream(2)
-    parts = [CopiedPart(law, which, exponent, 2.0**40, False) for which in (False, True)]
-    mean, scatter = (
-        np.ldexp(np.array([part.noised(stream) for _ in range(runs)], dtype=float), exponent)
-        for part in parts
-    )
-    variance = 2.0 * np.linalg.inv(information)
-    error = 4 * np.sqrt(np.diag(variance) / 6 / runs)
-    assert np.all(np.abs(mean.mean(axis=0) - law.theta) < error)
-    # a Wishart matrix with five degrees of freedom
-    spread = (np.outer(np.diag(variance), np.diag(variance)) + variance**2) * 5
-    found = scatter[:, packed_indices(2)].mean(axis=0)
-    assert np.all(np.abs(found - 5 * variance) < 4 * np.sqrt(spread / runs))
 
 
 def test_the_divergence_of_two_laws_is_that_of_their_densities() -> None:
@@ -229,18 +191,6 @@ def test_a_linear_fit_stays_in_its_ball() -> None:
     assert pull / np.linalg.norm(pull) == pytest.approx(theta / 2.0, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("loss", "settings"),
-    [("logistic", {}), ("linear", {"noise_scale": 0.15, "windows": 2})],
-    ids=["logistic", "linear"],
-)
-def test_an_estimate_settles_in_few_rounds(loss: str, settings: dict[str, object]) -> None:
-    """How often intervals hold the truth: tests/consistency/test_copies_coverage.py."""
-    found = [run(loss, seed=s, kind=COPIES, epsilon=4.0, **settings) for s in range(3)]  # type: ignore[arg-type]
-    assert {estimate.status for estimate in found} == {"ready"}
-    assert max(estimate.details["rounds"] for estimate in found) <= 10
-
-
 @pytest.mark.parametrize(("bound", "status"), [(0.3, "warming"), (0.6, "ready")])
 def test_fits_at_the_bound_of_their_norm_give_no_intervals(bound: float, status: str) -> None:
     # the truth has a norm of 0.45
@@ -251,19 +201,6 @@ def test_fits_at_the_bound_of_their_norm_give_no_intervals(bound: float, status:
         assert found.status == status
         named = "estimator.method.coefficient_bound = 0.3" in found.reason
         assert named == (status == "warming")
-
-
-@pytest.mark.parametrize("loss", ["logistic", "linear"])
-def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
-    given: dict[str, object] = {"kind": COPIES, "epsilon": 8.0, "noise_scale": None}
-    if loss == "linear":
-        given["noise_scale"] = 0.15
-    honest, lied = (run(loss, seed=5, liars=liars, **given) for liars in (0, 1))  # type: ignore[arg-type]
-    assert honest.details["flagged"] == []
-    assert lied.details["flagged"] == [name_of(0)]
-    errors = honest.standard_errors()
-    assert errors is not None
-    assert np.all(np.abs(lied.coefficients - honest.coefficients) < 2.5 * errors[0])
 
 
 @pytest.mark.parametrize("forged", [0.01, 0.0, -1.0, 100.0, 1e6])
@@ -309,55 +246,6 @@ def test_matrices_that_have_no_inverse_are_no_estimate_yet(monkeypatch: pytest.M
     monkeypatch.setattr(copies_estimate, "settled", lambda *_: np.linalg.inv(singular))
     with pytest.raises(NumericError, match="it needs more releases"):
         stream.estimate(0.0)
-
-
-def test_ridges_draw_to_the_newest_model() -> None:
-    made, rng = task(), np.random.default_rng(4)
-    features = rng.uniform(-1, 1, (100, 3))
-    window = Arrays(features, np.where(rng.random(100) < 0.5, 1.0, -1.0))
-    point = np.array([0.3, -0.2, 0.1, 0.0])
-    model = round_model(3, point, (1.0, 1.0))
-    fits = []
-    for at in (made.first_model, model):
-        part = made.query(window, at).parts["mean"]
-        assert isinstance(part, CopiedPart)
-        fits.append(at.coefficients + part.law.theta)
-    assert np.linalg.norm(fits[1] - model.coefficients) < np.linalg.norm(
-        fits[0] - model.coefficients
-    )
-
-
-def test_ten_thousand_sites_of_copies_at_once_are_one_estimate() -> None:
-    made, rng, many = task(records=400, ridge=0.0), np.random.default_rng(1), 10_000
-    size, (mean, scatter) = made.size, made.layout.later
-    information = 400 * 0.25 * np.diag([1, 1 / 3, 1 / 3, 1 / 3]) + made.ridge * np.eye(size)
-    spread = np.linalg.inv(information)
-    root = np.linalg.cholesky(spread)
-    truth = np.array([0.2, 0.5, -0.4, 0.3])
-    held = information - made.ridge * np.eye(size)
-    fits = (
-        truth @ (held @ spread).T
-        + rng.standard_normal((many, size)) @ (root * math.sqrt(1 + made.scale / made.copies)).T
-    )
-    normal = rng.standard_normal((many, made.copies - 1, size)) @ root.T
-    scatters = made.scale * np.einsum("mki,mkj->mij", normal, normal)
-    numbers = np.concatenate(
-        [
-            np.ldexp(fits, -mean.exponent),
-            np.ldexp(scatters, -scatter.exponent)[:, *np.triu_indices(size)],
-        ],
-        axis=1,
-    ).astype(np.int64)
-    server, shape = server_of(made), Shape(size, 0)
-    rows = shape.rows_of(np.zeros((many, size), dtype=np.int64), numbers, ONE)
-    state = server.empty()
-    state.fold(rng.integers(0, 2**63, (many, 2)).astype(np.uint64), np.ones(many, dtype=int), rows)
-    began = time.process_time()
-    found = server.estimate([(1.0, state)], [0])
-    # .4 s on a slow core; a step that took the sites one by one would take tens of seconds
-    assert time.process_time() - began < 10
-    assert np.abs(found.coefficients - truth).max() < 0.05
-    assert (found.details["count"], len(found.details["sites"])) == (many, 50)
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.01])

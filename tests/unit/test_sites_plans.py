@@ -84,7 +84,7 @@ def test_a_plan_waits_for_models_that_noise_moves_far() -> None:
     assert any("estimator.ridge" in way for way in outlook.sooner)
 
 
-@pytest.mark.parametrize("p", [2, 5, 12])
+@pytest.mark.parametrize("p", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 12))])
 def test_a_design_has_a_ridge_that_is_clear_of_the_noise_in_nine_of_ten_streams(p: int) -> None:
     """Of features that say nothing: the ridge is all that slopes have."""
     text = study_text(p=p, loss="linear", epsilon=1.0, noise_scale=0.5)

@@ -74,20 +74,6 @@ def test_bounded_sums_equal_the_plain_ones_up_to_truncation(name: str) -> None:
     assert tuple(values(bounded.counts)) == plain.counts
 
 
-def test_truncation_is_far_below_the_noise() -> None:
-    task = TASKS["gdwd"]
-    features, responses = window(task, task.slots, 2)
-    model = some_model(task, 1)
-    plain = summarise(task, features, responses, model.coefficients, model.class_weights)
-    bounded = summarise_bounded(task, features, responses, model)
-    assert task.update_channels.curvature is not None
-    assert bounded.curvature is not None
-    gap = np.abs(values(bounded.curvature) - pack_upper(plain.curvature))
-    assert gap.max() < 0.01 * task.update_channels.curvature.standard_deviation
-    gap = np.abs(values(bounded.gradient) - plain.gradient)
-    assert gap.max() < 1e-3 * task.update_channels.gradient.standard_deviation
-
-
 def test_the_start_gives_one_unweighted_gradient_for_each_class_negative_first() -> None:
     task = task_of(p=3, maximum=8.0, records=200)
     features, responses = window(task, 200, 3)
@@ -123,36 +109,6 @@ def test_bounded_sums_do_not_depend_on_the_order_of_records_in_a_single_bit(
         assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 
 
-@pytest.mark.parametrize("version", [0, 5])
-def test_windows_that_are_split_add_up_exactly(version: int) -> None:
-    task = TASKS["gdwd"]
-    features, responses = window(task, 2500, 6)
-    model = some_model(task, version)
-    whole = summarise_bounded(task, features, responses, model)
-    for at in (0, 1, 1023, 1024, 1025, 2048, 2499):
-        one = summarise_bounded(task, features[:at], responses[:at], model)
-        two = summarise_bounded(task, features[at:], responses[at:], model)
-        assert np.array_equal(
-            whole.gradient.integers, one.gradient.integers + two.gradient.integers
-        )
-        assert np.array_equal(whole.counts.integers, one.counts.integers + two.counts.integers)
-        for part in ("curvature", "middle") if version else ():
-            parts = [getattr(sums, part).integers for sums in (whole, one, two)]
-            assert np.array_equal(parts[0], parts[1] + parts[2])
-
-
-@pytest.mark.parametrize("block", [1, 7, 100, 1023])
-def test_bounded_sums_do_not_depend_on_the_block_size(
-    block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = TASKS["logistic"]
-    features, responses = window(task, 600, 7)
-    wanted = everything(summarise_bounded(task, features, responses, some_model(task, 2)))
-    monkeypatch.setattr(blocks, "BLOCK", block)
-    found = everything(summarise_bounded(task, features, responses, some_model(task, 2)))
-    assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
-
-
 def test_the_worst_window_of_the_largest_size_is_exact() -> None:
     """A hundred thousand equal records: the sum is that many times one of them."""
     task = task_of(p=2, records=100_000, maximum=1000.0)
@@ -183,10 +139,9 @@ def summed(*factors: np.ndarray) -> int:
     return int(product.sum())
 
 
-@pytest.mark.takes("a million products of integers without end")
 @pytest.mark.parametrize("extreme", [True, False])
-def test_three_sums_over_a_million_records_are_those_of_big_integers(extreme: bool) -> None:
-    rng, n = np.random.default_rng(13), 1_000_000
+def test_three_sums_over_many_records_are_those_of_big_integers(extreme: bool) -> None:
+    rng, n = np.random.default_rng(13), 200_000
     if extreme:
         # the largest that there can be, of one sign or of both, and a last bit that could be lost
         rows = np.full((n, 2), 2.0**20) * np.array([1.0, -1.0])

@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest import mock
 
 import msgspec
-import numpy as np
 import pytest
 
 from infra.admissions import Roll, _tell, tell
@@ -140,19 +139,6 @@ def test_forged_next_numbers_lock_nobody_out(world: World) -> None:
     assert (state.clients["north"].highest, state.head.missing) == (3, 0)
 
 
-def test_a_client_that_nobody_admitted_moves_nothing(world: World) -> None:
-    world.send("north", 0)
-    before, _ = world.folded()
-    far = world.model(2**37)
-    for seq in range(80):
-        world.send("nobody", seq, far)
-    state, letters = world.folded()
-    assert {reason for _, reason in letters} == {"not-admitted"}
-    assert len(letters) == 80
-    assert state.sums.encode(everything=True) == before.sums.encode(everything=True)
-    assert "nobody" not in state.clients
-
-
 def test_an_admitted_client_cannot_choose_its_own_point_or_version(world: World) -> None:
     honest = world.model(3)
     seq = 0
@@ -274,17 +260,6 @@ def test_what_a_client_sent_while_it_was_revoked_is_not_counted_by_a_copy() -> N
     assert known["north"].since == world.serial == 3
 
 
-def test_a_state_of_before_admits_whom_it_admitted(world: World) -> None:
-    state, _ = world.folded()
-    fields = state.fields(everything=True)
-    clients = {
-        name: msgspec.msgpack.encode(msgspec.msgpack.decode(data)[:2]) if name[0] == "/" else data
-        for name, data in state.client_fields(everything=True).items()
-    }
-    read = Partition.decode(world.task, fields, clients, number=0)
-    assert read.admissions.clients == state.admissions.clients
-
-
 def test_a_revoked_client_counts_up_to_its_revocation_and_its_admission_cannot_be_repeated(
     world: World,
 ) -> None:
@@ -372,21 +347,6 @@ def test_an_old_key_of_the_study_counts_until_it_is_retired(world: World) -> Non
     assert whole.clients["north"].highest == 4
     for sizes in ((1,) * 12, (5, 3)):
         assert differences(whole, world.folded(*sizes)[0]) == []
-
-
-def test_a_worker_hears_of_a_key_that_is_newer_than_it_is() -> None:
-    world = World()
-    world.admit("north")
-    before = world.authority
-    world.pairs.append(Pair(b"2" * 32, 2))
-    world.send("north", 0)
-    assert [x.fault.reason for x in Reducer(world.task, trust=before).fold(
-        Partition.empty(world.task, number=0), world.log)] == ["old-key"]  # fmt: skip
-    again = type(before)(world.task, world.pairs[:1], again=lambda: world.pairs)
-    assert (
-        Reducer(world.task, trust=again).fold(Partition.empty(world.task, number=0), world.log)
-        == []
-    )
 
 
 @pytest.mark.parametrize("said", ["admission", "revocation", "retirement", "ticket"])
@@ -523,17 +483,6 @@ def test_what_a_terminal_obeys_is_refused_however_it_is_written(text: str) -> No
     check_plain('{"name":"Grüße, 温度 \\u00e9 \\"quoted\\" \\\\"}'.encode())
 
 
-def test_the_rows_of_a_batch_stay_in_order_when_some_are_refused(world: World) -> None:
-    sent = [world.send("north", 0), world.send("nobody", 0), world.send("south", 0)]
-    state, letters = world.folded()
-    assert letters == [(sent[1].offset, "not-admitted")]
-    assert {name: known.highest for name, known in state.clients.items()} == {
-        "north": 0,
-        "south": 0,
-    }
-    assert np.array_equal([state.head.folded, state.head.dead_letters], [2, 1])
-
-
 def test_a_client_counts_in_the_partition_of_its_id_alone() -> None:
     text = study_text("wide", partitions=2) + TRUST
     world = World(task_of(parse_study(text)))
@@ -657,24 +606,38 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(folder=str(tmp_path))
 
 
-def test_a_study_key_that_is_cut_anywhere_is_refused(settings: Settings) -> None:
-    path = write_study(settings, "blocks", StudyPairs([Pair.drawn(1), Pair.drawn(2)]))
-    whole = path.read_bytes()
-    assert len(read_study(settings, "blocks").pairs) == 2
-    for length in range(len(whole.rstrip())):
-        path.write_bytes(whole[:length])
-        with pytest.raises(ConfigError, match=f"{path} is not a complete key file"):
-            read_study(settings, "blocks")
+def study_file(settings: Settings) -> Path:
+    return write_study(settings, "blocks", StudyPairs([Pair.drawn(1), Pair.drawn(2)]))
 
 
-def test_a_client_key_that_is_cut_anywhere_is_refused(settings: Settings) -> None:
+def client_file(settings: Settings) -> Path:
     enrolled(settings, "north")
-    path = client_path(settings, "north")
+    return client_path(settings, "north")
+
+
+def public_file(settings: Settings) -> Path:
+    return pin(settings, "blocks", Pair.drawn().public)
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "read"),
+    [
+        (study_file, "blocks", read_study),
+        (client_file, "north", read_client),
+        (public_file, "blocks", pinned),
+    ],
+)
+def test_a_key_file_that_is_cut_anywhere_is_refused(
+    made: Callable[[Settings], Path], name: str, read: Callable[[Settings, str], object],
+    settings: Settings,
+) -> None:  # fmt: skip
+    path = made(settings)
     whole = path.read_bytes()
+    assert read(settings, name)
     for length in range(len(whole.rstrip())):
         path.write_bytes(whole[:length])
-        with pytest.raises(ConfigError, match=f"{path} is not a complete key file"):
-            read_client(settings, "north")
+        with pytest.raises(ConfigError, match=f"{path} is not a complete key"):
+            read(settings, name)
 
 
 def test_a_key_of_another_study_or_for_all_to_read_is_refused(settings: Settings) -> None:
@@ -688,17 +651,6 @@ def test_a_key_of_another_study_or_for_all_to_read_is_refused(settings: Settings
     path.unlink()
     with pytest.raises(ConfigError, match=str(study_path(settings, "blocks"))):
         read_study(settings, "blocks")
-
-
-def test_a_known_public_key_that_is_cut_anywhere_is_refused(settings: Settings) -> None:
-    public = Pair.drawn().public
-    path = pin(settings, "blocks", public)
-    whole = path.read_text()
-    assert pinned(settings, "blocks") == public
-    for length in range(len(whole)):
-        path.write_text(whole[:length])
-        with pytest.raises(ConfigError, match=f"{path} is not a complete key"):
-            pinned(settings, "blocks")
 
 
 def test_what_an_old_study_without_trust_released_does_not_count_once_it_has_some() -> None:
@@ -816,3 +768,16 @@ def test_a_word_that_is_repeated_is_verified_and_splits_a_batch_once(
     assert (reads, folds) == ([old], [20])
     for sizes in ([1] * 41, [7, 9]):
         assert differences(empty.folded(*sizes)[0], state) == []
+
+
+def test_a_client_that_nobody_admitted_moves_nothing(world: World) -> None:
+    world.send("north", 0)
+    before, _ = world.folded()
+    far = world.model(2**37)
+    for seq in range(80):
+        world.send("nobody", seq, far)
+    state, letters = world.folded()
+    assert {reason for _, reason in letters} == {"not-admitted"}
+    assert len(letters) == 80
+    assert state.sums.encode(everything=True) == before.sums.encode(everything=True)
+    assert "nobody" not in state.clients

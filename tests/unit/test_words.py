@@ -88,19 +88,6 @@ def test_a_client_that_goes_on_waits_for_nothing() -> None:
     assert time.strftime("%H:%M:%S", time.localtime(1090.0)) in said[95]
 
 
-def test_a_source_that_is_slow_is_said_once_a_minute() -> None:
-    now = 1000.0
-    waits = Waiting(clock=lambda: now)
-    said: list[int] = []
-    for second in range(130):
-        now = 1000.0 + second
-        # a record every ten seconds
-        what = "" if second % 10 == 0 else "records from the source"
-        if waits.hint(what, done=second // 10):
-            said.append(second)
-    assert said == [6, 66, 126]
-
-
 def test_to_wait_as_long_as_a_study_publishes_is_normal() -> None:
     now = 1000.0
     waits = Waiting(clock=lambda: now, rhythm=20.0)

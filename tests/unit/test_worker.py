@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 import aiokafka
 import mode
+import msgspec
 import pytest
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.consumer.fetcher import FetchResult, PartitionRecords
@@ -19,6 +21,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.util import commit_structure_validate
 from faust.types.tuples import TP
+from prometheus_client.parser import text_string_to_metric_families
 
 from agents import app as transport
 from agents import publishing as publishing_module
@@ -27,7 +30,7 @@ from agents.app import MOST_WAITING, BatchConsumer, BatchThread, PlainRecords, t
 from agents.folding import STALLED_SECONDS, Folding, Meters, Progress, check_end, check_log
 from agents.link import _started
 from agents.metrics import Health
-from agents.publishing import LOOK_SECONDS, RECENT, Publishing
+from agents.publishing import LOOK_SECONDS, RECENT, Counts, Due, Publishing
 from infra import dead_letters
 from infra.admissions import Roll
 from infra.local.processes import free_port
@@ -35,15 +38,22 @@ from pipeline.cli import client
 from pipeline.errors import BrokerError, NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
 from pipeline.messages.envelope import DeadLetter, dlq_headers, rfc3339
+from pipeline.messages.estimate import ProgressMessage
+from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
+from pipeline.release.model import round_model
+from pipeline.release.policy import SECONDS, Rhythm
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.stream.fold import Reducer
-from pipeline.stream.merge import start_is_over
-from pipeline.stream.partition import Partition
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import model_after, start_is_over
+from pipeline.stream.partition import Head, Partition
+from pipeline.study.model import Publish
 from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, folded, relogged, sample_log, study_text
+from tests.page.shown import Stream
 from tests.trusted import World, trusted_task
 
 TASK = task_of(parse_study(study_text(p=1, records=8)))
@@ -615,3 +625,185 @@ def test_without_privacy_there_is_nothing_to_wait_for() -> None:
     task = task_with(releases=100, lead=0, private=False)
     log = sample_log(task, releases=1, clients=1, start=1)
     assert start_is_over(task, [folded(task, log)])
+
+
+def samples(message=None, verifying=None, meters=None):
+    """Return the values of all series, by name and the value of their label."""
+    heads = {
+        0: Head(revision="r", next_offset=12, duplicates=1, dead_letters=2, missing=4, clients=3),
+        3: Head(revision="r", next_offset=5),
+    }
+    folding = SimpleNamespace(
+        partitions={n: SimpleNamespace(head=head) for n, head in heads.items()},
+        releases=14,
+        meters=meters or Meters(),
+    )
+    publishing = SimpleNamespace(owner=True, faults=list, message=message)
+    progress = SimpleNamespace(left={0: 3, 3: 0}, faults=list)
+    text = Health(folding, publishing, progress, verifying).text().decode()
+    assert text.count("# HELP") == text.count("# TYPE")
+    return {
+        (sample.name.removeprefix("veilstream_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_name_partitions_and_totals():
+    found = samples(Stream().next(published_at=rfc3339(0)))
+    assert found["state_watermark_offset", "0"] == 12
+    assert found["state_watermark_offset", "3"] == 5
+    assert found["lag_records", "0"] == 3
+    assert found["releases_folded_total", "0"] == 9
+    assert found["releases_applied_total",] == 14
+    assert found["duplicates_dropped_total",] == 1
+    assert found["dead_letters_total",] == 2
+    assert (found["releases_missing",], found["clients",]) == (4, 3)
+    # seconds since 1970
+    assert found["estimate_age_seconds",] > 1e9
+
+
+def test_a_worker_that_has_published_nothing_says_nothing_of_estimates():
+    assert not [name for name, *_ in samples() if "estimate_" in name and "seconds_" not in name]
+
+
+def test_the_newest_estimate_has_status_coefficients_and_widths():
+    stream = Stream(size=2)
+    warming = samples(stream.next())
+    assert warming["estimate_status", "warming"] == 1
+    assert warming["estimate_status", "ready"] == 0
+    assert not [name for name, *_ in warming if name == "interval_width"]
+    ready = stream.next(reason="")
+    while ready.status != "ready":
+        ready = stream.next()
+    row, found = ready.coefficients[1], samples(ready)
+    assert found["estimate_value", row.name] == row.value
+    assert found["interval_width", row.name] == row.interval[1] - row.interval[0]
+
+
+def test_the_way_to_intervals_is_a_metric_where_it_is_known():
+    message = Stream().next(progress=ProgressMessage(0.25, 3000))
+    told = samples(message)
+    assert told["interval_progress",] == 0.25
+    assert told["interval_missing_records",] == 3000
+    endless = samples(msgspec.structs.replace(message, progress=ProgressMessage(0.0, None)))
+    assert endless["interval_progress",] == 0
+    assert ("interval_missing_records",) not in endless
+
+
+def test_letters_commits_delays_and_verifications_are_counted():
+    meters = Meters()
+    meters.letters([DeadLetter(1, b"k", b"v", (), PayloadError("forged", "why"))] * 2)
+    meters.verified(True)
+    meters.published(rfc3339(0))
+    with meters.commits.time():
+        pass
+    found = samples(meters=meters)
+    assert found["dead_letters_by_reason_total", "forged"] == 2
+    assert found["verifications_total", "same"] == 1
+    assert found["commit_seconds_count",] == 1
+    assert found["release_to_estimate_seconds_bucket", "3600.0"] == 0
+    assert found["release_to_estimate_seconds_count",] == 1
+
+
+def test_two_workers_of_one_process_share_nothing():
+    first = Meters()
+    first.verified(False)
+    assert samples(meters=first)["verifications_total", "different"] == 1
+    # there from the start: a counter that begins with 1 has not increased, and raises no alert
+    assert samples()["verifications_total", "different"] == 0
+
+
+GROWS = Rhythm(True, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("rhythm", "counts", "wait"),
+    [
+        (GROWS, (1000, 1039, 1, 1), None),
+        (GROWS, (1000, 1040, 1, 1), 0.0),
+        (GROWS, (0, 1, 1, 1), 0.0),
+        # somebody waits for it
+        (GROWS, (1000, 1001, 2, 2), 0.03),
+        (Rhythm(True, 8, 0), (1000, 1001, 2, 2), None),
+        (GROWS, (1000, 1001, 7, 1), None),
+        (GROWS, (1000, 1001, 8, 1), SECONDS),
+        # where each window stands by itself, growth is no reason
+        (Rhythm(False, 8, 4), (1000, 2000, 7, 3), None),
+        (Rhythm(False, 8, 4), (1000, 2000, 7, 4), 0.03),
+    ],
+)
+def test_a_model_is_due_when_slots_have_grown_or_a_client_waits_or_many_releases_came(
+    rhythm: Rhythm, counts: tuple[int, int, int, int], wait: float | None
+) -> None:
+    assert rhythm.wait(*counts, least=0.03) == wait
+
+
+def test_no_rhythm_of_estimates_holds_a_model_back() -> None:
+    due = Due(Publish(releases=100, seconds=60.0, pause=30.0), GROWS)
+    first = Counts(10, 1000, 12)
+    assert (due.estimate(first, 5.0), due.model(first, 0, 5.0)) == (0.0, 0.0)
+    due.estimated(first, 5.0)
+    due.moved(first, 5.0, 0.2)
+    assert (due.estimate(first, 6.0), due.model(first, 0, 6.0)) == (None, None)
+    grown = Counts(11, 1040, 13)
+    assert (due.estimate(grown, 5.0), due.model(grown, 1, 5.0)) == (60.0, 0.0)
+    # the last one took a fifth of a second, and folding has as long before the next
+    held = Counts(12, 1001, 14)
+    assert due.model(held, 2, 5.05) == pytest.approx(0.15)
+    assert due.model(held, 1, 5.0) == 60.0
+    # what was refused is worth telling, and no estimate
+    refused = Counts(10, 1000, 13)
+    assert (due.estimate(refused, 6.0), due.model(refused, 1, 6.0)) == (None, 59.0)
+
+
+def test_an_estimate_follows_growth_whatever_its_pause_is() -> None:
+    due = Due(Publish(releases=2, seconds=60.0, pause=30.0), GROWS)
+    due.estimated(Counts(10, 1000, 10), 0.0)
+    assert due.estimate(Counts(11, 1099, 11), 1.0) == 59.0
+    assert due.estimate(Counts(12, 1099, 12), 1.0) == 29.0
+    assert due.estimate(Counts(11, 1100, 11), 1.0) == 0.0
+
+
+def test_what_studies_wait_for_by_default_and_what_they_say() -> None:
+    def found(task: Task) -> tuple[int, int, Rhythm]:
+        return task.most_in_flight, task.most_at_start, task.rhythm
+
+    private = task_of(parse_study(study_text(releases=20)))
+    assert found(private) == (2, 4, Rhythm(True, 8, 2))
+    without = task_of(parse_study(study_text(releases=20, private=False)))
+    assert found(without) == (4, 4, Rhythm(False, 20, 4))
+    said = task_of(parse_study(f"{study_text(releases=3)}max_in_flight_windows = 1\n"))
+    assert found(said) == (1, 1, Rhythm(True, 3, 1))
+
+
+def test_a_model_says_how_far_it_has_read_each_partition() -> None:
+    task = task_of(parse_study(study_text(p=2, records=30) + "partitions = 3\n"))
+    log = sample_log(task, releases=12, clients=3, start=2)
+    parts = [relogged([e for e in log if e.key == key]) for key in sorted({e.key for e in log})]
+    partitions = {number: folded(task, part[:number]) for number, part in enumerate(parts)}
+    point = task.first_model.coefficients, (1.0, 1.0)
+    model = model_after(task, partitions, point, 7, 90)
+    assert model.offsets == (0, 1, 2)
+    payload = write_model(task, model, "2026-01-01T00:00:00Z")
+    assert read_model(task, payload).offsets == (0, 1, 2)
+    # one that does not say is a model, too
+    assert read_model(task, write_model(task, round_model(7, *point), "t")).offsets == ()
+    for bad in (b"[0,1]", b"[0,1,-2]", b"[0,1,2.5]", b"[0,1,2,3]"):
+        with pytest.raises(PayloadError):
+            read_model(task, payload.replace(b"[0,1,2]", bad))
+
+
+def test_models_of_a_file_follow_growth_from_the_end_of_the_start() -> None:
+    task = task_of(parse_study(study_text(p=2, records=30, releases=8)))
+    run, seen = OfflineRun(task), list[tuple[int, int]]()
+    for _, name in zip(range(30 * 60), itertools.cycle(["a", "b", "c"]), strict=False):
+        run.take(name, (None,))
+        seen.append((run.model.version, run.model.watermark))
+    models = sorted(set(seen))
+    # eight releases of the start, or four of one client; then one whenever slots grow by 4 %
+    assert models[:2] == [(0, 0), (1, 8 * 30)]
+    assert [version for version, _ in models] == list(range(len(models)))
+    for (_, before), (_, after) in itertools.pairwise(models[1:]):
+        assert 25 * (after - before) >= before
+        assert after - before <= max(30, before // 5)
