@@ -286,7 +286,8 @@ def hides(task: RenewableTask, at: Directions) -> Vector:
     moved = at.size**2 / (2 * len(own)) / raised**2 * along.sum()
     squares = at.vectors**2
     lost = _lacks(task, at.vectors @ at.own, *_left_out(task, at, unknown, drawn * own))
-    return np.maximum(squares @ along, squares @ moved) + lost**2
+    found: Vector = np.maximum(squares @ along, squares @ moved) + lost**2
+    return found
 
 
 def _hides_along(
