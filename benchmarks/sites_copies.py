@@ -1,41 +1,37 @@
 """How often intervals of noisy copies hold the truth: in mid-stream and at the end of streams.
 
-`python -m benchmarks.sites_copies` (7 minutes; --draws, --bounds): sites with equally many windows,
-and with from one to twelve, and with more windows than each has records, where what fits of few
-records err is more than chance; truths whose fits come near the bound of their norm, or pass it, as
-well. Seeds are those of no test but the slow one. "ready": the share of streams whose intervals
-were due; "spread": what estimates vary, over their standard errors. Writes
-results/sites_copies.json, or with --bounds nothing.
+`python -m benchmarks.sites_copies [--draws N] [--bounds B ...]` (7 minutes): sites with equally
+many windows, and with from one to twelve, and with more windows than each has records, where what
+fits of few records err is more than chance; truths whose fits come near the bound of their norm, or
+pass it, as well. Seeds are those of no test but the slow one. "ready": the share of streams whose
+intervals were due; "spread": what estimates vary, over their standard errors.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-import click
 import numpy as np
 
+from benchmarks.sites_coverage import LEAST, MOST
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from tests.sites import TRUTH, study_text, truth_in, window
 
-RESULTS = Path(__file__).parent / "results" / "sites_copies.json"
 #: Where seeds begin, and how many windows each of the sites sends.
 FIRST_SEED = 50_000
 EQUAL, UNEQUAL = (4,) * 10, (1, 1, 1, 2, 2, 3, 4, 6, 8, 12)
 #: More windows than each has records: intervals hold a bound of what fits of few records err.
 MANY = (50,) * 10
+SITES = {EQUAL: "equal", UNEQUAL: "1 to 12 windows", MANY: "many windows"}
 RECORDS = 400
-#: What coverage of 95 % intervals may be.
-LEAST, MOST = 0.93, 0.975
 #: Bounds of the norm of linear fits, whose truth has one of 0.45: far from the fits, near them,
 #: where intervals are those of estimates that chance drew inwards, and below.
-BOUNDS = "1,0.45,0.42,0.41,0.4,0.35,0.3"
+BOUNDS = (1, 0.45, 0.42, 0.41, 0.4, 0.35, 0.3)
 #: Standard deviation of whether a 95 % interval holds: four are no less sure than their mean.
 ONE = math.sqrt(0.95 * 0.05)
 
@@ -44,19 +40,17 @@ ONE = math.sqrt(0.95 * 0.05)
 class Cell:
     """Coverage of one kind of stream, with the Monte Carlo error of streams as wholes.
 
-    bound: Of the coefficients of linear fits; NaN of logistic ones.
-    ready: Share of the streams with intervals.
+    ready: Share of the streams with intervals; without any, coverage, error and spread are NaN.
     spread: Root mean square of estimates less the truth, over that of their standard errors.
     """
 
-    loss: str
-    sites: str
+    label: str
     moment: str
-    bound: float
-    coverage: float
-    error: float
     ready: float
-    spread: float
+    coverage: float = math.nan
+    error: float = math.nan
+    spread: float = math.nan
+    bounded: bool = False
 
     @property
     def holds(self) -> bool:
@@ -66,40 +60,27 @@ class Cell:
         often than it says.
         """
         reach = 3 * self.error
-        if self.sites == "many windows":
-            return self.coverage >= LEAST - reach
-        if math.isnan(self.coverage):
-            return True
-        return LEAST - reach <= self.coverage <= MOST + reach
+        above = self.bounded or self.coverage <= MOST + reach
+        return math.isnan(self.coverage) or (LEAST - reach <= self.coverage and above)
 
 
 def cells(loss: str, windows: tuple[int, ...], draws: int, bound: float = 1.0) -> list[Cell]:
     """Return the coverage in mid-stream and at the end of so many streams."""
     found = [_stream(loss, windows, FIRST_SEED + seed, bound) for seed in range(draws)]
-    sites = "equal" if len(set(windows)) == 1 else "1 to 12 windows"
-    sites = "many windows" if windows == MANY else sites
+    label = f"{loss}{f' {bound:g}' if loss == 'linear' else ''}, {SITES[windows]}"
     made = []
-    for place, moment in enumerate(("middle", "end")):
-        due = [one[place] for one in found if one[place].status == "ready"]
-        held = [float(np.mean(truth_in(estimate, TRUTH[loss]))) for estimate in due]
-        limit = bound if loss == "linear" else math.nan
+    for moment, told in zip(("middle", "end"), zip(*found, strict=True), strict=True):
+        due = [one for one in told if one.status == "ready"]
         if not due:
-            made.append(Cell(loss, sites, moment, limit, math.nan, math.nan, 0.0, math.nan))
+            made.append(Cell(label, moment, 0.0))
             continue
+        held = [float(np.mean(truth_in(estimate, TRUTH[loss]))) for estimate in due]
+        error = max(float(np.std(held)), ONE / 2) / math.sqrt(len(held))
         away = np.array([estimate.coefficients - TRUTH[loss] for estimate in due])
         errors = np.array([np.diag(estimate.covariance) for estimate in due])  # type: ignore[arg-type]
-        made.append(
-            Cell(
-                loss,
-                sites,
-                moment,
-                limit,
-                float(np.mean(held)),
-                max(float(np.std(held)), ONE / 2) / math.sqrt(len(held)),
-                len(due) / draws,
-                math.sqrt(float(np.mean(away**2) / np.mean(errors))),
-            )
-        )
+        spread = math.sqrt(float(np.mean(away**2) / np.mean(errors)))
+        made.append(Cell(label, moment, len(due) / draws, float(np.mean(held)), error, spread,
+                         bounded=windows == MANY))  # fmt: skip
     return made
 
 
@@ -121,39 +102,22 @@ def _stream(loss: str, windows: tuple[int, ...], seed: int, bound: float) -> lis
     return found
 
 
-@click.command()
-@click.option("--draws", type=click.IntRange(2), default=400, show_default=True)
-@click.option("--bounds", default="", help="linear fits alone, with these (0.4,0.41); no record")
-def main(draws: int, bounds: str) -> None:
+def main() -> None:
     """Print the grid."""
-    print("loss     sites            moment   bound  coverage         ready  spread")
-    given = [("linear", float(bound)) for bound in (bounds or BOUNDS).split(",")]
-    if not bounds:
-        given = [("logistic", 1.0), *given]
-    found = [
-        cell
-        for loss, bound in given
-        for windows in (EQUAL, UNEQUAL)
-        for cell in cells(loss, windows, draws, bound)
-    ]
-    if not bounds:
-        found += cells("logistic", MANY, max(2, draws // 5))
-    for cell in found:
-        outside = "" if cell.holds else "  outside"
-        print(
-            f"{cell.loss:9}{cell.sites:17}{cell.moment:8}{cell.bound:6.2f}{cell.coverage:8.3f} "
-            f"+- {cell.error:.3f}{cell.ready:7.2f}{cell.spread:7.2f}{outside}"
-        )
-    if bounds:
-        return
-    shown = [
-        {
-            key: None if isinstance(value, float) and math.isnan(value) else value
-            for key, value in asdict(cell).items()
-        }
-        for cell in found
-    ]
-    RESULTS.write_text(json.dumps(shown, indent=1) + "\n", encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=400)
+    parser.add_argument("--bounds", type=float, nargs="*", help="linear fits alone, with these")
+    options = parser.parse_args()
+    given = [("linear", bound, sites) for bound in options.bounds or BOUNDS
+             for sites in (EQUAL, UNEQUAL)]  # fmt: skip
+    if not options.bounds:
+        given = [("logistic", 1.0, sites) for sites in (EQUAL, UNEQUAL, MANY)] + given
+    for loss, bound, sites in given:
+        draws = max(2, options.draws // 5) if sites == MANY else options.draws
+        for cell in cells(loss, sites, draws, bound):
+            print(f"{cell.label:28}{cell.moment:8} ready {cell.ready:5.2f}  holds "
+                  f"{cell.coverage:.3f} +- {cell.error:.3f}  spread {cell.spread:.2f}"
+                  f"{'' if cell.holds else '  outside'}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

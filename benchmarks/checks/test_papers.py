@@ -26,9 +26,8 @@ from benchmarks.papers.cells import (
     replace_rows,
 )
 from benchmarks.papers.dwd import METHODS, ROWS, Row, run_row
-from benchmarks.papers.ldp_sgd import PAPER, SIZES, TITLES, local_sgd, over_deviation, rooted
+from benchmarks.papers.ldp_sgd import PAPER, SIZES, TITLES, local_sgd, rooted
 from benchmarks.papers.ldp_sgd_paths import (
-    EXPECTILE,
     LINEAR,
     LOGISTIC,
     Chunk,
@@ -257,7 +256,7 @@ def test_late_points_are_the_iterates_of_that_long_ago() -> None:
 # --- models
 
 
-@pytest.mark.parametrize("model", [LINEAR, LOGISTIC, EXPECTILE], ids=lambda m: m.loss.name)
+@pytest.mark.parametrize("model", [LINEAR, LOGISTIC], ids=lambda m: m.loss.name)
 def test_the_mean_weighted_gradient_vanishes_at_the_truth(model: Model) -> None:
     x, y = model.draw(np.random.default_rng(2), (200_000,))
     slopes = weights_of(x) * model.loss.slope(x @ model.truth, y)
@@ -322,20 +321,15 @@ def test_a_reproduction_of_the_same_law_is_rejected_once_in_a_hundred_printings(
     assert rejected > 0
 
 
-def test_values_of_a_root_and_of_a_bias_have_the_error_of_the_statistic() -> None:
+def test_values_of_a_root_have_the_error_of_the_statistic() -> None:
     rng = np.random.default_rng(3)
-    roots, biases, shift = [], [], np.array([0.3, 0.0, -0.4, 0.0])
-    for _ in range(400):
-        off = rng.normal(size=(100, 4))
-        roots.append(rooted(np.mean(off**2, axis=1)))
-        biases.append(over_deviation(off + shift))
-    for found, truth in ((roots, 1.0), (biases, 0.25)):
-        means = np.array([values.mean() for values in found])
-        told = np.mean([values.std(ddof=1) / 10 for values in found])
-        # a deviation of 400 draws is known to 3.5 %; first order in 1 / 100 adds another per cent
-        assert told == pytest.approx(means.std(ddof=1), rel=4.5 * 0.035 + 0.01)
-        # the root of a mean has a bias of the order of the variance
-        assert abs(means.mean() - truth) < 4.5 * told / 20 + told**2 / truth
+    roots = [rooted(np.mean(rng.normal(size=(100, 4)) ** 2, axis=1)) for _ in range(400)]
+    means = np.array([values.mean() for values in roots])
+    told = np.mean([values.std(ddof=1) / 10 for values in roots])
+    # a deviation of 400 draws is known to 3.5 %; first order in 1 / 100 adds another per cent
+    assert told == pytest.approx(means.std(ddof=1), rel=4.5 * 0.035 + 0.01)
+    # the root of a mean has a bias of the order of the variance
+    assert abs(means.mean() - 1.0) < 4.5 * told / 20 + told**2
 
 
 def test_rows_of_other_tables_stay_in_the_result_file(tmp_path: Path) -> None:

@@ -34,15 +34,9 @@ servers that go on from their mean iterate after every E records of each (local 
 of the mean path needs the sums of the servers at those times only. "sd" is that of the estimate in
 the unit 0.01, over replications and coefficients.
 
-"curved": the bias of logistic and asymmetric losses, n = 200,000, mu = 1, steps eta0 i^-0.501
-unless a row says otherwise, averages after 5 %. Noise moves the iterate to both sides, and the mean
-of a curved score over that cloud is not the score at its centre. "bias / sd" is the length of the
-mean error over the root of the sum of the coefficients' variances between replications. "exact CP"
-is the coverage of the sandwich of exact means along the path, which noise leaves to nobody.
-
 Quick: 100 replications, and table 1 at 40,000 and 200,000 records; under ten minutes on one core.
 Full: 200 at all five sizes. Writes results/ldp_sgd.json; rows of tables that were not run stay.
-Source: ldp-sgd; several servers and biases are this project's.
+Source: ldp-sgd; several servers are this project's.
 """
 
 from __future__ import annotations
@@ -59,13 +53,11 @@ from benchmarks.papers.cells import Cell, arguments, mean_cell, run
 from benchmarks.papers.ldp_sgd_insurance import insurance
 from benchmarks.papers.ldp_sgd_paths import (
     CHUNK,
-    EXPECTILE,
     LEVEL,
     LINEAR,
     SIZE,
     Array,
     Method,
-    Model,
     Replication,
     Setting,
     Walk,
@@ -80,7 +72,6 @@ from benchmarks.papers.ldp_sgd_paths import (
     scaling,
     without,
 )
-from pipeline.losses import Logistic
 from pipeline.methods.ldp_sgd.intervals import critical_value, random_scaling
 from pipeline.methods.ldp_sgd.step_rule import MIXED, staleness_cap
 from pipeline.types import Vector
@@ -92,7 +83,6 @@ TITLES = {
     "early": "Coverage after few records, mu = 1, burn-in 200",
     "servers": "N = 200,000 records on P servers, mu = 1: sd and AL in 0.01",
     "local": "Local SGD: iterates averaged every E records of each server",
-    "curved": "Bias of curved losses, n = 200,000",
     "insurance": "Insurance: coefficients, test error, distance to least squares",
 }
 SIZES = (40_000, 80_000, 120_000, 160_000, 200_000)
@@ -317,61 +307,6 @@ def _cells(
         yield mean_cell((table, row, column), found, reference=known, rounding=digit, gated=True)
 
 
-HALVES = Model(Logistic(), (0.5, 0.5, 0.5, 0.5))
-CURVED = {
-    "logistic, eta0 = 0.25": Setting(1.0, 0.25, burn_in=10_000, model=HALVES),
-    "logistic, eta0 = 0.5": Setting(1.0, 0.5, burn_in=10_000, model=HALVES),
-    "logistic, eta0 = 1": Setting(1.0, 1.0, burn_in=10_000, model=HALVES),
-    "logistic, eta0 = 2": Setting(1.0, 2.0, burn_in=10_000, model=HALVES),
-    "logistic, mu = 2, cap 0.003": Setting(2.0, burn_in=10_000, cap=0.003, model=HALVES),
-    "logistic, mu = 2, alpha 0.6": Setting(2.0, 1.0, 0.6, burn_in=10_000, model=HALVES),
-    "expectile 0.3, eta0 = 1": Setting(1.0, burn_in=10_000, model=EXPECTILE),
-}
-BENT = ("bias / sd", "exact CP", "RS CP", "PPI-0 CP")
-#: What an independent implementation gave; its coefficients and burn-in are not known, so that no
-#: cell is gated.
-CURVED_REFERENCE: dict[str, tuple[float | None, ...]] = {
-    "logistic, eta0 = 0.25": (0.27, 94.5, 90.5, None),
-    "logistic, eta0 = 0.5": (0.40, 93.2, 92.8, None),
-    "logistic, eta0 = 1": (0.73, 87.8, 93.2, None),
-    "logistic, eta0 = 2": (1.13, None, 83.8, None),
-    "logistic, mu = 2, cap 0.003": (0.32, None, 94.0, 93.5),
-    "expectile 0.3, eta0 = 1": (0.56, None, 91.0, None),
-}
-
-
-def curved(*, count: int) -> list[Cell]:
-    """Return biases and coverages."""
-    cells = []
-    for row, setting in CURVED.items():
-        runs = replications(setting, (RECORDS,), count, seed=21)[RECORDS]
-        errors = np.array([mean_of(run) for run in runs]) - setting.model.truth
-        values = [over_deviation(errors)]
-        values += [intervals(method, runs)[0] for method in (exact, scaling, without)]
-        reference = CURVED_REFERENCE.get(row, (None,) * len(BENT))
-        cells += [
-            mean_cell(("curved", row, column), found, reference=known, rounding=ROUNDING)
-            for column, found, known in zip(BENT, values, reference, strict=True)
-        ]
-    return cells
-
-
-def over_deviation(errors: Array) -> Vector:
-    """Return values with the bias over the deviation as their mean, and its error to first order.
-
-    Parameters
-    ----------
-    errors
-        Of each replication, shape (R, d).
-    """
-    bias, total = errors.mean(axis=0), float(errors.var(axis=0, ddof=1).sum())
-    # the squared length of a mean is too large by its variance
-    square = max(float(bias @ bias) - total / len(errors), 0.0)
-    towards = (errors - bias) @ bias / np.linalg.norm(bias)
-    found: Vector = (math.sqrt(square) + towards) / math.sqrt(total)
-    return found
-
-
 def main() -> None:
     """Run the tables."""
     options = arguments(__doc__, TITLES, "ldp_sgd.json")
@@ -387,7 +322,6 @@ def main() -> None:
         ({"early"}, partial(early, count=2 * count)),
         ({"servers"}, partial(servers, count=count)),
         ({"local"}, partial(local, count=count)),
-        ({"curved"}, partial(curved, count=count)),
         # one replication is a path of eight million records
         ({"insurance"}, partial(insurance, count=max(2, count // 25))),
     ]

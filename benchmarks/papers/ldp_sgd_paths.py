@@ -2,8 +2,8 @@
 
 Records: an intercept and three standard normal features, weights min(1, 2 / |(1, x)|^2). The linear
 ones are those of the paper's simulation, as far as its figures let it be recovered: coefficients of
-one, normal errors of deviation 1/2, Huber's slope at 1.345 deviations. The expectile has the same
-records at tau = 0.3, and the logistic model coefficients (0.5, 1, -1, 0.5).
+one, normal errors of deviation 1/2, Huber's slope at 1.345 deviations. The logistic model has
+coefficients (0.5, 1, -1, 0.5).
 
 Steps are eta0 i^-alpha from zero. Noise is Gaussian of a seeded generator, which protects nobody.
 Each replication has the sums that a worker keeps, so that intervals come from the package's own
@@ -20,11 +20,10 @@ from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 
 from benchmarks.limit_law import covariance, moments
-from pipeline.losses import Expectile, Linear, Logistic, Loss
+from pipeline.losses import Linear, Logistic, Loss
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.intervals import random_scaling
 from pipeline.methods.ldp_sgd.path import SgdPath, Sums
@@ -36,7 +35,6 @@ DEVIATION = 0.5
 BEND = 1.345 * DEVIATION
 #: Squared radius: the weight of a record is at most this over its squared length.
 RADIUS = 2.0
-TAU = 0.3
 #: Most records of all replications that are drawn at once.
 CHUNK = 500
 LEVEL = 0.95
@@ -63,11 +61,7 @@ class Model:
     @property
     def truth(self) -> Vector:
         """What the path goes to, shape (d,): the root of the mean weighted gradient."""
-        found = np.array(self.coefficients)
-        if self.loss.name == "expectile":
-            # errors do not depend on features, so that the intercept alone moves
-            found[0] += _expectile_of_errors()
-        return found
+        return np.array(self.coefficients)
 
     @property
     def slope(self) -> float:
@@ -98,7 +92,6 @@ class Model:
 
 LINEAR = Model(Linear(BEND), (1.0, 1.0, 1.0, 1.0))
 LOGISTIC = Model(Logistic(), (0.5, 1.0, -1.0, 0.5))
-EXPECTILE = Model(Expectile(TAU, BEND), (1.0, 1.0, 1.0, 1.0))
 
 
 def weights_of(x: Array) -> Array:
@@ -110,17 +103,6 @@ def weights_of(x: Array) -> Array:
 def _moments(model: Model) -> tuple[Matrix, Matrix]:
     x, y = model.draw(np.random.default_rng(0), (MANY,))
     return moments(model.loss, x, y, model.truth, math.sqrt(RADIUS))
-
-
-@lru_cache(maxsize=1)
-def _expectile_of_errors() -> float:
-    """Return where the mean slope over the errors vanishes, from their quantiles."""
-    errors = DEVIATION * ndtri((np.arange(MANY) + 0.5) / MANY)
-
-    def slope(at: float) -> float:
-        return float(EXPECTILE.loss.slope(np.full(MANY, at), errors).mean())
-
-    return float(brentq(slope, -DEVIATION, DEVIATION))
 
 
 @dataclass(frozen=True, slots=True)
