@@ -54,8 +54,8 @@ from benchmarks.papers.ldp_sgd_insurance import insurance
 from benchmarks.papers.ldp_sgd_paths import (
     CHUNK,
     LEVEL,
-    LINEAR,
     SIZE,
+    TRUTH,
     Array,
     Method,
     Replication,
@@ -65,6 +65,7 @@ from benchmarks.papers.ldp_sgd_paths import (
     check,
     exact,
     intervals,
+    limit,
     mean_of,
     published,
     released,
@@ -184,8 +185,8 @@ def stale(*, count: int) -> list[Cell]:
     cells = []
     for row, setting in STALE.items():
         runs = replications(setting, (STALE_RECORDS,), count, seed=7)[STALE_RECORDS]
-        squares = np.array([np.mean((mean_of(run) - setting.model.truth) ** 2) for run in runs])
-        theory = float(np.mean(setting.model.limit(setting.mu) ** 2)) / runs[0].sums.records
+        squares = np.array([np.mean((mean_of(run) - TRUTH) ** 2) for run in runs])
+        theory = float(np.mean(limit(setting.mu) ** 2)) / runs[0].sums.records
         mixed = [np.linalg.eigvalsh(run.curvature)[0] * run.sums.moved for run in runs]
         cells += [
             mean_cell(("stale", row, "RMSE / limit"), rooted(squares / theory)),
@@ -295,7 +296,7 @@ def _cells(
     table: str, row: str, intervals: list[tuple[Array, Array]], reference: tuple[float, ...]
 ) -> Iterator[Cell]:
     """Return sd, and coverage and length of one or two intervals, beside their references."""
-    means, truth = 100 * intervals[0][0], LINEAR.truth
+    means, truth = 100 * intervals[0][0], TRUTH
     spread = ((means - means.mean(axis=0)) ** 2).mean(axis=1) * len(means) / (len(means) - 1)
     values = [rooted(spread)]
     for mean, half in intervals:

@@ -2,8 +2,7 @@
 
 Records: an intercept and three standard normal features, weights min(1, 2 / |(1, x)|^2). The linear
 ones are those of the paper's simulation, as far as its figures let it be recovered: coefficients of
-one, normal errors of deviation 1/2, Huber's slope at 1.345 deviations. The logistic model has
-coefficients (0.5, 1, -1, 0.5).
+one, normal errors of deviation 1/2, Huber's slope at 1.345 deviations.
 
 Steps are eta0 i^-alpha from zero. Noise is Gaussian of a seeded generator, which protects nobody.
 Each replication has the sums that a worker keeps, so that intervals come from the package's own
@@ -20,10 +19,10 @@ from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtri
+from scipy.special import ndtri
 
 from benchmarks.limit_law import covariance, moments
-from pipeline.losses import Linear, Logistic, Loss
+from pipeline.losses import Linear
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.intervals import random_scaling
 from pipeline.methods.ldp_sgd.path import SgdPath, Sums
@@ -32,66 +31,26 @@ from pipeline.types import Matrix, Vector
 
 SIZE = 4
 DEVIATION = 0.5
-BEND = 1.345 * DEVIATION
+LOSS = Linear(1.345 * DEVIATION)
+#: Where the mean weighted gradient vanishes: what the path goes to.
+TRUTH = np.ones(SIZE)
 #: Squared radius: the weight of a record is at most this over its squared length.
 RADIUS = 2.0
+#: Largest norms of a gradient (B) and of a record's curvature.
+SLOPE, CURVATURE = math.sqrt(RADIUS) * LOSS.slope_bound, RADIUS * LOSS.curvature_bound
+#: Decay of the steps.
+ALPHA = 0.501
 #: Most records of all replications that are drawn at once.
 CHUNK = 500
 LEVEL = 0.95
-#: Records that stand for the population where a mean has no formula.
-MANY = 10**6
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A loss with the records that it is fitted to.
-
-    Attributes
-    ----------
-    loss
-        Its slope bounds the gradients.
-    coefficients
-        Of the mean response, or of the log-odds of class +1; shape (d,).
-    """
-
-    loss: Loss
-    coefficients: tuple[float, ...]
-
-    @property
-    def truth(self) -> Vector:
-        """What the path goes to, shape (d,): the root of the mean weighted gradient."""
-        return np.array(self.coefficients)
-
-    @property
-    def slope(self) -> float:
-        """Largest norm B of a gradient."""
-        return math.sqrt(RADIUS) * self.loss.slope_bound
-
-    @property
-    def curvature(self) -> float:
-        """Largest norm of a record's curvature."""
-        return RADIUS * self.loss.curvature_bound
-
-    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Draw records: rows (1, features) of shape (*shape, d), responses of `shape`."""
-        x = rng.normal(size=(*shape, SIZE))
-        x[..., 0] = 1.0
-        predictor = x @ np.array(self.coefficients)
-        if self.loss.responses == "class":
-            return x, np.where(rng.random(shape) < expit(predictor), 1.0, -1.0)
-        return x, predictor + rng.normal(0, DEVIATION, shape)
-
-    def limit(self, mu: float) -> Vector:
-        """Return the standard errors of one record that the limit law gives, shape (d,).
-
-        Those of an average of n records are these over the root of n.
-        """
-        return np.sqrt(np.diag(covariance(*_moments(self), 2 * self.slope / mu, 1)))
-
-
-LINEAR = Model(Linear(BEND), (1.0, 1.0, 1.0, 1.0))
-LOGISTIC = Model(Logistic(), (0.5, 1.0, -1.0, 0.5))
+def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Draw records: rows (1, features) of shape (*shape, d), responses of `shape`."""
+    x = rng.normal(size=(*shape, SIZE))
+    x[..., 0] = 1.0
+    return x, x @ TRUTH + rng.normal(0, DEVIATION, shape)
 
 
 def weights_of(x: Array) -> Array:
@@ -100,9 +59,15 @@ def weights_of(x: Array) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _moments(model: Model) -> tuple[Matrix, Matrix]:
-    x, y = model.draw(np.random.default_rng(0), (MANY,))
-    return moments(model.loss, x, y, model.truth, math.sqrt(RADIUS))
+def limit(mu: float) -> Vector:
+    """Return the standard errors of one record that the limit law gives, shape (d,).
+
+    Those of an average of n records are these over the root of n. A million records stand for the
+    population.
+    """
+    x, y = draw(np.random.default_rng(0), (10**6,))
+    found = moments(LOSS, x, y, TRUTH, math.sqrt(RADIUS))
+    return np.sqrt(np.diag(covariance(*found, 2 * SLOPE / mu, 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +85,20 @@ class Setting:
     """
 
     mu: float
-    eta0: float = 1.0
-    alpha: float = 0.501
     burn_in: int = 1000
     behind: int = 0
     block: int = 1
     cap: float = math.inf
-    model: Model = LINEAR
 
     @property
     def noise(self) -> float:
         """Standard deviation of the noise of one gradient entry."""
-        return 2 * self.model.slope / self.mu
+        return 2 * SLOPE / self.mu
 
     @property
     def steps(self) -> StepRule:
         """The rule of its steps."""
-        return StepRule(self.eta0, self.alpha, self.cap)
+        return StepRule(1.0, ALPHA, self.cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +126,15 @@ class Walk:
 
     def advance(self) -> Chunk:
         """Move over one chunk."""
-        setting, model, ring = self.setting, self.setting.model, self._ring
-        x, y = model.draw(self._rng, (self._chunk, self._count))
+        setting, ring = self.setting, self._ring
+        x, y = draw(self._rng, (self._chunk, self._count))
         weights = weights_of(x)
         weighted = x * weights[:, :, None]
         noise = np.zeros_like(x)
         if math.isfinite(setting.mu):
             noise = self._rng.normal(0, setting.noise, x.shape)
         points, path = np.empty_like(x), np.empty_like(x)
-        length, block, behind, slope = len(ring), setting.block, setting.behind, model.loss.slope
+        length, block, behind, slope = len(ring), setting.block, setting.behind, LOSS.slope
         steps = setting.steps.steps(self.records + 1, self._chunk)
         theta = ring[self.records % length].copy()
         for t in range(self._chunk):
@@ -183,7 +145,7 @@ class Walk:
             ring[(i + 1) % length] = path[t] = theta
         self.records += self._chunk
         predictor = np.vecdot(x, points)
-        loss = slope(predictor, y), model.loss.curvature(predictor, y), weights
+        loss = slope(predictor, y), LOSS.curvature(predictor, y), weights
         return Chunk(noise, points, path, x, loss)
 
     def move_to(self, theta: Array) -> None:
@@ -237,7 +199,7 @@ def replications(
     origin = np.zeros((count, SIZE))
     total: dict[str, Array] = {name: np.zeros((count, SIZE)) for name in VECTORS}
     total |= {name: np.zeros((count, SIZE, SIZE)) for name in MATRICES}
-    edges = {end: edges_of(end - setting.burn_in, setting.alpha) for end in ends}
+    edges = {end: edges_of(end - setting.burn_in) for end in ends}
     marks: dict[int, Array] = {}
     found: dict[int, list[Replication]] = {}
     while walk.records < max(ends):
@@ -260,14 +222,14 @@ def replications(
     return found
 
 
-def edges_of(records: int, alpha: float) -> list[int]:
+def edges_of(records: int) -> list[int]:
     """Return the ends of the batches of a path, the dropped one first.
 
     Source: Chen et al. 2020.
     """
     m = math.floor(records**0.25)
-    unit = records ** (1 - alpha) / (m + 1)
-    ends = [math.floor(((k + 1) * unit) ** (1 / (1 - alpha))) for k in range(m + 1)]
+    unit = records ** (1 - ALPHA) / (m + 1)
+    ends = [math.floor(((k + 1) * unit) ** (1 / (1 - ALPHA))) for k in range(m + 1)]
     return [*ends[:-1], records]
 
 
@@ -353,7 +315,7 @@ def intervals(
     for run in runs:
         mean, half = method(run, rng)
         reach = half(level)
-        cover.append(100 * float(np.mean(np.abs(mean - run.setting.model.truth) <= reach)))
+        cover.append(100 * float(np.mean(np.abs(mean - TRUTH) <= reach)))
         length.append(100 * float(np.mean(2 * reach)))
     return np.array(cover), np.array(length)
 
@@ -388,12 +350,6 @@ def without(run: Replication, _: np.random.Generator) -> Interval:
     return _plugged(run, plug_in.without_release([run.sums]))
 
 
-def limit(run: Replication, _: np.random.Generator) -> Interval:
-    """Return the intervals of the limit law at the truth, which nobody has."""
-    errors = run.setting.model.limit(run.setting.mu)
-    return mean_of(run), partial(normal, errors / math.sqrt(run.sums.records))
-
-
 def released(mu: float, block: int = 1) -> Method:
     """Return PPI-1, with a curvature at mu in which each sum of `block` records has one noise.
 
@@ -403,7 +359,7 @@ def released(mu: float, block: int = 1) -> Method:
 
     def method(run: Replication, rng: np.random.Generator) -> Interval:
         records = run.sums.records
-        unit = run.setting.model.curvature / mu / math.sqrt(records * block)
+        unit = CURVATURE / mu / math.sqrt(records * block)
         bread = run.curvature + symmetric(rng, unit, math.sqrt(2) * unit)
         return _plugged(run, plug_in.plug_in(bread, run.sums.gg / records, records))
 
@@ -418,10 +374,10 @@ def published(others: float) -> Method:
     """
 
     def method(run: Replication, rng: np.random.Generator) -> Interval:
-        records, model = run.sums.records, run.setting.model
+        records = run.sums.records
         unit = 2 / others / math.sqrt(records)
-        bread = run.curvature + symmetric(rng, unit * model.curvature)
-        products = run.products + symmetric(rng, unit * model.slope**2)
+        bread = run.curvature + symmetric(rng, unit * CURVATURE)
+        products = run.products + symmetric(rng, unit * SLOPE**2)
         middle = plug_in.published_middle(products, run.setting.noise**2)
         return _plugged(run, plug_in.plug_in(bread, middle, records))
 
