@@ -29,6 +29,7 @@ Quick: 6 to 16 runs of a row, under five minutes on two cores. Writes results/dw
 
 from __future__ import annotations
 
+import argparse
 import math
 import multiprocessing
 import os
@@ -277,14 +278,14 @@ def _loss() -> GeneralisedDWD:
     return GeneralisedDWD(1.0, 0.01, ramp="symmetric")
 
 
-def tables(pool: Executor, full: bool, runs: int | None) -> Iterator[Cell]:
-    """Yield Tables 1 to 3; `runs` of every row if that is said."""
-    tasks = {}
+def tables(pool: Executor, options: argparse.Namespace) -> Iterator[Cell]:
+    """Yield those of Tables 1 to 3 that are asked for."""
+    tasks, chosen = {}, [row for row in enumerate(ROWS) if row[1].table in options.tables]
     # the longest rows first, so that no process waits for the other at the end
-    for index, row in sorted(enumerate(ROWS), key=lambda pair: -pair[1].batches):
-        number, ours = (runs, 2) if runs else row.runs(full=full)
+    for index, row in sorted(chosen, key=lambda pair: -pair[1].batches):
+        number, ours = (options.runs, 2) if options.runs else row.runs(full=options.full)
         tasks[index] = [pool.submit(run_row, index, at, ours=at < ours) for at in range(number)]
-    for index, row in enumerate(ROWS):
+    for index, row in chosen:
         known = dict(zip(METHODS, row.paper, strict=True))
         found = columns([task.result() for task in tasks[index]])
         for column, of in found.items():
@@ -315,7 +316,7 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=2, mp_context=context) as pool:
         splits = 100 if options.full else 5
-        parts = [({"1", "2", "3"}, lambda: [*tables(pool, options.full, options.runs)])]
+        parts = [({"1", "2", "3"}, lambda: [*tables(pool, options)])]
         if options.harth is not None:
             make = partial(six_figures.table, pool, options.harth, options.runs or splits)
             parts.append(({"4"}, make))
