@@ -49,7 +49,6 @@ FALSE_ALARM = 0.01
 #: Columns that stand side by side, at most.
 MANY = 8
 RESULTS = Path(__file__).parents[1] / "results"
-PICTURES = Path(__file__).parents[2] / "docs" / "methods" / "figures"
 _INTERNAL = ("estimated", "known", "freedom", "rounding")
 
 

@@ -8,7 +8,6 @@
 | 1 | INFEMBLER by the number of copies |
 | budgets | scores and copies by epsilon, beside an independent implementation |
 | robustness | one site of seven shifted, or too precise |
-| sweeps | Figure 1, which prints no numbers: by epsilon, records and sites |
 
 A cell is the mean natural logarithm of the distance to the truth and in round brackets its Monte
 Carlo error. In square brackets stands the paper's figure, or where it has none that of an
@@ -16,20 +15,19 @@ independent implementation; tolerances are those of `cells`. Cells are gated whe
 known. **AVG and INFEM have the paper's noise, which fits the data at hand and protects nobody**;
 SCORE keeps its epsilon and delta; DPSGD is tuned on the truth.
 
-Quick: 100 replications. Full: 400. Writes results/noisy_mle.json and a picture beside the page.
+Quick: 100 replications. Full: 400. Writes results/noisy_mle.json.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.papers.cells import PICTURES, RESULTS, Cell, arguments, mean_cell, run
+from benchmarks.papers.cells import Cell, arguments, mean_cell, run
 from benchmarks.papers.noisy_runs import Setting, alpha, drawn, estimates, fit, infem, truth_of
 from pipeline.types import Vector
 
@@ -38,10 +36,8 @@ TITLES = {
     "1": "Table 1: INFEMBLER by the number of copies K, p = 8",
     "budgets": "By epsilon, p = 8: beside an independent implementation",
     "robustness": "Linear, p = 8: one of seven remote sites shifted by t, or its scatter x 0.01",
-    "sweeps": "Figure 1: by epsilon, records of a site, and sites; p = 8",
 }
 SITES, RECORDS = 8, 160
-LOSSES = ("linear", "logistic")
 #: The paper averages a hundred data sets.
 PAPER_RUNS = 100
 #: Table 2 of the paper: AVG, INFEM, DPSGD; and the independent implementation's AVG and INFEM.
@@ -71,11 +67,6 @@ REFERENCE_RUNS = 40
 #: An independent implementation's INFEM and plain mean of a shifted site: at worst, and far away.
 SHIFTS = {0.0: -0.321, 0.5: -0.294, 1.0: -0.252, 2.0: -0.166, 5.0: -0.098, 20.0: -0.237,
           100.0: -0.282, 1e4: -0.289}  # fmt: skip
-#: What Figure 1 sweeps: its words, and values.
-SWEPT = {
-    "epsilon": ("epsilon", (1, 2, 4, 8)), "n": ("records of a site", (80, 160, 320, 640)),
-    "M": ("sites", (4, 8, 16)),
-}  # fmt: skip
 METHODS = ("OPT", "Site1", "AVG", "INFEM", "SCORE", "DPSGD")
 
 
@@ -147,56 +138,14 @@ def robustness(count: int) -> list[Cell]:
     return cells
 
 
-def sweeps(count: int, out: Path) -> list[Cell]:
-    """Return what Figure 1 draws, of each method, with the other two as in Table 2."""
-    cells = []
-    for loss in LOSSES:
-        for key, (_, values) in SWEPT.items():
-            for value in values:
-                given: Mapping[str, int] = {"epsilon": 4, "n": RECORDS, "M": SITES} | {key: value}
-                logs = distances(
-                    loss, 8, count, Setting(given["epsilon"]), METHODS[:5], given["n"], given["M"]
-                )
-                place = ("sweeps", f"{loss} {key} = {value}")
-                cells += [mean_cell((*place, name), logs[name]) for name in METHODS[:5]]
-    draw_sweeps(cells, out)
-    return cells
-
-
-def draw_sweeps(cells: Sequence[Cell], out: Path) -> None:
-    """Draw distances by epsilon, records and sites: for the page, or beside another result file."""
-    import matplotlib as mpl  # noqa: PLC0415  tables need none
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
-    picture, axes = plt.subplots(2, 3, figsize=(9.5, 5.5), sharey="row", layout="constrained")
-    for row, loss in zip(axes, LOSSES, strict=True):
-        for axis, (key, (word, places)) in zip(row, SWEPT.items(), strict=True):
-            for name in METHODS[:5]:
-                own = [c for c in cells if c.column == name and c.row.startswith(f"{loss} {key} =")]
-                axis.errorbar(
-                    places, [c.ours for c in own], [2 * c.mc_error for c in own],
-                    marker="o", markersize=3, linewidth=1.2, label=name,
-                )  # fmt: skip
-            axis.set_xscale("log", base=2)
-            axis.set_xlabel(word)
-        row[0].set_ylabel(f"{loss}: mean log distance")
-    axes[0, 0].legend(fontsize=8, frameon=False)
-    folder = PICTURES if out.parent == RESULTS else out.parent
-    picture.savefig(folder / "noisy-mle-sweeps.png", dpi=110)
-    plt.close(picture)
-
-
 def distances(
-    loss: str, size: int, count: int, how: Setting, names: Sequence[str], records: int = RECORDS,
-    sites: int = SITES,
+    loss: str, size: int, count: int, how: Setting, names: Sequence[str]
 ) -> dict[str, Vector]:  # fmt: skip
     """Return log distances to the truth by method, shape (count,); DPSGD's best is its."""
     found: dict[str, list[float]] = {}
     for number in range(count):
-        rng = np.random.default_rng([7, size, sites, records, number])
-        data = drawn(loss, size, records, sites, rng)
+        rng = np.random.default_rng([7, size, SITES, RECORDS, number])
+        data = drawn(loss, size, RECORDS, SITES, rng)
         for name, theta in estimates(loss, data, how, rng, names=names).items():
             found.setdefault(name, []).append(_log(theta))
     logs = {name: np.array(values) for name, values in found.items()}
@@ -219,7 +168,6 @@ def main() -> None:
         ({"1"}, partial(copies, count)),
         ({"budgets"}, partial(budgets, count)),
         ({"robustness"}, partial(robustness, count)),
-        ({"sweeps"}, partial(sweeps, max(2, count // 2), options.out)),
     ]
     sys.exit(run(parts, TITLES, options))
 
