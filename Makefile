@@ -135,8 +135,8 @@ mutants: .venv/ready  ## Plant N=60 single faults, drawn by SEED=1, and say whic
 
 PAPER ?= dwd
 .PHONY: papers
-papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd, ldp-sgd, noisy-mle or age, FULL=1, HARTH=folder
-	@$(BIN)/python -m benchmarks.papers.$(subst -,_,$(PAPER)) $(if $(FULL),--full) $(if $(HARTH),--harth '$(HARTH)')
+papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd, ldp-sgd, noisy-mle or age, FULL=1
+	@$(BIN)/python -m benchmarks.papers.$(subst -,_,$(PAPER)) $(if $(FULL),--full)
 
 .PHONY: lock
 lock: .venv/ready  ## Pin the newest versions that pyproject.toml allows

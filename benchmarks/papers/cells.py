@@ -193,7 +193,6 @@ def arguments(doc: str | None, titles: Mapping[str, str], results: str) -> argpa
     parser.add_argument("--full", action="store_true", help="many replications")
     parser.add_argument("--runs", type=int, help="replications of a row")
     parser.add_argument("--tables", nargs="+", choices=titles, default=list(titles))
-    parser.add_argument("--harth", type=Path, help="folder of the HARTH recordings")
     parser.add_argument("--out", type=Path, default=RESULTS / results, help="where the JSON goes")
     return parser.parse_args()
 
