@@ -1,6 +1,6 @@
 """Intervals of locally private gradient descent where they are due: when, coverage, length.
 
-`python -m benchmarks.sgd_intervals [--streams N] [--rows WORD] [--save]`. Streams of the designs in
+`python -m benchmarks.sgd_intervals [--streams N] [--rows WORD]`. Streams of the designs in
 `ROWS`, with the study's own noise, steps and estimator; one client, a model after each of its
 windows. Classes are 15:85; features uniform on their ranges, or normal with correlations
 0.5^|j - k| and cut at 2.5 deviations. "flights" are those that arrive more than 15 minutes late or
@@ -10,21 +10,18 @@ gradients) is half a unit to either side, of the residuals' deviation or of the 
 records. Streams end with 2 n, or when by the forecast models are near enough, if that is later
 ("latest"). They are looked at forty times until 2 n, and once at the end.
 
-Prints for each design, of the streams: which have an interval at 2 n and at the end; after how many
-records the first one comes, over n, in the middle and in the last stream; of the coefficients the
-share with an interval at the end. Then in percent, with the Monte Carlo error, how many 95 %
-intervals hold the population's minimiser: each coefficient's first one, those at 2 n and those at
-the end; the lowest of one coefficient at the end, and the median length over the exact one. With
---save, `benchmarks/results/sgd_intervals.json` is written design by design.
+Prints for each design: n; which streams have an interval at 2 n; after how many records the first
+one comes, over n, in the middle and in the last stream. Then in percent, with the Monte Carlo
+error, how many 95 % intervals hold the population's minimiser: each coefficient's first one, those
+at 2 n and those at the end; the lowest of one coefficient at the end, and the median length over
+the exact one.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,11 +44,9 @@ from pipeline.simulate.coverage import share_of
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
 
-RESULTS = Path(__file__).parent / "results" / "sgd_intervals.json"
 LEVEL, LEAST, MOST = 0.95, 0.925, 0.985
 #: Looks until twice the exact size.
 LOOKS = 40
-Found = dict[str, Any]
 STUDY = """
 [study]
 name = "intervals"
@@ -301,104 +296,64 @@ class GradientStream:
         return self._rng.standard_normal(shape)
 
 
-@dataclass(frozen=True)
-class Trace:
-    """What one stream shows.
-
-    first: Records at the first look with an interval of any coefficient; infinite without.
-    firsts: Whether the first interval of each coefficient holds the target, shape (d,); NaN where
-        none came.
-    twice, end: The same of the intervals at twice the exact size, and at the end.
-    lengths: Of those at the end, over the exact ones, shape (d,).
-    """
-
-    first: float
-    firsts: Vector
-    twice: Vector
-    end: Vector
-    lengths: Vector
-
-
 def main() -> None:
     """Run the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--streams", type=int, default=20, help="of a design")
-    parser.add_argument("--save", action="store_true", help="write the results")
     parser.add_argument("--rows", default="", help="only designs whose label has this word")
     options = parser.parse_args()
     designs = [design_of(row) for row in ROWS if options.rows in row.label]
-    results = json.loads(RESULTS.read_text()) if options.save and RESULTS.exists() else {}
-    print(HEADER)
+    print("| | n | ready at 2 n | first, over n | covered: first | at 2 n | at the end | least "
+          "| length / exact |\n" + "|---" * 9 + "|")  # fmt: skip
     # the shortest first
     for design in sorted(designs, key=lambda one: one.latest * one.row.size):
-        found = results[design.row.label] = summed(design, options.streams)
-        print(line(found), flush=True)
-        if options.save:
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        found = summed(design, options.streams)
+        rates = [
+            f"{100 * share:.1f} ({100 * error:.1f}){'' if inside((share, error)) else ' OUTSIDE'}"
+            for share, error in (found[name] for name in ("firsts", "twice", "end"))
+        ]
+        first = f"{found['first']:.2f} ({found['last']:.2f})"
+        cells = [
+            design.row.label, f"{design.exact:,}", f"{found['ready']:.1%}", first, *rates,
+            f"{100 * found['least']:.1f}", f"{found['length']:.2f}",
+        ]  # fmt: skip
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def summed(design: Design, streams: int) -> Found:
-    """Return what the streams of a design show together."""
-    traces = [streamed(design, number) for number in range(streams)]
-    first = np.array([trace.first for trace in traces])
-    found: Found = {
-        "design": design.row.label, "streams": streams, "exact": design.exact,
-        "latest": design.latest,
-        "ready_twice": ready(np.array([trace.twice for trace in traces])),
-        "ready_latest": ready(np.array([trace.end for trace in traces])),
-        "first_median": float(np.median(first)) / design.exact,
-        "first_last": float(first.max()) / design.exact,
-        "given": float(np.mean(~np.isnan([trace.end for trace in traces]))),
-        "length": float(np.nanmedian([trace.lengths for trace in traces])),
-    }  # fmt: skip
-    for name in ("firsts", "twice", "end"):
-        found[name] = held(np.array([getattr(trace, name) for trace in traces]))
-    return found
+def summed(design: Design, streams: int) -> dict[str, Any]:
+    """Return what the streams of a design show together.
+
+    firsts, twice, end: Coverage with its Monte Carlo error.
+    """
+    runs = [streamed(design, number) for number in range(streams)]
+    first, firsts, twice, end, lengths = map(np.array, zip(*runs, strict=True))
+    return {
+        "ready": float(np.mean(~np.isnan(twice).all(axis=1))),
+        "given": float(np.mean(~np.isnan(end))),
+        "first": float(np.median(first)) / design.exact,
+        "last": float(first.max()) / design.exact,
+        **{
+            name: (math.nan, math.nan) if np.isnan(flags).all() else share_of(flags, LEVEL)
+            for name, flags in (("firsts", firsts), ("twice", twice), ("end", end))
+        },
+        "least": float(np.nanmin(np.nanmean(end, axis=0))),
+        "length": float(np.nanmedian(lengths)),
+    }
 
 
-def ready(covered: Matrix) -> float:
-    """Return the share of streams, shape (streams, d), that have an interval."""
-    return float(np.mean(~np.isnan(covered).all(axis=1)))
+def inside(rate: tuple[float, float]) -> bool:
+    """Whether a coverage is where it should be, but for what two errors explain."""
+    share, error = rate
+    return LEAST - 2 * error <= share <= MOST + 2 * error
 
 
-def held(covered: Matrix) -> Found:
-    """Return which intervals hold the target, in all and of each coefficient."""
-    if np.isnan(covered).all():
-        return {"coverage": None, "error": None, "each": []}
-    coverage, error = share_of(covered, LEVEL)
-    each = [float(np.nanmean(one)) if not np.isnan(one).all() else None for one in covered.T]
-    # outside is what two errors do not explain
-    inside = LEAST - 2 * error <= coverage <= MOST + 2 * error
-    return {"coverage": coverage, "error": error, "each": each, "inside": inside}
+def streamed(design: Design, number: int) -> tuple[float, Vector, Vector, Vector, Vector]:
+    """Return what the stream of this number shows.
 
-
-HEADER = (
-    "| | streams | n | latest | ready at 2 n | at the latest | first / n, middle (last) | given "
-    "| covered first | at 2 n | at the latest | lowest | length / exact |\n" + "|---" * 13 + "|"
-)
-
-
-def line(found: Found) -> str:
-    """Return a row of the table."""
-    cells = [
-        found["design"], found["streams"], f"{found['exact']:,}", f"{found['latest']:,}",
-        f"{found['ready_twice']:.1%}", f"{found['ready_latest']:.1%}",
-        f"{found['first_median']:.2f} ({found['first_last']:.2f})", f"{found['given']:.1%}",
-    ]  # fmt: skip
-    for name in ("firsts", "twice", "end"):
-        rate = found[name]
-        if rate["coverage"] is None:
-            cells.append("")
-            continue
-        outside = "" if rate["inside"] else " OUTSIDE"
-        cells.append(f"{100 * rate['coverage']:.1f} ({100 * rate['error']:.1f}){outside}")
-    each = [one for one in found["end"]["each"] if one is not None]
-    cells += [f"{100 * min(each, default=math.nan):.1f}", f"{found['length']:.2f}"]
-    return "| " + " | ".join(map(str, cells)) + " |"
-
-
-def streamed(design: Design, number: int) -> Trace:
-    """Return what the stream of this number shows."""
+    After how many records the first interval came, infinite without one; which intervals hold the
+    target, NaN where none is, shape (d,): each coefficient's first one, those at twice the exact
+    size, and those at the end; and the lengths of these over the exact ones.
+    """
     rng, task, size = np.random.default_rng([14, number]), design.task, design.row.size
     run, slots = GradientStream(task, rng), design.task.slots
     end, twice = design.latest // slots, design.twice // slots
@@ -416,7 +371,7 @@ def streamed(design: Design, number: int) -> Trace:
                 first = min(first, window * slots)
         if window == twice:
             at_twice = covered
-    return Trace(first, firsts, at_twice, covered, length)
+    return first, firsts, at_twice, covered, length
 
 
 def looked(found: Estimate, records: int, design: Design) -> tuple[Vector, Vector]:

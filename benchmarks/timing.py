@@ -46,21 +46,6 @@ records = 250
 [data.features]
 """
 STUDY = TABLES + "".join(f"x{i} = {{ min = -10, max = 10 }}\n" for i in range(FEATURES))
-#: Features of every kind, with a good record, and what may be wrong with a level.
-DECLARED = """\
-amount = { min = 0, max = 1e6, transform = "asinh", unit = 100, typical = 2000 }
-heat = { min = -10, max = 10, typical = 1 }
-region = { kind = "category", levels = ["north", "south", "west"] }
-code = { kind = "category", levels = ["1", "2"] }
-"""
-STUDY_OF_KINDS = TABLES + DECLARED
-OF_KINDS = {"amount": "812.50", "heat": "3.1", "region": "west", "code": "2", "y": "1"}
-LEVEL_KINDS = {
-    "good": OF_KINDS,
-    "a value clipped": {**OF_KINDS, "amount": "1e7"},
-    "unknown level": {**OF_KINDS, "region": "atlantis"},
-    "unknown number": {**OF_KINDS, "code": "3"},
-}
 GOOD = {**{f"x{i}": f"{i - 4.37:.4f}" for i in range(FEATURES)}, "y": "1"}
 LAST = f"x{FEATURES - 1}"
 KINDS: dict[str, dict[str, str] | None] = {
