@@ -109,7 +109,6 @@ bench: .venv/ready  ## A worker beside a bare consumer, a client beside a bare s
 	@$(BIN)/python -m benchmarks.client
 	@$(BIN)/python -m benchmarks.fold
 	@$(BIN)/python -m benchmarks.latency
-	@$(BIN)/python -m benchmarks.latency --kind noisy-mle
 	@$(BIN)/python -m benchmarks.backtest
 
 # The documents show the last run of an hour; a shorter one leaves its picture in build.

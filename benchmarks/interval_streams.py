@@ -47,18 +47,11 @@ Draw = Callable[[np.random.Generator, Loss], Drawn]
 class Stream:
     """Where the records of some rows of the table come from.
 
-    Attributes
-    ----------
-    features
-        p.
-    norm_bound
-        What somebody expects that few (1, features) pass.
-    draw
-        New records, for a loss: the hardest ones depend on it.
-    weighed
-        Whether classes are weighed.
-    fixed
-        Whether every draw has the same records, in another order.
+    features: p.
+    norm_bound: What somebody expects that few (1, features) pass.
+    draw: New records, for a loss: the hardest ones depend on it.
+    weighed: Whether classes are weighed.
+    fixed: Whether every draw has the same records, in another order.
     """
 
     name: str

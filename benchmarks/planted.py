@@ -61,10 +61,7 @@ def copied(tree: Path) -> Path:
 def planted(fault: Fault, text: str) -> str:
     """Return the text of the fault's file with the fault.
 
-    Raises
-    ------
-    ValueError
-        If what it changes is not there exactly once: the list must follow the program.
+    ValueError if what it changes is not there exactly once: the list must follow the program.
     """
     if text.count(fault.old) != 1:
         raise ValueError(f"{fault.file}: {fault.name}: the text to change must be there once")

@@ -9,16 +9,10 @@ from dataclasses import dataclass
 class Fault:
     """One fault.
 
-    Attributes
-    ----------
-    name, file
-        In words, and where.
-    old, new
-        The text that it changes, which occurs there once, and what it becomes.
-    tests
-        Files or tests for pytest.
-    test_is_new
-        Whether it passed every test when it was first planted.
+    name, file: In words, and where.
+    old, new: The text that it changes, which occurs there once, and what it becomes.
+    tests: Files or tests for pytest.
+    test_is_new: Whether it passed every test when it was first planted.
     """
 
     name: str

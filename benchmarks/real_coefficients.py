@@ -3,10 +3,10 @@
 `python -m benchmarks.real_coefficients DESIGN [--epsilon E] [--clients K] [--streams N] [--records
 N] [--ridge R] [--former] [--store]`, and `--draw`. Records of a design, dealt to clients, go
 through the product's own steps: windows that grow, one release each, the fold, the estimate, and a
-model when slots have grown by 4 % and 8 releases or 5 % have come. Noise is the simulation's, of
-the same law. Prints, at some sizes, which share of the streams is ready, how many coefficients have
-intervals, how often these hold the coefficients of the population (with a ridge the penalised
-ones), the least of one coefficient, and the length over that of all records without privacy.
+model when the worker would make one. Noise is the simulation's, of the same law. Prints, at some
+sizes, which share of the streams is ready, how many coefficients have intervals, how often these
+hold the coefficients of the population (with a ridge the penalised ones), the least of one
+coefficient, and the length over that of all records without privacy.
 `--former`: windows of 250 records, independent noise, and a budget that is split as if a record
 used up each part. `--store` keeps the row in `benchmarks/results/real_coefficients.json`, and
 `--draw` makes `docs/methods/figures/less-noise.png` of the rows there.
@@ -263,16 +263,15 @@ def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
     # where clients differ, what is estimated depends on how many records of each count
     counted = np.zeros(plan.clients)
     found: list[Seen | None] = []
-    first, seen, slots, came = None, None, 0, 0
-    waiting: list[tuple[str, bytes]] = []
+    first, seen = None, None
 
     def next_end(client: int) -> float:
         """Return when the next window of a client is full, in records of all."""
-        size = run._standing(f"c{client}").room(task, run.model)
-        if at[client] + size > len(data[client].responses):
+        end = at[client] + (run.room(f"c{client}") or task.slots)
+        if end > len(data[client].responses):
             return np.inf
         before = sum(len(one.responses) for one in data[:client]) if in_row else 0
-        return before + (at[client] + size) / (1.0 if in_row else part[client])
+        return before + end / (1.0 if in_row else part[client])
 
     while True:
         ends = [next_end(client) for client in range(plan.clients)]
@@ -280,25 +279,15 @@ def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
         while len(found) < len(sizes) and ends[client] > sizes[len(found)]:
             found.append(seen)
         if ends[client] == np.inf:
-            break
+            return first, found
         name = f"c{client}"
-        size = run._standing(name).room(task, run.model)
-        block = slice(at[client], at[client] + size)
+        block = slice(at[client], at[client] + (run.room(name) or task.slots))
         rows = Arrays(data[client].features[block], data[client].responses[block])
-        noise = SeededStream(seed, name, run._standing(name).seq)
-        waiting.append((name, run.release(name, rows, run.model, noise)))
-        at[client] += size
-        came += size
-        counted[client] += size if run.model.version else 0
-        start = min(8, 4 * plan.clients)
-        enough = (
-            len(waiting) >= start
-            if not run.model.version
-            else ((len(waiting) >= 8 or came >= 0.05 * slots) and came >= 0.04 * slots)
-        )
-        if enough:
-            run.fold_all(waiting)
-            slots, came, waiting = slots + came, 0, []
+        noise = SeededStream(seed, name, at[client])
+        run.fold(name, run.release(name, rows, run.model, noise))
+        at[client] = block.stop
+        counted[client] += len(rows.responses) if run.model.version else 0
+        if run.wait() is not None:
             estimate = run.publish()
             errors = estimate.standard_errors()
             own = np.full(task.size, np.nan) if errors is None else errors[0]
@@ -307,7 +296,6 @@ def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
             seen = Seen(errors is not None, off, own, effect)
             if first is None and seen.ready:
                 first = ends[client]
-    return first, found
 
 
 def main() -> None:

@@ -55,19 +55,11 @@ GUEST, REFUSED = "w2", 10
 class Storm:
     """One study in a storm.
 
-    Parameters
-    ----------
-    stage, runtime
-        The study's processes, and the servers that they use.
-    chance
-        Where and when blows fall.
+    stage, runtime: The study's processes, and the servers that they use.
+    chance: Where and when blows fall.
 
-    Attributes
-    ----------
-    weights
-        Of a hundred blows, how many are of each kind.
-    clients, timed
-        Who sends, and which of them with times of 2013.
+    weights: Of a hundred blows, how many are of each kind.
+    clients, timed: Who sends, and which of them with times of 2013.
     """
 
     clients, timed = CLIENTS, TIMED

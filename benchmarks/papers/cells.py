@@ -56,17 +56,11 @@ _INTERNAL = ("estimated", "known", "freedom", "rounding")
 class Cell:
     """A figure in percent.
 
-    Attributes
-    ----------
-    given
-        Where the paper's figure is compared with a prediction from another: that prediction.
-    reference
-        What an independent implementation gave where the paper has no figure.
-    tolerance, within
-        None where there is no other figure.
-    estimated, known, freedom, rounding
-        What `judged` makes the tolerance from: both parts of the variance, the degrees of freedom
-        of the first, and the rounding of the paper's figures.
+    given: Where the paper's figure is compared with a prediction from another: that prediction.
+    reference: What an independent implementation gave where the paper has no figure.
+    tolerance, within: None where there is no other figure.
+    estimated, known, freedom, rounding: What `judged` makes the tolerance from: both parts of the
+        variance, the degrees of freedom of the first, and the rounding of the paper's figures.
     """
 
     table: str
@@ -105,12 +99,8 @@ def cell_of(
 ) -> Cell:
     """Compare the mean over our runs with the paper's figure.
 
-    Parameters
-    ----------
-    place
-        Table, row, column.
-    draws
-        How many draws of what varies between our runs the paper's figure is taken to average.
+    place: Table, row, column.
+    draws: How many draws of what varies between our runs the paper's figure is taken to average.
     """
     number, between = len(runs.exact), float(np.var(runs.exact, ddof=1))
     estimated = between / number + (0.0 if paper is None else between / draws)
@@ -161,12 +151,8 @@ def mean_cell(
 ) -> Cell:
     """Return a cell from one value of each replication, in the unit of the table.
 
-    Parameters
-    ----------
-    others
-        How many replications the other figure averages.
-    rounding
-        Half a unit of its last digit.
+    others: How many replications the other figure averages.
+    rounding: Half a unit of its last digit.
     """
     number, between = len(values), float(np.var(values, ddof=1))
     known = not (paper is None and reference is None)

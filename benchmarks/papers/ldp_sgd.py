@@ -213,10 +213,7 @@ def early(*, count: int) -> list[Cell]:
 def rooted(squares: Vector) -> Vector:
     """Return values with the root of the mean square as their mean, and its error to first order.
 
-    Parameters
-    ----------
-    squares
-        Mean squares of each replication, shape (R,).
+    squares: Mean squares of each replication, shape (R,).
     """
     root = math.sqrt(float(squares.mean()))
     return root + (squares - squares.mean()) / (2 * root)

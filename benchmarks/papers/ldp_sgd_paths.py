@@ -74,14 +74,10 @@ def limit(mu: float) -> Vector:
 class Setting:
     """One path: its privacy, its steps, and how late its points are.
 
-    Attributes
-    ----------
-    mu
-        Of one gradient; infinite for none.
-    behind, block
-        D and k: record i uses the iterate after max(k floor((i - 1) / k) - D, 0) records.
-    cap
-        Largest step.
+    mu: Of one gradient; infinite for none.
+    behind, block: D and k: record i uses the iterate after max(k floor((i - 1) / k) - D, 0)
+        records.
+    cap: Largest step.
     """
 
     mu: float
@@ -157,17 +153,11 @@ class Walk:
 class Replication:
     """What one replication knows after some records.
 
-    Attributes
-    ----------
-    setting
-        What was replicated.
-    sums, origin
-        As `SgdPath` keeps them.
-    curvature, products
-        Mean exact curvature and mean product of exact gradients, shape (d, d): what plug-in
-        intervals that release them would noise.
-    batches
-        Diagonal of the limit covariance by batch means of the whole path, (d,): the spread of
+    setting: What was replicated.
+    sums, origin: As `SgdPath` keeps them.
+    curvature, products: Mean exact curvature and mean product of exact gradients, shape (d, d):
+        what plug-in intervals that release them would noise.
+    batches: Diagonal of the limit covariance by batch means of the whole path, (d,): the spread of
         averages over floor(n^{1/4}) + 1 stretches of growing length, the first of which is dropped.
     """
 
@@ -188,12 +178,8 @@ def replications(
 ) -> dict[int, list[Replication]]:
     """Run replications, and return each of them at every end.
 
-    Parameters
-    ----------
-    ends
-        Numbers of records.
-    kept
-        Takes all chunks, in order, where given.
+    ends: Numbers of records.
+    kept: Takes all chunks, in order, where given.
     """
     walk = Walk(setting, count, seed, math.gcd(CHUNK, setting.burn_in, *ends))
     origin = np.zeros((count, SIZE))
