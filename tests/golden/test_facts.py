@@ -128,6 +128,8 @@ PARTS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "judged": (judged, ("renewable, gdwd", "ldp-sgd, logistic", "noisy-mle, score")),
 }
 NAMES = [(part, name) for part, (_, names) in PARTS.items() for name in names]
+#: A plan of one kind has rows of all: the others are more of the same.
+MORE = {("planned", name) for name in PLANNED[2:]}
 
 
 def numbers(value: Any) -> Any:
@@ -173,7 +175,13 @@ def golden() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.takes("plans look at every kind and budget")
-@pytest.mark.parametrize(("part", "name"), NAMES, ids=[f"{p}-{n}" for p, n in NAMES])
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.slow] * (pair in MORE))
+        for pair in NAMES
+    ],
+)
 def test_a_fact_is_the_one_that_was_recorded(
     part: str, name: str, golden: dict[str, dict[str, Any]]
 ) -> None:

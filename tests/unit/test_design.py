@@ -250,7 +250,10 @@ def test_a_ridge_that_leaves_next_to_nothing_of_slopes_is_said_to_find_nothing()
 
 
 @pytest.mark.parametrize("kind", METHODS)
-@pytest.mark.parametrize(("records", "clients"), [(100_000, 10), (200_000, 30)])
+@pytest.mark.parametrize(
+    ("records", "clients"),
+    [(100_000, 10), pytest.param(200_000, 30, marks=pytest.mark.slow)],
+)
 def test_a_new_study_of_each_kind_has_intervals_within_its_records(
     kind: str, records: int, clients: int
 ) -> None:

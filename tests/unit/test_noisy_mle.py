@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, StateError
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
@@ -469,3 +469,23 @@ def test_what_the_method_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"^study file: {key}"):
         parse_study(study_text(method, **({"p": 2, "loss": "linear"} | settings)))
+
+
+def test_sums_of_sites_do_not_depend_on_order_batches_or_partitions() -> None:
+    rng = np.random.default_rng(2)
+    rows = SHAPE.rows_of(*releases(rng, 200, LARGEST))
+    ids, versions = rng.integers(0, 5, (200, 2)).astype(np.uint64), rng.integers(0, 300, 200)
+    whole = state_of(ids, versions, rows).encode()
+    order = rng.permutation(200)
+    assert state_of(ids[order], versions[order], rows[order], cuts=60).encode() == whole
+    one, two = (
+        state_of(ids[half], versions[half], rows[half]) for half in (slice(90), slice(90, None))
+    )
+    one.add(two)
+    assert one.encode() == whole
+    state = SiteState.decode(SHAPE, 10, whole)
+    assert state.encode() == whole
+    assert all(len(state.sums_of(name)) <= KEPT for name in state.sites)
+    lost = dict(list(whole.items())[:-1])
+    with pytest.raises(StateError):
+        SiteState.decode(SHAPE, 10, lost)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pipeline.api.check import check_study
-from pipeline.api.planning import proposed
 from pipeline.api.sample import of_sample
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population
@@ -99,19 +98,16 @@ def test_noise_that_remembers_shows_a_rare_class_far_sooner() -> None:
     assert (one or 0) < 0.4 * (other or 0)
 
 
-@pytest.mark.takes("plans of many sizes and budgets")
 def test_a_design_for_a_rare_class_gives_its_count_more() -> None:
-    even, rare = (proposed(study_with(typical, p=3), RECORDS, CLIENTS) for typical in (None, 0.02))
-    assert "privacy.split" not in even.own.design.changes
-    split = rare.own.design.changes["privacy.split"]
-    assert 0.05 < split["counts"] <= MOST_COUNTS
-    assert "a class with 0.02 of" in rare.own.design.reasons["privacy.split"]
-    task = task_of(rare.study)
-    assert isinstance(task, RenewableTask)
-    rarer = proposed(study_with(0.001, p=3), RECORDS, CLIENTS)
-    assert rarer.own.outlook.usual > RECORDS
-    assert rarer.enough_records is not None
-    assert "not in time" in rarer.own.design.reasons["privacy.split"]
+    studies = [study_with(typical, p=3) for typical in (None, 0.02, 0.001)]
+    even, rare, rarer = (method_of(study).propose(study, RECORDS, CLIENTS) for study in studies)
+    assert "privacy.split" not in even.changes
+    assert 0.05 < rare.changes["privacy.split"]["counts"] <= MOST_COUNTS
+    assert "a class with 0.02 of" in rare.reasons["privacy.split"]
+    # and one that no share of the budget shows in time
+    assert "not in time" in rarer.reasons["privacy.split"]
+    changed = with_keys(studies[2], rarer.changes, name="rarer")
+    assert method_of(changed).plan(task_of(changed), RECORDS, CLIENTS).usual > RECORDS
 
 
 @pytest.mark.takes("four streams of 4,000 records")

@@ -179,7 +179,7 @@ def test_mixed_sizes_have_the_same_bits_in_any_order_and_without_an_erased_site(
     assert one.records == whole.head.slots
 
 
-@pytest.mark.parametrize("method", ["", 'release = "score"'])
+@pytest.mark.parametrize("method", ["", pytest.param('release = "score"', marks=pytest.mark.slow)])
 def test_intervals_of_windows_that_grow_are_as_long_as_estimates_err(method: str) -> None:
     settings: dict[str, object] = {"noise_scale": SPREAD, "ridge": 0.0, "records": 50}
     errors = []

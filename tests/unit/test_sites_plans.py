@@ -88,7 +88,9 @@ def test_a_plan_waits_for_models_that_noise_moves_far() -> None:
 def test_a_design_has_a_ridge_that_is_clear_of_the_noise_in_nine_of_ten_streams(p: int) -> None:
     """Of features that say nothing: the ridge is all that slopes have."""
     text = study_text(p=p, loss="linear", epsilon=1.0, noise_scale=0.5)
-    found = plan(parse_study(text), 40_000, 8).study
+    study = parse_study(text)
+    changes = method_of(study).propose(study, 40_000, 8).changes
+    found = with_keys(study, changes, name="designed")
     task = task_of(found)
     assert isinstance(task, SiteTask)
     latest = method_of(found).plan(task, 40_000, 8).latest

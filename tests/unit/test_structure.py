@@ -6,7 +6,7 @@ Every import counts: those within functions and those for types alone too.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -34,14 +34,17 @@ def modules() -> dict[str, str]:
     }
 
 
-def imported(text: str) -> Iterator[str]:
-    """Yield the names that a module imports: modules, and what may be one."""
+@cache
+def imported(text: str) -> list[str]:
+    """Return the names that a module imports: modules, and what may be one."""
+    found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
 
 
 def links(texts: Mapping[str, str]) -> dict[str, set[str]]:
