@@ -63,7 +63,7 @@ FAULTS = (
     ),
     Fault(
         "a loss's curvature said to be small where slopes are not",
-        "pipeline/losses/classes.py",
+        "pipeline/losses.py",
         "return ends[1:], 4 * ends[:-1] * (1 - ends[:-1])",
         "return ends[1:], 4 * ends[1:] * (1 - ends[1:])",
         ("tests/unit/test_families.py", _TOGETHER),

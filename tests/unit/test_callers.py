@@ -134,7 +134,7 @@ CLIENT_SIDE = (
         "pipeline/methods/noisy_mle/",
         "pipeline/methods/noisy_copies/",
         "pipeline/methods/age_aware/",
-        "pipeline/losses/",
+        "pipeline/losses.py",
         "pipeline/privacy/",
         "pipeline/linalg.py",
     ),
