@@ -13,7 +13,7 @@ from pipeline.estimators.population import Population
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle.client import SiteTask
-from pipeline.methods.noisy_mle.plan import (
+from pipeline.methods.noisy_mle.method import (
     of_each_model,
     releases_in,
     slots_until,

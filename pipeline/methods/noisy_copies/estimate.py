@@ -47,8 +47,7 @@ from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Matrices,
 from pipeline.methods.sites import robust
 from pipeline.methods.sites.report import INTERVAL, dropped, empty, endless, listed
 from pipeline.methods.sites.robust import FARTHEST, NEAR, Shown, reach, widened
-from pipeline.methods.sites.server import UNSURE, needed_sites, next_point, recent_epochs
-from pipeline.methods.sites.state import SiteState
+from pipeline.methods.sites.state import UNSURE, SiteState, needed_sites, next_point, recent_epochs
 from pipeline.types import Matrix, Vector
 
 #: Rounds at most, and the length of the last one in standard errors.

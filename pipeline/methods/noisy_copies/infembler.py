@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.linalg import floor_eigenvalues, packed_indices
 from pipeline.methods.noisy_copies.client import CopiesTask
-from pipeline.methods.sites.server import gathered
-from pipeline.methods.sites.state import FIRST, RELEASES, Shape, SiteState
+from pipeline.methods.sites.state import FIRST, RELEASES, Shape, SiteState, gathered
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 

@@ -33,8 +33,7 @@ from pipeline.linalg import Floored, condition_number, floor_eigenvalues, sandwi
 from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.sums import Sites, sites_of
 from pipeline.methods.sites import report, robust
-from pipeline.methods.sites.server import UNSURE, needed_sites, next_point, recent_epochs
-from pipeline.methods.sites.state import SiteState
+from pipeline.methods.sites.state import UNSURE, SiteState, needed_sites, next_point, recent_epochs
 from pipeline.types import Matrix, Vector
 
 #: The least eigenvalue of the mean curvature with which intervals are given, in units of its

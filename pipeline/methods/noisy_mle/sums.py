@@ -10,8 +10,7 @@ import numpy as np
 
 from pipeline.linalg import packed_indices
 from pipeline.methods.noisy_mle.client import SiteTask
-from pipeline.methods.sites.server import gathered
-from pipeline.methods.sites.state import BLOCKS, FIRST, RELEASES, SiteState
+from pipeline.methods.sites.state import BLOCKS, FIRST, RELEASES, SiteState, gathered
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 
