@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.linalg import floor_eigenvalues, packed_indices
 from pipeline.methods.noisy_copies.client import CopiesTask
-from pipeline.methods.sites.state import FIRST, RELEASES, Shape, SiteState, gathered
+from pipeline.methods.sites.state import FIRST, RELEASES, SiteState, gathered
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 
@@ -248,7 +248,7 @@ def sent_of(
         points = sums[:, shape.points : shape.points + size] / windows[:, None]
         centres = np.ldexp(points, COEFFICIENT_EXPONENT)
         means = means + centres
-        drawn = _drawn(shape, which, weights, rows)
+        drawn = Drawn(which, *shape.points_of(rows), weights * rows[:, RELEASES])
     ones = np.ones(len(names))
     copies = Copies(
         records=windows * task.slots,
@@ -262,12 +262,3 @@ def sent_of(
         rounding=np.ldexp(1.0, 2 * mean.exponent) / 12 / windows,
     )
     return Sent(names, copies, windows, squared, drawn)
-
-
-def _drawn(shape: Shape, which: Integers, weights: Vector, rows: Integers) -> Drawn:
-    counts, size = rows[:, RELEASES].astype(np.float64), shape.size
-    sums = rows[:, shape.points : shape.points + size].astype(np.float64)
-    means = np.ldexp(sums / counts[:, None], COEFFICIENT_EXPONENT)
-    lengths = np.ldexp(shape.squared(rows) / counts, 2 * COEFFICIENT_EXPONENT)
-    scatter = np.maximum(lengths - np.sum(means**2, axis=1), 0.0)
-    return Drawn(which, means, scatter, weights * counts)

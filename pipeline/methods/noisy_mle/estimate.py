@@ -23,17 +23,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from pipeline.estimators.estimate import Estimate, Progress
-from pipeline.estimators.forgetting import effective
+from pipeline.estimators.estimate import Estimate
 from pipeline.linalg import Floored, condition_number, floor_eigenvalues, sandwiches, solve_positive
 from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.sums import Sites, sites_of
 from pipeline.methods.sites import report, robust
-from pipeline.methods.sites.state import UNSURE, SiteState, needed_sites, next_point, recent_epochs
+from pipeline.methods.sites.state import UNSURE, SiteState
 from pipeline.types import Matrix, Vector
 
 #: The least eigenvalue of the mean curvature with which intervals are given, in units of its
@@ -43,97 +43,17 @@ READY = 2.0
 
 def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
-    releases = sum(state.releases for _, state in parts)
-    slots = sum(state.slots for _, state in parts)
-    if not releases:
-        return report.empty(task.first_model.coefficients, slots, releases)
-    found, reason = _chosen(task, parts)
-    sites, fit = found.sites, found.fit
-    # scores that are too far leave as many later ones come as there are now
-    endless = "" if reason else report.endless(task.study.coefficient_names, found.covariance)
-    share = min(found.share, 0.5 if found.far else UNSURE if endless else 1.0)
-    coefficients = fit.coefficients
-    point = next_point(task.norm_bound, coefficients, sites.point, settled=not reason)
-    if not task.at_models:
-        point = task.first_model.coefficients
-    missing = slots * (1 / share - 1) if share > 0 else math.inf
-    return Estimate(
-        coefficients=coefficients,
-        covariance=None if reason else found.covariance,
-        privacy_covariance=None if reason else found.privacy,
-        status="warming" if reason else "ready",
-        reason=reason or endless,
-        records=slots,
-        releases=releases,
-        condition=condition_number(fit.bread.matrix, fit.bread.eigenvalues),
-        floored=fit.bread.raised,
-        dispersion=fit.dispersion if task.squares and fit.known else None,
-        effective_records=effective(
-            float(fit.weights @ sites.records), float(fit.weights**2 @ sites.squared)
-        ),
-        point=point,
-        interval=report.INTERVAL,
-        progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
-        details=report.listed(sites.names, fit.weights, sites.records, found.squared, task.size)
-        | report.dropped(parts, sites.names)
-        | {"release": task.release, "misplaced": found.strangers[: report.LISTED]},
+    if not any(state.releases for _, state in parts):
+        return report.empty(task.first_model.coefficients, parts)
+    (found, far, _), staying = report.chosen(
+        parts, partial(sites_of, task, parts), partial(_solution, task, parts)
     )
+    return replace(found, reason=report.far(*staying, found.details["misplaced"])) if far else found
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """What the releases of some epochs say: the fit, its covariance, and what intervals lack.
-
-    misplaced: Sites whose points are no models, shape (M,).
-    share: How far they are on the way to intervals, in [0, 1].
-    reason: What intervals lack beside scores that were taken near; far: whether they lack that.
-    error: Mean square error of predictors: by chance, and by what linearised scores leave out.
-    """
-
-    sites: Sites
-    fit: Fit
-    squared: Vector
-    misplaced: robust.Mask
-    covariance: Matrix
-    privacy: Matrix
-    share: float
-    reason: str
-    far: bool
-    error: float
-
-    @property
-    def strangers(self) -> list[str]:
-        """Names of the sites whose points are no models."""
-        return [self.sites.names[place] for place in np.flatnonzero(self.misplaced).tolist()]
-
-
-def _chosen(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> tuple[Solution, str]:
-    """Return the solution of the most epochs that give intervals, else that of the least error.
-
-    And why there are no intervals; empty if there is nothing in their way.
-    """
-    kept = sorted(recent_epochs(parts))
-    tried: list[Solution] = []
-    staying = count = needed = 0
-    for first in range(len(kept)):
-        sites = sites_of(task, parts, kept[first:])
-        staying, count = len(sites.names), count or len(sites.names)
-        needed = needed or needed_sites(parts, sites.names)
-        if staying < needed:
-            break
-        tried.append(_solution(task, sites))
-        if not tried[-1].far:
-            # intervals; or noise is in their way, and fewer releases have more of it
-            break
-    if not (tried[-1].far or tried[-1].reason):
-        return tried[-1], ""
-    best = min(tried, key=lambda solution: solution.error)
-    if best.far:
-        return best, report.far(staying, count, needed, best.strangers)
-    return best, best.reason
-
-
-def _solution(task: SiteTask, sites: Sites) -> Solution:
+def _solution(
+    task: SiteTask, parts: Sequence[tuple[float, SiteState]], sites: Sites
+) -> report.Solution:
     fit, squared, misplaced = settled(task, sites)
     covariance, privacy = variances(task, sites, fit)
     least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])
@@ -152,18 +72,23 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
         if np.isnan(covariance).all():
             share = UNSURE
     reason = report.lacking(share, known=fit.known)
-    return Solution(
-        sites=sites,
-        fit=fit,
-        squared=squared,
-        misplaced=misplaced,
-        covariance=covariance,
-        privacy=privacy,
-        share=share,
-        reason=reason,
-        far=not reason and far,
-        error=chance + bent**2,
+    far = not reason and far
+    strangers = [sites.names[place] for place in np.flatnonzero(misplaced).tolist()]
+    told = report.estimate_of(
+        task, parts, sites.names, fit.coefficients, covariance, privacy,
+        weights=fit.weights, records=sites.records, varied=sites.squared, squared=squared,
+        # which of them are far is said when it is known how many there were
+        share=share, reason=reason or ("far" if far else ""), far=far,
+        points=sites.point, settled=not (reason or far),
+        more={"release": task.release, "misplaced": strangers[: report.LISTED]},
+    )  # fmt: skip
+    told = replace(
+        told,
+        condition=condition_number(fit.bread.matrix, fit.bread.eigenvalues),
+        floored=fit.bread.raised,
+        dispersion=fit.dispersion if task.squares and fit.known else None,
     )
+    return report.Solution(told, far, chance + bent**2)
 
 
 def limit(size: int) -> float:

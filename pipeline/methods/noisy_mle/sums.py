@@ -101,8 +101,7 @@ def sites_of(
         channels = [c.squares for c in both if c.squares is not None]
         squares = weights * unit(c.unit for c in channels) * rows[:, shape.curvature.stop]
         squares_noise = twice * unit(c.standard_deviation**2 for c in channels)
-    means = point_unit * rows[:, shape.points : shape.points + size] / rows[:, [BLOCKS]]
-    lengths = point_unit**2 * shape.squared(integers) / rows[:, BLOCKS]
+    means, scatter = shape.points_of(integers)
     curvature_noise = twice * curved.standard_deviation**2
     held = summed(blocks)
     exact = start & (task.loss.name == "linear")
@@ -122,7 +121,7 @@ def sites_of(
             site=which,
             epoch=epochs,
             mean=means,
-            scatter=np.maximum(lengths - np.sum(means**2, axis=1), 0.0),
+            scatter=scatter,
             bending=np.where(exact, 0.0, blocks) * task.slots,
             noise=curvature_noise,
         ),

@@ -62,11 +62,7 @@ class Condition:
 
 def progress_of(conditions: Sequence[Condition], slots: int) -> Progress:
     """Return how far a stream of so many record slots is on the way to all its intervals."""
-    share = min((c.share for c in conditions), default=1.0)
-    if share >= 1:
-        return Progress(1.0, 0)
-    missing = slots * (1 / share - 1) if share > 0 else math.inf
-    return Progress(share, math.ceil(missing) if missing < 1e15 else None)
+    return Progress.of(min((1.0, *(c.share for c in conditions))), slots)
 
 
 def releases_needed(task: RenewableTask) -> int:

@@ -29,6 +29,7 @@ from pipeline.linalg import packed_indices
 from pipeline.methods.base import Server
 from pipeline.methods.sites.client import LONGEST_STEP, WeighedTask
 from pipeline.release.layout import Rows
+from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 
 _LOW, _MIDDLE, _SQUARED = 22, 32, 32
@@ -164,6 +165,14 @@ class Shape:
         """Return the sums of b |t|^2 as floats, shape (n,)."""
         found: Vector = np.ldexp(rows[:, -1].astype(np.float64), _SQUARED) + rows[:, -2]
         return found
+
+    def points_of(self, rows: Integers) -> tuple[Matrix, Vector]:
+        """Return the mean point of each row over its blocks, (n, d), and the mean |t - mean|^2."""
+        blocks = rows[:, BLOCKS].astype(np.float64)
+        sums = rows[:, self.points : self.points + self.size].astype(np.float64)
+        means = np.ldexp(sums / blocks[:, None], COEFFICIENT_EXPONENT)
+        lengths = np.ldexp(self.squared(rows) / blocks, 2 * COEFFICIENT_EXPONENT)
+        return means, np.maximum(lengths - np.sum(means**2, axis=1), 0.0)
 
     def _products(self, rows: Integers) -> tuple[Integers, Integers, Integers]:
         first = self.points + self.size
