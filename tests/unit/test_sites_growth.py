@@ -13,6 +13,7 @@ from pipeline.estimators.population import Population
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle.client import SiteTask
+from pipeline.methods.noisy_mle.estimate import Sites, sites_of
 from pipeline.methods.noisy_mle.method import (
     of_each_model,
     releases_in,
@@ -20,7 +21,6 @@ from pipeline.methods.noisy_mle.method import (
     stages,
     window_sizes,
 )
-from pipeline.methods.noisy_mle.sums import Sites, sites_of
 from pipeline.methods.sites.state import FIRST, Shape, SiteState
 from pipeline.records.blocks import MOST_RECORDS
 from pipeline.records.encoder import Arrays
