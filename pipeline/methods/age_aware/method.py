@@ -17,6 +17,7 @@ from msgspec import Meta
 from scipy.special import ndtri
 
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.forgetting import Weighed
 from pipeline.methods.age_aware import card
 from pipeline.methods.age_aware.client import AgedTask
 from pipeline.methods.age_aware.estimate import Members, RoundState, estimate
@@ -342,11 +343,7 @@ class RoundServer(Server[RoundState]):
         state.fold(rows)
 
     def estimate(
-        self,
-        parts: Sequence[tuple[float, RoundState]],
-        partitions: Sequence[int],
-        *,
-        missing: int = 0,
+        self, parts: Weighed[RoundState], partitions: Sequence[int], *, missing: int = 0
     ) -> Estimate:
         """As `Server.estimate`: nothing is forgotten, so that there is one bucket."""
         del partitions, missing

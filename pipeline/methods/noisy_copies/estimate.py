@@ -31,7 +31,6 @@ records wherever sites differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -46,7 +45,7 @@ from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Matrices, Sent, sent_of
 from pipeline.methods.sites import report, robust
 from pipeline.methods.sites.robust import FARTHEST, NEAR, Shown, reach, widened
-from pipeline.methods.sites.state import UNSURE, SiteState
+from pipeline.methods.sites.state import UNSURE, Weighed
 from pipeline.types import Matrix, Vector
 
 #: Rounds at most, and the length of the last one in standard errors.
@@ -65,7 +64,7 @@ EMPTY = 2.0
 LEAST = 1e-9
 
 
-def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
+def estimate(task: CopiesTask, parts: Weighed) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
     if not any(state.releases for _, state in parts):
         return report.empty(task.first_model.coefficients, parts)
@@ -73,9 +72,7 @@ def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Esti
     return report.chosen(parts, partial(sent_of, task, parts), solve)[0].estimate
 
 
-def _solution(
-    task: CopiesTask, parts: Sequence[tuple[float, SiteState]], sent: Sent
-) -> report.Solution:
+def _solution(task: CopiesTask, parts: Weighed, sent: Sent) -> report.Solution:
     fit = settled(task, sent)
     found, copies = fit.found, sent.copies
     drawn, (apart, noise) = penalised(task, sent, fit), variances(sent, fit)

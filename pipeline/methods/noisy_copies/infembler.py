@@ -8,7 +8,7 @@ by what an EM with few copies of many records falls short. docs/methods/noisy-co
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.linalg import floor_eigenvalues, packed_indices
 from pipeline.methods.noisy_copies.client import CopiesTask
-from pipeline.methods.sites.state import FIRST, RELEASES, SiteState, gathered
+from pipeline.methods.sites.state import FIRST, RELEASES, Weighed, gathered
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 
@@ -229,9 +229,7 @@ class Sent:
     drawn: Drawn | None
 
 
-def sent_of(
-    task: CopiesTask, parts: Sequence[tuple[float, SiteState]], kept: Collection[int]
-) -> Sent:
+def sent_of(task: CopiesTask, parts: Weighed, kept: Collection[int]) -> Sent:
     """Return the sites of some buckets with their weights: their releases in the epochs `kept`."""
     parts = [(weight, state) for weight, state in parts if weight > 0]
     names, which, weights, _, rows = gathered(parts, kept)

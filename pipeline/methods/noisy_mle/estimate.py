@@ -20,7 +20,7 @@ alone; numbers beside them enter by the mean predictor of a level's records.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -37,7 +37,7 @@ from pipeline.linalg import (
 )
 from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.sites import report, robust
-from pipeline.methods.sites.state import BLOCKS, FIRST, RELEASES, UNSURE, SiteState, gathered
+from pipeline.methods.sites.state import BLOCKS, FIRST, RELEASES, UNSURE, Weighed, gathered
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 
@@ -98,9 +98,7 @@ class Sites:
         return moved
 
 
-def sites_of(
-    task: SiteTask, parts: Sequence[tuple[float, SiteState]], kept: Collection[int]
-) -> Sites:
+def sites_of(task: SiteTask, parts: Weighed, kept: Collection[int]) -> Sites:
     """Return the sites of some buckets with their weights: their releases in the epochs `kept`."""
     names, which, weights, epochs, integers = gathered(parts, kept)
     start, rows, shape = epochs == 0, integers.astype(np.float64), parts[0][1].shape
@@ -160,7 +158,7 @@ def sites_of(
 READY = 2.0
 
 
-def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
+def estimate(task: SiteTask, parts: Weighed) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
     if not any(state.releases for _, state in parts):
         return report.empty(task.first_model.coefficients, parts)
@@ -170,9 +168,7 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
     return replace(found, reason=report.far(*staying, found.details["misplaced"])) if far else found
 
 
-def _solution(
-    task: SiteTask, parts: Sequence[tuple[float, SiteState]], sites: Sites
-) -> report.Solution:
+def _solution(task: SiteTask, parts: Weighed, sites: Sites) -> report.Solution:
     fit, squared, misplaced = settled(task, sites)
     covariance, privacy = variances(task, sites, fit)
     least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])

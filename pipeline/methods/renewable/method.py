@@ -33,7 +33,7 @@ from pipeline.methods.renewable.expected import (
 )
 from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT, OpenServer
 from pipeline.methods.renewable.solution import FLOOR, KNOWN, LONGEST_STEP
-from pipeline.methods.renewable.state import GROUPS, PrivateBatch, PrivateState, Shape
+from pipeline.methods.renewable.state import GROUPS, PrivateBatch, PrivateState, Shape, Weighed
 from pipeline.privacy import memory
 from pipeline.release.budget import most_releases
 from pipeline.release.layout import Rows
@@ -433,13 +433,7 @@ class PrivateServer(Server[PrivateState]):
             groups=(later["client"][:, 0] % GROUPS).astype(np.int64),
         )
 
-    def estimate(
-        self,
-        parts: Sequence[tuple[float, PrivateState]],
-        partitions: Sequence[int],
-        *,
-        missing: int = 0,
-    ) -> Estimate:
+    def estimate(self, parts: Weighed, partitions: Sequence[int], *, missing: int = 0) -> Estimate:
         del partitions
         return estimate_private(self._task, parts, missing)
 

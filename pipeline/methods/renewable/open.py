@@ -203,13 +203,7 @@ class OpenServer(Server[OpenState]):
             parts = {name: row["sums"][columns] for name, columns in self._columns.items()}
             state.fold([OpenRow(records, row["point"], **parts, start=start)])
 
-    def estimate(
-        self,
-        parts: Sequence[tuple[float, OpenState]],
-        partitions: Sequence[int],
-        *,
-        missing: int = 0,
-    ) -> Estimate:
+    def estimate(self, parts: Weighed, partitions: Sequence[int], *, missing: int = 0) -> Estimate:
         del partitions, missing
         return estimate_open(self._task, list(parts))
 

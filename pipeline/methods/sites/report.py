@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from pipeline.methods.sites.client import LONGEST_STEP, WeighedTask
 from pipeline.methods.sites.robust import LEAST_SITES, limit_of, possible
 from pipeline.methods.sites.state import (
     UNSURE,
-    SiteState,
+    Weighed,
     needed_sites,
     next_point,
     recent_epochs,
@@ -35,7 +35,6 @@ from pipeline.study.reference import evenness, rarer_share, typical_norm_bound
 from pipeline.study.versions import replace_keys
 from pipeline.types import Matrix, Vector
 
-Weighed: TypeAlias = Sequence[tuple[float, SiteState]]
 #: How intervals are made.
 INTERVAL = "sandwich, variance of scores and noise"
 #: Sites that an estimate lists, the farthest first.

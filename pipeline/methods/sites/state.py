@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -393,6 +393,8 @@ def _grown(held: Integers, needed: int, fill: int) -> Integers:
     return grown
 
 
+#: States of some buckets with their weights.
+Weighed: TypeAlias = Sequence[tuple[float, SiteState]]
 #: Older epochs are left out only where so large a share of the sites that go on stays.
 STAYING = 0.75
 #: A site has stopped that is so many epochs behind the one that more than half have reached: they
@@ -405,7 +407,7 @@ UNSURE = 0.9
 
 
 def gathered(
-    parts: Sequence[tuple[float, SiteState]], kept: Collection[int]
+    parts: Weighed, kept: Collection[int]
 ) -> tuple[list[str], Integers, Vector, Integers, Integers]:
     """Return the sums of the epochs `kept` of all buckets, row by row.
 
@@ -432,7 +434,7 @@ def gathered(
     )
 
 
-def recent_epochs(parts: Sequence[tuple[float, SiteState]]) -> set[int]:
+def recent_epochs(parts: Weighed) -> set[int]:
     """Return the epochs that enter the estimate: the newest, and the start for as long as it must.
 
     The newest that count are those that more than a quarter of the sites have reached, and all
@@ -456,7 +458,7 @@ def recent_epochs(parts: Sequence[tuple[float, SiteState]]) -> set[int]:
     return {epoch for epoch in last if epoch or counts[0] > later or not moved_on}
 
 
-def newest_epochs(parts: Sequence[tuple[float, SiteState]]) -> dict[str, int]:
+def newest_epochs(parts: Weighed) -> dict[str, int]:
     """Return the newest epoch of each site."""
     reached: dict[str, int] = {}
     for _, state in parts:
@@ -466,7 +468,7 @@ def newest_epochs(parts: Sequence[tuple[float, SiteState]]) -> dict[str, int]:
     return reached
 
 
-def needed_sites(parts: Sequence[tuple[float, SiteState]], names: Collection[str]) -> int:
+def needed_sites(parts: Weighed, names: Collection[str]) -> int:
     """Return how many of some sites must stay where older epochs are left out.
 
     Three quarters of those that go on, and more than half of all: the first few at a new model are
@@ -505,9 +507,7 @@ BLOCK = 1024
 class SiteServer(Server[SiteState]):
     """As `methods.base.Server`; `estimate` says what the sums of a task's sites are."""
 
-    def __init__(
-        self, task: T, estimate: Callable[[T, Sequence[tuple[float, SiteState]]], Estimate]
-    ) -> None:
+    def __init__(self, task: T, estimate: Callable[[T, Weighed], Estimate]) -> None:
         self._task, self._estimate = task, partial(estimate, task)
         self._room = Room()
         self._shape = Shape(task.size, task.squares, moving=task.moving)
@@ -540,13 +540,7 @@ class SiteServer(Server[SiteState]):
         seen = np.maximum(rows["model_watermark"] // task.slots, 1)
         return np.where(versions > 1, 1 + epochs_of(seen), versions)
 
-    def estimate(
-        self,
-        parts: Sequence[tuple[float, SiteState]],
-        partitions: Sequence[int],
-        *,
-        missing: int = 0,
-    ) -> Estimate:
+    def estimate(self, parts: Weighed, partitions: Sequence[int], *, missing: int = 0) -> Estimate:
         del partitions, missing
         return self._estimate(parts)
 
