@@ -44,6 +44,30 @@ MARKS = 4
 _CHUNK = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
+class GradientBatch:
+    """Validated releases of one study, in the order of the log.
+
+    gradients: Real values, shape (releases, k, d).
+    points: Where they were taken, shape (releases, d).
+    watermarks, clock: Record slots that had been folded when each one's model was published, of
+        this partition and of all, shape (releases,).
+    extra: Packed matrices that came beside the gradients, shape (releases, m); m is 0 for none.
+    """
+
+    gradients: NDArray[np.float64]
+    points: Matrix
+    watermarks: Integers
+    clock: Integers
+    extra: Matrix
+
+    def __getitem__(self, part: slice) -> GradientBatch:
+        return GradientBatch(
+            self.gradients[part], self.points[part], self.watermarks[part], self.clock[part],
+            self.extra[part],
+        )  # fmt: skip
+
+
 @dataclass(slots=True)
 class SgdPath:
     """One path: the iterate, its sums, and copies of the sums at possible ends of the burn-in.
@@ -119,33 +143,22 @@ class SgdPath:
             extra = np.zeros((releases, 0))
         if clock is None:
             clock = np.zeros(releases, dtype=np.int64)
+        batch = GradientBatch(gradients, points, watermarks, clock, extra)
         most = max(1, _CHUNK // max(block * size, size * size))
         for start in range(0, releases, most):
-            part = slice(start, start + most)
-            self._fold(gradients[part], points[part], watermarks[part], extra[part], clock[part])
+            self._fold(batch[start : start + most])
 
-    def _fold(
-        self,
-        gradients: NDArray[np.float64],
-        points: Matrix,
-        watermarks: Integers,
-        extra: Matrix,
-        clock: Integers,
-    ) -> None:
+    def _fold(self, batch: GradientBatch) -> None:
         done = 0
-        while done < len(gradients) and self.diverged is None:
+        releases, block, _ = batch.gradients.shape
+        while done < releases and self.diverged is None:
             # the burn-in ends with a release, and so does each stretch of one matrix
             rest = self.rule.burn_in - self.records
             count = rest <= 0
             target = self._target() if count else 0
-            block = gradients.shape[1]
             due = math.ceil((target - self.sums.records if count else rest) / block)
-            take = min(len(gradients) - done, due)
-            part = slice(done, done + take)
-            self._advance(
-                gradients[part], points[part], watermarks[part], extra[part], clock[part],
-                count=count,
-            )  # fmt: skip
+            take = min(releases - done, due)
+            self._advance(batch[done : done + take], count=count)
             if count and self.sums.records >= target:
                 self.marks = [*self.marks, self.sums][-MARKS:]
                 self.scale()
@@ -156,20 +169,11 @@ class SgdPath:
         unit = self.rule.unit
         return unit * ((1 << (self.sums.records // unit + 1).bit_length()) - 1)
 
-    def _advance(
-        self,
-        gradients: NDArray[np.float64],
-        points: Matrix,
-        watermarks: Integers,
-        extra: Matrix,
-        clock: Integers,
-        *,
-        count: bool,
-    ) -> None:
-        releases, block, size = gradients.shape
+    def _advance(self, batch: GradientBatch, *, count: bool) -> None:
+        releases, block, size = batch.gradients.shape
         # one coefficient after the other: running sums along memory are the fast ones
-        by_entry = np.ascontiguousarray(gradients.reshape(-1, size).T)
-        steps = self._steps(clock, releases, block)
+        by_entry = np.ascontiguousarray(batch.gradients.reshape(-1, size).T)
+        steps = self._steps(batch.clock, releases, block)
         pull = by_entry if self.matrix is None else scaled(self.matrix, by_entry)
         moved = accumulated(self.theta, pull * -steps)
         # parts of a shared path may drift apart without bound where their sum does not
@@ -177,20 +181,15 @@ class SgdPath:
             bad = ~(np.abs(moved) <= LARGEST).all(axis=0)
             kept = int(np.argmax(bad)) // block
             if kept:
-                part = slice(kept)
-                self._advance(
-                    gradients[part], points[part], watermarks[part], extra[part], clock[part],
-                    count=count,
-                )  # fmt: skip
+                self._advance(batch[:kept], count=count)
             self.diverged = self.records
             return
-        path = np.repeat(points.T, block, axis=1) if self.rule.shared else moved
+        path = np.repeat(batch.points.T, block, axis=1) if self.rule.shared else moved
         if count:
-            late = np.maximum(self.records + block * np.arange(releases) - watermarks, 0)
+            late = np.maximum(self.records + block * np.arange(releases) - batch.watermarks, 0)
             self.sums = sums_along(
-                self.sums, gradients, by_entry, points, path - self.origin[:, None], steps,
-                np.cumsum(late), extra,
-            )  # fmt: skip
+                self.sums, batch, by_entry, path - self.origin[:, None], steps, np.cumsum(late)
+            )
         self.theta = moved[:, -1].copy()
         self.records += releases * block
         self.releases += releases
@@ -223,26 +222,17 @@ class SgdPath:
 
 
 def sums_along(
-    held: Sums,
-    gradients: NDArray[np.float64],
-    by_entry: Matrix,
-    points: Matrix,
-    path: Matrix,
-    steps: Vector,
-    late: Integers,
-    extra: Matrix,
+    held: Sums, batch: GradientBatch, by_entry: Matrix, path: Matrix, steps: Vector, late: Integers
 ) -> Sums:
     """Return the sums after the last release.
 
     held: The sums before the first one.
-    gradients, by_entry: Shape (releases, k, d), and the same as (d, releases k).
-    points: Where each release was linearised, shape (releases, d).
+    by_entry: The gradients as (d, releases k).
     path: theta - m after each record, shape (d, releases k).
     steps: Shape (releases k,).
     late: How many records late the models of the releases so far were, shape (releases,).
-    extra: What came beside the gradients, shape (releases, m).
     """
-    releases, block, size = gradients.shape
+    gradients, (releases, block, size) = batch.gradients, batch.gradients.shape
     c = accumulated(held.c, path)
     index = np.arange(held.records + 1, held.records + releases * block + 1, dtype=np.float64)
 
@@ -254,7 +244,7 @@ def sums_along(
         else np.vecdot(cubes, cubes)
     )
     products = np.matmul(gradients.transpose(0, 2, 1), gradients)
-    u = points.T
+    u = batch.points.T
     running = {
         "s": accumulated(held.s, cubes.sum(axis=2)),
         "b": accumulated(held.b, np.vecdot(cubes, index.reshape(releases, block))),
@@ -264,7 +254,7 @@ def sums_along(
         "gu": accumulated(held.gu, g[:, None, :] * u[None, :, :]),
         "uu": accumulated(held.uu, block * u[:, None, :] * u[None, :, :]),
         "gg": accumulated(held.gg, products.transpose(1, 2, 0)),
-        "extra": accumulated(held.extra, extra.T.copy()),
+        "extra": accumulated(held.extra, batch.extra.T.copy()),
     }
     moved = accumulated(np.array(held.moved), steps.reshape(releases, block).sum(axis=1))
 
@@ -360,24 +350,6 @@ class Sums:
 
 
 PATH = "path"
-
-
-@dataclass(frozen=True, slots=True)
-class GradientBatch:
-    """Validated releases of one study, in the order of the log.
-
-    gradients: Real values, shape (releases, k, d).
-    points: Where they were taken, shape (releases, d).
-    watermarks, clock: Record slots that had been folded when each one's model was published, of
-        this partition and of all, shape (releases,).
-    extra: Packed matrices that came beside the gradients, shape (releases, m); m is 0 for none.
-    """
-
-    gradients: NDArray[np.float64]
-    points: Matrix
-    watermarks: Integers
-    clock: Integers
-    extra: Matrix
 
 
 @dataclass(slots=True)
