@@ -172,7 +172,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
 
 
 def write_estimate(message: EstimateMessage) -> bytes:
-    """Write an estimate as JSON; `composing.compose` has seen to it that all numbers are finite."""
+    """Write an estimate as JSON; `compose` has seen to it that all numbers are finite."""
     return msgspec.json.encode(message)
 
 

@@ -31,8 +31,8 @@ class Server(ABC, Generic[S]):
     """A method at the worker, for one study; pure.
 
     Folding a batch equals folding its releases one by one in the order of the log, bit for bit.
-    Batches are rows of the study's form that `incoming` found sound: their numbers are within the
-    bounds of the task's layout. `S` is its state.
+    Batches are rows of the study's form that `messages.release.Decoder` found sound: their numbers
+    are within the bounds of the task's layout. `S` is its state.
     """
 
     #: Whether the order of releases shows in the state; else any order gives the same bits.

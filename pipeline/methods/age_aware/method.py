@@ -284,7 +284,7 @@ WHY = (
 
 
 def timetable(task: AgedTask, number: int) -> Timetable:
-    """As `Method.timetable`."""
+    """As `Rounds.timetable`."""
     plan = task.plan
     first = number * plan.spec.slots
     rows = [

@@ -292,7 +292,7 @@ class Noise(NamedTuple):
 def present_epsilon(classical: Vector, delta: Vector) -> Vector:
     """Return the epsilon about a record's value now: ln(1 + Delta (e^classical - 1)).
 
-    Proposition 1. It holds for one release; several do not add up: see `nested`.
+    Proposition 1. It holds for one release; several do not add up: see `repeated_epsilon`.
     """
     with np.errstate(divide="ignore"):
         # e^classical may be too large for a float where its logarithm is not

@@ -4,7 +4,7 @@ What locally private gradients need and promise, for `study check` and the docto
 
 For features uniform on their public ranges: of a path no number of records makes intervals certain,
 since no ridge holds directions in which records say nothing. Sizes follow from the limit law and
-the caps of `steps`; the bias of curved losses was fitted to simulations.
+the caps of `step_rule`; the bias of curved losses was fitted to simulations.
 
 After how many records intervals can be hoped for, from public numbers alone.
 

@@ -56,7 +56,7 @@ class PrivateBatch:
         middle.
     squares: Sums of squared slopes, shape (m, 1), or (m, 0) where they are not released.
     blocks: Their slots in units of `window.records`, shape (m,), below 2^17.
-    numbers, starts: Where each stands in its chain, shapes (m,) and (m, EPOCHS): `form.CHAIN`;
+    numbers, starts: Where each stands in its chain, shapes (m,) and (m, EPOCHS): `layout.CHAIN`;
         numbers of 0 where noise remembers nothing.
     groups: Group of the client of each, shape (m,).
     """
