@@ -193,15 +193,14 @@ def headers(
     ]
 
 
-def json_headers(schema: str, study: str, identity: str, time: str, *, by: str = "") -> Headers:
+def json_headers(schema: str, study: str, identity: str, time: str) -> Headers:
     """Return the headers of a message of ours as JSON.
 
     schema: Such as "model/2"; what comes before the slash is its type.
     identity: What comes behind the study's name in its identity.
-    by: Who sent it, behind the study's address, where that is no worker.
     """
     return headers(
-        identity=f"{study}/{identity}", source=f"/veilstream/{study}{by}",
+        identity=f"{study}/{identity}", source=f"/veilstream/{study}",
         kind=f"veilstream.{schema.partition('/')[0]}", schema=schema, content_type=JSON, time=time,
     )  # fmt: skip
 

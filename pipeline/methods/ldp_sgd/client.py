@@ -285,14 +285,8 @@ class GradientTask(Task):
     @cached_property
     def channels(self) -> Channels:
         """Channels of every release, at the loosest level."""
-        neighbours = self.study.privacy.neighbours
-        if neighbours == "add-remove":
-            raise PrivacyError(
-                'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
-                "slots; use zero-out or replace-one"
-            )
         mechanism, shares, size = self.budget.mechanism, self.shares, self.size
-        order, bounds, norm = mechanism.order, self.bounds, self.clipping_norm
+        (neighbours, order), bounds, norm = self.neighbourhood, self.bounds, self.clipping_norm
 
         def part(name: str, distance: float, rounding: float) -> Channel:
             return mechanism.channel(distance, rounding, self.budget.per_record, shares[name])

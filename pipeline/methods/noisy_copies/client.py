@@ -377,9 +377,8 @@ class CopiesTask(WeighedTask):
 
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`: whatever the records hold, the bounds of the task hold."""
+        self.check_window(window)
         features, responses = inside(window.features, self), finite(window.responses)
-        if len(responses) > self.slots:
-            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
         design = with_intercept(features)
         weights = np.broadcast_to(self.record_weights(design), len(design))
         fit = self.fit(design, np.clip(responses, -1.0, 1.0), weights, model)

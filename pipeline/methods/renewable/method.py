@@ -23,7 +23,7 @@ from pipeline.losses import Bends
 from pipeline.methods.base import Method, Plan, Proposal, Server, Spec
 from pipeline.methods.renewable import spec as keys
 from pipeline.methods.renewable.client import RenewableTask
-from pipeline.methods.renewable.estimate import estimate_private, releases_needed
+from pipeline.methods.renewable.estimate import estimate_private, releases_needed, rounded_up
 from pipeline.methods.renewable.expected import (
     MOST_RECORDS,
     Windows,
@@ -82,7 +82,7 @@ def plan(task: RenewableTask, records: int, clients: int, seen: Seen | None = No
         for after in (found.first, found.lasting, found.whole)
     )
     names = np.array(task.study.coefficient_names)[found.late]
-    sure = _up(KNOWN * noise_size(task, counted, clients))
+    sure = rounded_up(KNOWN * noise_size(task, counted, clients))
     held = np.append(0.0, np.full(task.size - 1, sure))
     return Plan(
         latest=max(_known_by_ridge(task, clients, ridge), classes or 0) if ridge else None,
@@ -158,7 +158,7 @@ def default_ridge(task: RenewableTask) -> float:
 def _needed_ridge(task: RenewableTask, records: float, clients: int) -> float:
     """Return the least ridge that makes slopes of any features known after so many records."""
     size = noise_size(task, records, clients)
-    return min(max(_up(KNOWN * size), LEAST_RIDGE), LARGEST_RIDGE)
+    return min(max(rounded_up(KNOWN * size), LEAST_RIDGE), LARGEST_RIDGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def propose(study: Study, records: int, clients: int, seen: Seen | None = None) 
             "there on"
         )
     if (counts := _counts_needed(best.task, records / 2, clients)) > best.task.split.counts:
-        given = min(_up(counts), MOST_COUNTS)
+        given = min(rounded_up(counts), MOST_COUNTS)
         best = tried(best.changes, privacy__split={"counts": given})
         reasons["privacy.split"] = (
             f"counts have more than usual, so that a class with {rarer_share(study):.3g} of the "
@@ -246,12 +246,6 @@ def _counts_needed(task: RenewableTask, records: float, clients: int) -> float:
     lacking = noise / (rarer_share(task.study) * max(records, task.slots))
     # shares are of the squared budget where the noise is Gaussian, of epsilon where it is Laplace
     return task.split.counts * lacking ** (2 if task.budget.mechanism.order == 2 else 1)
-
-
-def _up(number: float) -> float:
-    """Return a number with two digits, rounded up."""
-    step = 10.0 ** (math.floor(math.log10(number)) - 1)
-    return float(f"{math.ceil(number / step - 1e-9) * step:.3g}")
 
 
 #: Said of a study without noise.
