@@ -100,8 +100,8 @@ FAULTS = (
     Fault(
         "products calibrated for slopes, not for their squares",
         "pipeline/methods/ldp_sgd/client.py",
-        'matrix("products", loss.slope_bound**2)',
-        'matrix("products", loss.slope_bound)',
+        'matrix("products", self.loss.slope_bound**2)',
+        'matrix("products", self.loss.slope_bound)',
         ("tests/unit/test_sgd_intervals.py", _SENSITIVITY),
     ),
     Fault(
