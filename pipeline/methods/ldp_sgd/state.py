@@ -62,6 +62,8 @@ class GradientBatch:
     extra: Matrix
 
     def __getitem__(self, part: slice) -> GradientBatch:
+        if not part.start and part.stop >= len(self.points):
+            return self
         return GradientBatch(
             self.gradients[part], self.points[part], self.watermarks[part], self.clock[part],
             self.extra[part],
