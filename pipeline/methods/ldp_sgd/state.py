@@ -378,12 +378,10 @@ class SgdState(State):
 
     @property
     def releases(self) -> int:
-        """How many releases have been added."""
         return sum(path.releases for path in self.paths)
 
     @property
     def begun(self) -> bool:
-        """Whether anything has been added."""
         return bool(self.paths)
 
     @property
@@ -393,7 +391,6 @@ class SgdState(State):
 
     @property
     def names(self) -> list[str]:
-        """Names of its stored fields."""
         return [PATH]
 
     def fold(self, batch: GradientBatch) -> None:

@@ -113,7 +113,6 @@ class OpenState(State):
 
     @property
     def releases(self) -> int:
-        """How many releases have been added."""
         return int(self.part("releases")[0] + self.part("releases", START)[0])
 
     @property
@@ -123,7 +122,6 @@ class OpenState(State):
 
     @property
     def names(self) -> list[str]:
-        """Names of its stored fields."""
         return [SUMS, START]
 
     def part(self, name: str, of: str = SUMS) -> Vector:

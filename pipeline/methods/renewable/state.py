@@ -160,7 +160,6 @@ class PrivateState(State):
 
     @property
     def releases(self) -> int:
-        """How many releases have been added."""
         return int(self.counts[-2])
 
     @property
@@ -170,7 +169,6 @@ class PrivateState(State):
 
     @property
     def names(self) -> list[str]:
-        """Names of its stored fields."""
         epochs = sorted(self.epochs)
         return [COUNTS, START, NOISE, *(f"{kind}{e}" for kind in (EPOCH, GROUPED) for e in epochs)]
 

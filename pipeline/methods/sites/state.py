@@ -241,7 +241,6 @@ class SiteState(State):
 
     @property
     def names(self) -> list[str]:
-        """Names of its stored fields."""
         return [HEAD, *sorted(self.sites)]
 
     def held(self) -> tuple[Integers, Integers, Integers]:
