@@ -20,8 +20,7 @@ import prometheus_client as prometheus
 
 from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
-from pipeline.messages.envelope import DeadLetter
-from pipeline.messages.topics import MAX_LETTER_BYTES, Topics
+from pipeline.messages.topics import MAX_LETTER_BYTES, DeadLetter, Topics
 from pipeline.release.task import Task
 from pipeline.stream.fold import LogRecord, Reducer, known
 from pipeline.stream.partition import Head, Partition

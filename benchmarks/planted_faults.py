@@ -57,7 +57,7 @@ FAULTS = (
     ),
     Fault(
         "a loss's curvature said to be small where slopes are not",
-        "pipeline/losses/classes.py",
+        "pipeline/losses.py",
         "return ends[1:], 4 * ends[:-1] * (1 - ends[:-1])",
         "return ends[1:], 4 * ends[1:] * (1 - ends[1:])",
         ("tests/unit/test_families.py", _TOGETHER),
@@ -94,8 +94,8 @@ FAULTS = (
     Fault(
         "products calibrated for slopes, not for their squares",
         "pipeline/methods/ldp_sgd/client.py",
-        'matrix("products", loss.slope_bound**2)',
-        'matrix("products", loss.slope_bound)',
+        'matrix("products", self.loss.slope_bound**2)',
+        'matrix("products", self.loss.slope_bound)',
         ("tests/unit/test_sgd_intervals.py", _SENSITIVITY),
     ),
     Fault(

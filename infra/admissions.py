@@ -29,8 +29,7 @@ from pipeline.messages.admission import (
     write_signed,
 )
 from pipeline.messages.authentic import Admitted
-from pipeline.messages.envelope import json_headers, rfc3339
-from pipeline.messages.topics import Topics, partition_of
+from pipeline.messages.topics import Topics, json_headers, partition_of, rfc3339
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.trust import can_agree

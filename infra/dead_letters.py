@@ -27,8 +27,15 @@ from kafka.errors import (
 from infra.admissions import own_roll
 from infra.kafka import PATIENCE_SECONDS, asking, producing, read_partition
 from infra.keyring import read_study, study_path
-from pipeline.messages.envelope import DeadLetter, dlq_headers, marks_of, without_marks
-from pipeline.messages.topics import MAX_LETTER_BYTES, Topics, partition_of
+from pipeline.messages.topics import (
+    MAX_LETTER_BYTES,
+    DeadLetter,
+    Topics,
+    dlq_headers,
+    marks_of,
+    partition_of,
+    without_marks,
+)
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.trust import GENERATION, Stamp

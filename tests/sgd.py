@@ -7,8 +7,7 @@ import numpy as np
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.client import GradientTask
-from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.state import SgdPath, SgdState
 from pipeline.records.encoder import Encoder, Row
 from pipeline.release.model import round_model
 from pipeline.release.task import Task

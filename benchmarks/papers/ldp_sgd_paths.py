@@ -25,7 +25,7 @@ from benchmarks.limit_law import covariance, moments
 from pipeline.losses import Linear
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.intervals import random_scaling
-from pipeline.methods.ldp_sgd.path import SgdPath, Sums
+from pipeline.methods.ldp_sgd.state import SgdPath, Sums
 from pipeline.methods.ldp_sgd.step_rule import Rule, StepRule
 from pipeline.types import Matrix, Vector
 

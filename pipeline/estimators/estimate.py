@@ -35,6 +35,12 @@ class Progress:
     share: float
     records: int | None
 
+    @classmethod
+    def of(cls, share: float, slots: int) -> Progress:
+        """Return that of a stream that has come so far with so many record slots."""
+        missing = slots * (1 / share - 1) if share > 0 else math.inf
+        return cls(share, math.ceil(missing) if missing < 1e15 else None)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

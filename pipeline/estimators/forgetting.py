@@ -17,7 +17,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pipeline.errors import StateError
 from pipeline.study.model import Forgetting, Study
@@ -110,6 +110,11 @@ class State(Protocol):
     @abstractmethod
     def encode_field(self, name: str) -> bytes:
         """Return one field as bytes."""
+
+
+S = TypeVar("S")
+#: States of some buckets with their weights.
+Weighed: TypeAlias = Sequence[tuple[float, S]]
 
 
 @dataclass(slots=True)

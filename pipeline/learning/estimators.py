@@ -25,7 +25,6 @@ from pipeline.learning.learner import (
     StreamLearner,
     checked,
     checked_again,
-    tell_river,
 )
 from pipeline.losses import Likelihood
 from pipeline.messages.estimate import EstimateMessage
@@ -35,7 +34,7 @@ from pipeline.records.columns import Table
 from pipeline.records.features import Label
 from pipeline.records.values import Record
 from pipeline.study.model import Study
-from pipeline.study_file.load import StudySource, read_study, study_of
+from pipeline.study_file.load import read_study, study_of
 from pipeline.types import Matrix, Vector
 
 #: One range for all features, one for each in order, or one by name; for a pair there may be what
@@ -215,12 +214,9 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
 
     explains = frozenset({"class"})
     other = "StreamRegressor"
+    _made_of = LinearClassifier
     _supervised = True
     _multiclass = False
-
-    def __init__(self, study: StudySource) -> None:
-        super().__init__(study)
-        tell_river(type(self), "Classifier")
 
     def partial_fit(
         self, X: Table, y: Any, *, client: str = CLIENT, classes: Sequence[Label] = ()
@@ -281,9 +277,6 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
             raise AttributeError("classes_: no label has come yet; use fit")
         return np.unique(self._stream.labels)
 
-    def _make(self, file: ModelFile) -> LinearClassifier:
-        return LinearClassifier(file)
-
     def _make_own(self, file: ModelFile) -> LinearClassifier:
         return LinearClassifier(file, self._started().labels)
 
@@ -321,11 +314,8 @@ class StreamRegressor(StreamLearner[LinearRegressor], Regressor):
 
     explains = frozenset({"number", "count"})
     other = "StreamClassifier"
+    _made_of = LinearRegressor
     _supervised = True
-
-    def __init__(self, study: StudySource) -> None:
-        super().__init__(study)
-        tell_river(type(self), "Regressor")
 
     def predict(self, X: Table) -> Vector:
         """Return the expected responses in the response's own unit, shape (n,).
@@ -345,9 +335,6 @@ class StreamRegressor(StreamLearner[LinearRegressor], Regressor):
             return None
         [value] = self.predict([x]).tolist()
         return float(value)
-
-    def _make(self, file: ModelFile) -> LinearRegressor:
-        return LinearRegressor(file)
 
 
 class PrivateClassifier(Declared, Classifier):

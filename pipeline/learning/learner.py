@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -115,7 +114,7 @@ Rule = TypeVar("Rule", bound=LinearModel)
 Learner = TypeVar("Learner", bound="StreamLearner[Any]")
 
 
-class StreamLearner(ABC, Generic[Rule]):
+class StreamLearner(Generic[Rule]):
     """A linear model over windows of records, private if its study is.
 
     `fit` starts afresh and releases the last window even if it is short. `partial_fit` and
@@ -156,9 +155,11 @@ class StreamLearner(ABC, Generic[Rule]):
     #: Kinds of responses that are learnt, and the class for the others.
     explains: ClassVar[frozenset[str]]
     other: ClassVar[str]
+    _made_of: type[Rule]
 
     def __init__(self, study: StudySource) -> None:
         self.study = study
+        tell_river(type(self), "Regressor" if "number" in self.explains else "Classifier")
         self._stream: Stream | None = None
         self._made: tuple[ModelFile, Rule] | None = None
 
@@ -275,7 +276,7 @@ class StreamLearner(ABC, Generic[Rule]):
 
         Errors as `predict`.
         """
-        return self._make(self._file())
+        return self._made_of(self._file())
 
     @property
     def estimate_(self) -> EstimateMessage:
@@ -346,10 +347,6 @@ class StreamLearner(ABC, Generic[Rule]):
             self._made = file, self._make_own(file)
         return self._made[1]
 
-    @abstractmethod
-    def _make(self, file: ModelFile) -> Rule:
-        """Return the rule of a model file."""
-
     def _make_own(self, file: ModelFile) -> Rule:
-        """Return the same, as the caller writes responses."""
-        return self._make(file)
+        """Return the rule of a model file, as the caller writes responses."""
+        return self._made_of(file)

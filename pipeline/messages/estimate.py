@@ -172,7 +172,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
 
 
 def write_estimate(message: EstimateMessage) -> bytes:
-    """Write an estimate as JSON; `composing.compose` has seen to it that all numbers are finite."""
+    """Write an estimate as JSON; `compose` has seen to it that all numbers are finite."""
     return msgspec.json.encode(message)
 
 
@@ -289,13 +289,10 @@ def coefficients_of(task: Task, estimate: Estimate) -> list[Coefficient]:
     rows = []
     named = zip(task.study.coefficient_names, values, task.steps, strict=True)
     for i, (name, value, step) in enumerate(named):
-        if errors is None or not ends:
+        if errors is None or not ends or math.isnan(errors[0][i]):
             rows.append(Coefficient(name, value, None, None, None, None, step))
             continue
         total, sampling, privacy = (unit * float(part[i]) for part in errors)
-        if math.isnan(total):
-            rows.append(Coefficient(name, value, None, None, None, None, step))
-            continue
         kept = None if estimate.kept is None else _finite(estimate.kept[i])
         known = sampling or None
         rows.append(Coefficient(name, value, total, ends[i], known, privacy, step, kept))

@@ -3,7 +3,7 @@
 Releases one by one: written of sealed answers alone, and read for people and reconciliation.
 
 Only the two sealed types of `pipeline.release.privatise` can be written; raw summaries have no
-encoder. Workers read whole batches, see `incoming`.
+encoder. Workers read whole batches, see `Decoder`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pipeline.release.task import Task, form_of
 from pipeline.trust import LAST_GENERATION
 from pipeline.types import Integers
 
-#: The header as `form.HEADER` has it, up to the ticket: what all releases share, and its own.
+#: The header as `layout.HEADER` has it, up to the ticket: what all releases share, and its own.
 _OWN, _NO_TICKET = struct.Struct("<40sII16s16sqqqq"), bytes(16)
 _MAC_BYTES = 16
 #: A release is far smaller; a larger payload is refused before it is looked at.
@@ -58,7 +58,7 @@ class Header:
         release.
     partition_watermark: Of these, the slots of the client's own partition, where the study has
         several paths.
-    held, before, chain, number: As `form.CHAIN` has them; None in a study without chains.
+    held, before, chain, number: As `layout.CHAIN` has them; None in a study without chains.
     """
 
     study: str
@@ -158,7 +158,7 @@ def header_of(payload: bytes) -> Header:
 
 
 def read(task: Task, payload: bytes) -> Release:
-    """Read a release of a study, without judging it: `incoming` does.
+    """Read a release of a study, without judging it: `Decoder` does.
 
     Raises PayloadError as `header_of`, or if it is not as long as the study's releases are.
     """
@@ -357,7 +357,7 @@ class Decoder:
         return good
 
     def _placed_well(self, rows: Rows) -> Mask:
-        """Whether releases stand where a chain can have them, shape (n,): `form.CHAIN`."""
+        """Whether releases stand where a chain can have them, shape (n,): `layout.CHAIN`."""
         form, number, starts = self._form, rows["number"], rows["starts"]
         slots, before, held = rows["records"].astype(np.int64), rows["before"], rows["held"]
         later = rows["version"] > 0

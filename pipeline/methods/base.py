@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.estimators.forgetting import State
+from pipeline.estimators.forgetting import State, Weighed
 from pipeline.privacy.guarantee import Guarantee
 from pipeline.records.encoder import Arrays
 from pipeline.release.layout import Rows
@@ -31,8 +31,8 @@ class Server(ABC, Generic[S]):
     """A method at the worker, for one study; pure.
 
     Folding a batch equals folding its releases one by one in the order of the log, bit for bit.
-    Batches are rows of the study's form that `incoming` found sound: their numbers are within the
-    bounds of the task's layout. `S` is its state.
+    Batches are rows of the study's form that `messages.release.Decoder` found sound: their numbers
+    are within the bounds of the task's layout. `S` is its state.
     """
 
     #: Whether the order of releases shows in the state; else any order gives the same bits.
@@ -61,7 +61,7 @@ class Server(ABC, Generic[S]):
 
     @abstractmethod
     def estimate(
-        self, parts: Sequence[tuple[float, S]], partitions: Sequence[int], *, missing: int = 0
+        self, parts: Weighed[S], partitions: Sequence[int], *, missing: int = 0
     ) -> Estimate:
         """Return the estimate of some buckets with their weights, all partitions merged.
 
@@ -69,7 +69,7 @@ class Server(ABC, Generic[S]):
         missing: Runs of releases that never came, or did not count, below numbers that did.
         """
 
-    def next_point(self, parts: Sequence[tuple[float, S]]) -> tuple[Vector, tuple[float, float]]:
+    def next_point(self, parts: Weighed[S]) -> tuple[Vector, tuple[float, float]]:
         """Return where clients linearise next, shape (d,), and the weights of the classes.
 
         As the estimate of the same sums says; a method that has it cheaper overrides this.

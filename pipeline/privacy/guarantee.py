@@ -88,45 +88,12 @@ def simulation_of(*, epsilon: float, delta: float) -> Guarantee:
     )
 
 
-def copies_of(
-    *,
-    epsilon: float,
-    delta: float,
-    floating: float,
-    unit: str,
-    records: int | None,
-    neighbours: str,
-) -> Guarantee:
-    """State the guarantee of noisy copies of a fit.
-
-    floating: The part of delta that is left to floating point, at most.
-    """
-    return Guarantee(
-        mechanism="gaussian-copies",
-        epsilon=epsilon,
-        delta=delta,
-        mu=None,
-        unit=unit,
-        unit_records=records,
-        neighbours=neighbours,
-        adversary=ADVERSARY,
-        guarantee=(
-            f"local ({epsilon:g}, {delta:g})-differential privacy of {_who(unit, records)} against "
-            f"{_CHANGES[neighbours]}, over "
-            "the whole stream, since each record enters one release; copies are drawn in floating "
-            f"point, whose part of delta is at most {floating:.1g}; timing, the number of windows "
-            "and which client sent them are not hidden"
-        ),
-        counts="record slots: public; clipped records: never sent; set-aside records: never sent",
-    )
-
-
 def guarantee_of(
     *,
     mechanism: str,
     epsilon: float,
     delta: float,
-    mu: float,
+    mu: float | None,
     unit: str,
     records: int | None,
     neighbours: str,
@@ -134,20 +101,27 @@ def guarantee_of(
     releases: int = 1,
     parts: Mapping[str, float] | None = None,
     levels: dict[str, float] | None = None,
+    floating: float | None = None,
 ) -> Guarantee:
     """State the guarantee of noised releases.
 
+    mu: None where the promise is no mu-GDP.
     counted: What leaves with noise beside gradient and curvature; empty for nothing.
     releases: How many releases a record may enter.
     parts: What a record's gradient, curvature and product cost, where single records release them:
         mu, or epsilon if delta is 0.
     levels: Epsilon by level where records have one each.
+    floating: Of copies, which are drawn in floating point: its part of delta, at most.
     """
     enters = (
         "since each record enters one release"
         if releases == 1
         else f"since a client's ledger counts each release, and {releases} keep this budget"
     )
+    if floating is not None:
+        enters += (
+            f"; copies are drawn in floating point, whose part of delta is at most {floating:.1g}"
+        )
     change = _CHANGES[neighbours]
     budget = f"({epsilon:g}, {delta:g})" if delta else f"{epsilon:g}"
     shown = ""

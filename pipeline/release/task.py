@@ -17,7 +17,7 @@ from pipeline.linalg import pack_upper
 from pipeline.losses import Loss
 from pipeline.privacy.events import Event
 from pipeline.privacy.mechanism import INTEGER_LIMIT
-from pipeline.privacy.sensitivity import Bounds
+from pipeline.privacy.sensitivity import Bounds, Neighbours, Order
 from pipeline.records.blocks import finite, with_intercept
 from pipeline.records.encoder import Arrays
 from pipeline.release.budget import Budget
@@ -269,6 +269,25 @@ class Task(RecordBounds, ABC):
                 f"window.{'most' if self.growth.divisor else 'records'}: the sums of so many "
                 "records are too large to be sent; use smaller windows"
             )
+
+    @property
+    def neighbourhood(self) -> tuple[Neighbours, Order]:
+        """How neighbours differ, and the order of the norm that the noise goes by.
+
+        Raises PrivacyError of neighbours that fit no windows.
+        """
+        neighbours = self.study.privacy.neighbours
+        if neighbours == "add-remove":
+            raise PrivacyError(
+                'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
+                "slots; use zero-out or replace-one"
+            )
+        return neighbours, self.budget.mechanism.order
+
+    def check_window(self, window: Arrays) -> None:
+        """Refuse a window of more records than slots; PrivacyError."""
+        if len(window.responses) > self.slots:
+            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
 
     @property
     def clients(self) -> Sequence[str]:

@@ -22,7 +22,7 @@ from pipeline.cli.change import change
 from pipeline.errors import BudgetExceeded, ConfigError, DataError, PrivacyError
 from pipeline.messages.release import MOST_LOST, read
 from pipeline.methods import method_of, revision_of
-from pipeline.methods.age_aware import plan as facts
+from pipeline.methods.age_aware import method as facts
 from pipeline.methods.age_aware import schedule as plans
 from pipeline.methods.age_aware.client import AgedTask, WhenOver, repeated_epsilon
 from pipeline.methods.age_aware.estimate import KEPT, Members, RoundState, Uploads, estimate

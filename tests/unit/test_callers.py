@@ -134,7 +134,7 @@ CLIENT_SIDE = (
         "pipeline/methods/noisy_mle/",
         "pipeline/methods/noisy_copies/",
         "pipeline/methods/age_aware/",
-        "pipeline/losses/",
+        "pipeline/losses.py",
         "pipeline/privacy/",
         "pipeline/linalg.py",
     ),
@@ -171,7 +171,7 @@ LOADED = {
     ("producers/sources/mqtt.py", "'paho.mqtt.properties'"),
 }
 #: A worker's copy of a path, which was walked on noised gradients.
-COPIES = {"pipeline/methods/ldp_sgd/path.py": {"copy"}}
+COPIES = {"pipeline/methods/ldp_sgd/state.py": {"copy"}}
 FORGING = {"pickle", "copy", "copyreg", "marshal", "shelve", "ctypes", "gc"}
 PAST_CONSTRUCTORS = {"__new__", "__setattr__", "__setstate__", "__reduce__", "__dict__"}
 

@@ -32,7 +32,7 @@ from pipeline.methods.base import Plan
 from pipeline.methods.plan_words import numbers, when
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import Windows, expect, noise_size, reference_of, stages
-from pipeline.methods.renewable.plan import LARGEST_RIDGE, default_ridge
+from pipeline.methods.renewable.method import LARGEST_RIDGE, default_ridge
 from pipeline.methods.renewable.solution import KNOWN, noise_of
 from pipeline.privacy import memory
 from pipeline.study.model import Study

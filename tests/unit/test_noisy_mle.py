@@ -12,7 +12,7 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle import estimate as solving
-from pipeline.methods.noisy_mle.plan import least_records
+from pipeline.methods.noisy_mle.method import least_records
 from pipeline.methods.sites import robust as guards
 from pipeline.methods.sites.report import largest_move
 from pipeline.methods.sites.state import FIRST, KEPT, Shape, SiteState, epochs_of

@@ -18,7 +18,7 @@ from pipeline.methods import method_of, task_of
 from pipeline.methods.plan_words import classes
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import Windows
-from pipeline.methods.renewable.plan import COUNTS_PLANNED, MOST_COUNTS, records_until
+from pipeline.methods.renewable.method import COUNTS_PLANNED, MOST_COUNTS, records_until
 from pipeline.simulate.coverage import Releases, simulated
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys

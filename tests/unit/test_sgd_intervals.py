@@ -37,11 +37,11 @@ from pipeline.methods.ldp_sgd.client import (
     record_gradients,
 )
 from pipeline.methods.ldp_sgd.intervals import mean_point, straightened
-from pipeline.methods.ldp_sgd.path import Sums
 from pipeline.methods.ldp_sgd.plan import due, exact, of_residuals, records_needed, slope_error
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn, moved, width_errors
 from pipeline.methods.ldp_sgd.readiness import bend, distance, relaxations
 from pipeline.methods.ldp_sgd.spec import INTERVALS
+from pipeline.methods.ldp_sgd.state import Sums
 from pipeline.methods.ldp_sgd.step_rule import Scaling, mean_products, rule_of
 from pipeline.records.blocks import with_intercept
 from pipeline.release.model import round_model

@@ -28,9 +28,8 @@ from pipeline.methods.ldp_sgd.intervals import (
     tail,
     variance,
 )
-from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath, Sums
 from pipeline.methods.ldp_sgd.plug_in import regressed_curvature
-from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.state import LARGEST, SgdPath, SgdState, Sums
 from pipeline.methods.ldp_sgd.step_rule import (
     MIXED,
     Rule,

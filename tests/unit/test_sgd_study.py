@@ -17,9 +17,8 @@ from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.client import bounded_gradients, record_gradients
-from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
 from pipeline.methods.ldp_sgd.plan import largest_move
-from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.state import LARGEST, SgdPath, SgdState
 from pipeline.methods.ldp_sgd.step_rule import allowed_lateness, rule_of
 from pipeline.privacy.accounting import total_epsilon, total_mu
 from pipeline.records.encoder import Row

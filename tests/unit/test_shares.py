@@ -13,7 +13,7 @@ from pipeline.methods import revision_of, server_of
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.estimate import estimate_private
 from pipeline.methods.renewable.expected import reference_of
-from pipeline.methods.renewable.plan import OPEN, influence, largest_move
+from pipeline.methods.renewable.method import OPEN, influence, largest_move
 from pipeline.release.task import form_of
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector

@@ -13,14 +13,14 @@ from pipeline.estimators.population import Population
 from pipeline.methods import method_of, server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle.client import SiteTask
-from pipeline.methods.noisy_mle.plan import (
+from pipeline.methods.noisy_mle.estimate import Sites, sites_of
+from pipeline.methods.noisy_mle.method import (
     of_each_model,
     releases_in,
     slots_until,
     stages,
     window_sizes,
 )
-from pipeline.methods.noisy_mle.sums import Sites, sites_of
 from pipeline.methods.sites.state import FIRST, Shape, SiteState
 from pipeline.records.blocks import MOST_RECORDS
 from pipeline.records.encoder import Arrays

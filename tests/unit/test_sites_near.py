@@ -27,11 +27,9 @@ from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Drawn, Sent, covariance
 from pipeline.methods.noisy_mle import estimate as solving
 from pipeline.methods.noisy_mle.client import SiteTask
-from pipeline.methods.noisy_mle.estimate import Fit, held_back
-from pipeline.methods.noisy_mle.sums import Points
+from pipeline.methods.noisy_mle.estimate import Fit, Points, held_back
 from pipeline.methods.sites import robust as near
-from pipeline.methods.sites.server import needed_sites
-from pipeline.methods.sites.state import FIRST, Shape, SiteState, epochs_of
+from pipeline.methods.sites.state import FIRST, Shape, SiteState, epochs_of, needed_sites
 from pipeline.privacy.memory import EPOCHS, epoch_of
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.release.task import form_of

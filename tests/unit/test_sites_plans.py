@@ -13,7 +13,7 @@ from pipeline.methods import method_of, task_of
 from pipeline.methods.base import Plan
 from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.estimate import limit
-from pipeline.methods.noisy_mle.plan import driven, near_windows
+from pipeline.methods.noisy_mle.method import driven, near_windows
 from pipeline.methods.sites.report import first_windows
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys

@@ -94,7 +94,7 @@ def estimate(
 def model_card(
     task: AgedTask, group: str, histories: Sequence[Vector], epsilon: float
 ) -> ModelCard:
-    """As `Method.model_card`: the states are those of the group's present card.
+    """As `Rounds.model_card`: the states are those of the group's present card.
 
     Raises ConfigError if the study has no such group, or its card no states; else as `estimate`.
     """

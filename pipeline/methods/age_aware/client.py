@@ -175,8 +175,7 @@ BITS = 20
 
 def query(task: AgedTask, window: Arrays, model: Model) -> Query:
     """As `Task.query`: the slots of a round one after the other, the same records in each."""
-    if len(window.responses) > task.slots:
-        raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")
+    task.check_window(window)
     plan, number = task.plan, task.number
     first = int(plan.slots[number]) * plan.records
     values = np.full(plan.records, task.absent)

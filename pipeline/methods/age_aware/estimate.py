@@ -58,7 +58,6 @@ class RoundState(State):
 
     @property
     def names(self) -> list[str]:
-        """Names of its stored fields."""
         return [HEAD, *sorted(self.clients)]
 
     def fold(self, rows: Rows) -> None:

@@ -167,24 +167,16 @@ def plan_of(study: Study) -> Plan:
     ages = spec.slots - 1 - np.arange(spec.slots, dtype=np.int64)
     by_group = _tables(spec, cards, ages, sensitivity(*ends, records), records, 1 / len(members))
     groups = tuple(members.values())
-    cost = np.array([by_group[group].cost[places] for group in groups])
+    cost = np.array([by_group[group]["losses"][places] for group in groups])
     # each client's loss is its own, so that one assignment is the best plan
     chosen = cost.argmin(axis=1) if spec.capacity is None else linear_sum_assignment(cost)[1]
     slots = places[chosen]
-    rows = [by_group[group] for group in groups]
-    at = [(row, int(slot)) for row, slot in zip(rows, slots, strict=True)]
+    at = [(by_group[group], int(slot)) for group, slot in zip(groups, slots, strict=True)]
+    names = by_group[groups[0]]
     plan = Plan(
         spec=spec, cards=cards, names=tuple(members), groups=groups, records=records, slots=slots,
         ages=ages[slots],
-        deltas=np.array([row.delta[slot] for row, slot in at]),
-        epsilons=np.array([row.epsilon[slot] for row, slot in at]),
-        capped=np.array([row.capped[slot] for row, slot in at]),
-        scales=np.array([row.scale[slot] for row, slot in at]),
-        mean_then=np.array([row.mean_then[slot] for row, slot in at]),
-        mean_now=np.array([row.mean_now[slot] for row, slot in at]),
-        gains=np.array([row.gain[slot] for row, slot in at]),
-        losses=np.array([row.cost[slot] for row, slot in at]),
-        alone=np.array([row.alone[slot] for row, slot in at]),
+        **{name: np.array([row[name][slot] for row, slot in at]) for name in names},
     )  # fmt: skip
     check_policy(plan)
     return plan
@@ -218,24 +210,10 @@ def card_of(group: Group, spec: Spec, ends: tuple[float, float]) -> Card:
     return Card(group, chain, law, deltas(chain, ages, spec.delta), forward(chain, ages))
 
 
-@dataclass(frozen=True)
-class _Row:
-    """What each slot would give a client of one group, shape (K,); names as in `Plan`."""
-
-    cost: Vector
-    alone: Vector
-    delta: Vector
-    epsilon: Vector
-    capped: np.ndarray
-    scale: Vector
-    mean_then: Vector
-    mean_now: Vector
-    gain: Vector
-
-
 def _tables(
     spec: Spec, cards: dict[str, Card], ages: Integers, moved: float, records: int, weight: float
-) -> dict[str, _Row]:
+) -> dict[str, dict[str, Vector]]:
+    """Return what each slot would give a client of each group, shape (K,); names as in `Plan`."""
     found = {}
     for name, card in cards.items():
         start: Start = "stationary" if card.steady else "round"
@@ -249,10 +227,11 @@ def _tables(
         chosen = weight**2 * expected_loss(about, records, scale, spec.use)
         # the card alone, without any upload
         alone = weight**2 * np.maximum(about.variance_now / records, 0.0)
-        found[name] = _Row(
-            chosen, alone, left, noise.classical, noise.capped, scale,
-            about.mean_then, about.mean_now, gain,
-        )  # fmt: skip
+        found[name] = {
+            "losses": chosen, "alone": alone, "deltas": left, "epsilons": noise.classical,
+            "capped": noise.capped, "scales": scale, "mean_then": about.mean_then,
+            "mean_now": about.mean_now, "gains": gain,
+        }  # fmt: skip
     return found
 
 
@@ -292,7 +271,7 @@ class Noise(NamedTuple):
 def present_epsilon(classical: Vector, delta: Vector) -> Vector:
     """Return the epsilon about a record's value now: ln(1 + Delta (e^classical - 1)).
 
-    Proposition 1. It holds for one release; several do not add up: see `nested`.
+    Proposition 1. It holds for one release; several do not add up: see `repeated_epsilon`.
     """
     with np.errstate(divide="ignore"):
         # e^classical may be too large for a float where its logarithm is not

@@ -13,7 +13,6 @@ Source: ldp-sgd, losses; Mallows weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -22,12 +21,10 @@ import numpy as np
 
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.linalg import pack_upper
-from pipeline.losses import Loss
 from pipeline.methods.ldp_sgd.spec import spec_of, split_of
 from pipeline.privacy import sensitivity
-from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel, Mechanism
+from pipeline.privacy.mechanism import INTEGER_LIMIT, Channel
 from pipeline.privacy.randomness import SecureStream
-from pipeline.privacy.sensitivity import Bounds, Neighbours
 from pipeline.records.blocks import (
     CURVATURE_BITS,
     GRADIENT_BITS,
@@ -63,49 +60,6 @@ class Channels:
     off_diagonal: Channel | None
     products: Channel | None = None
     products_off_diagonal: Channel | None = None
-
-
-def of_single_records(
-    mechanism: Mechanism,
-    loss: Loss,
-    bounds: Bounds,
-    clipping_norm: float,
-    size: int,
-    neighbours: Neighbours,
-    budget: float,
-    shares: Mapping[str, float],
-) -> Channels:
-    """Return the channels of releases of single records' gradients, and of what is beside them.
-
-    bounds: Of the norms of (1, features), of `size` entries.
-    clipping_norm: Bound of the weighted norm.
-    budget, shares: What one record's parts may cost together, in the mechanism's own terms, and the
-        share of each that is released: "gradients", and "curvature" and "products" of a window's
-        sums.
-    """
-    order = mechanism.order
-
-    def matrix(name: str, factor: float) -> Channel | None:
-        if name not in shares:
-            return None
-        apart = sensitivity.of_outer_product(bounds, factor, clipping_norm, size, neighbours, order)
-        rounding = sensitivity.rounding_of_matrix(size, order)
-        return mechanism.channel(apart, rounding, budget, shares[name])
-
-    curvature = matrix("curvature", loss.curvature_bound)
-    products = matrix("products", loss.slope_bound**2)
-    return Channels(
-        gradient=mechanism.channel(
-            sensitivity.of_record(bounds, loss.slope_bound, clipping_norm, size, neighbours, order),
-            sensitivity.rounding_of_vector(size, order),
-            budget,
-            shares["gradients"],
-        ),
-        curvature=curvature,
-        off_diagonal=curvature and curvature.off_diagonal(),
-        products=products,
-        products_off_diagonal=products and products.off_diagonal(),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,16 +285,31 @@ class GradientTask(Task):
     @cached_property
     def channels(self) -> Channels:
         """Channels of every release, at the loosest level."""
-        neighbours = self.study.privacy.neighbours
-        if neighbours == "add-remove":
-            raise PrivacyError(
-                'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
-                "slots; use zero-out or replace-one"
-            )
-        return of_single_records(
-            self.budget.mechanism, self.loss, self.bounds, self.clipping_norm, self.size,
-            neighbours, self.budget.per_record, self.shares,
-        )  # fmt: skip
+        mechanism, shares, size = self.budget.mechanism, self.shares, self.size
+        (neighbours, order), bounds, norm = self.neighbourhood, self.bounds, self.clipping_norm
+
+        def part(name: str, distance: float, rounding: float) -> Channel:
+            return mechanism.channel(distance, rounding, self.budget.per_record, shares[name])
+
+        def matrix(name: str, factor: float) -> Channel | None:
+            if name not in shares:
+                return None
+            apart = sensitivity.of_outer_product(bounds, factor, norm, size, neighbours, order)
+            return part(name, apart, sensitivity.rounding_of_matrix(size, order))
+
+        curvature = matrix("curvature", self.loss.curvature_bound)
+        products = matrix("products", self.loss.slope_bound**2)
+        return Channels(
+            gradient=part(
+                "gradients",
+                sensitivity.of_record(bounds, self.loss.slope_bound, norm, size, neighbours, order),
+                sensitivity.rounding_of_vector(size, order),
+            ),
+            curvature=curvature,
+            off_diagonal=curvature and curvature.off_diagonal(),
+            products=products,
+            products_off_diagonal=products and products.off_diagonal(),
+        )
 
     @cached_property
     def layout(self) -> Layout:
@@ -396,10 +365,15 @@ class GradientTask(Task):
         return 1.0 if self.clipping_norm >= self.longest else mallows(design, self.clipping_norm)
 
     def query(self, window: Arrays, model: Model) -> Query:
-        return query(self, window, model)
+        sums = bounded_gradients(self, window.features, window.responses, model, window.levels)
+        return query_of(self, sums)
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
-        return open_query(self, window, model)
+        sums = open_gradients(self, window.features, window.responses, model)
+        matrices = {"curvature": sums.curvature, "products": sums.products}
+        parts = {"gradient": sums.gradients.ravel()}
+        parts |= {name: pack_upper(one) for name, one in matrices.items() if one is not None}
+        return OpenQuery(model, sums.records, model.coefficients, parts)
 
     def check_fit(self) -> None:
         matrices = (self.channels.curvature, self.channels.products)
@@ -446,12 +420,6 @@ class RecordsPart:
         return with_noise(self.pieces(), 1, stream)[0]
 
 
-def query(task: GradientTask, window: Arrays, model: Model) -> Query:
-    """As `Task.query`."""
-    sums = bounded_gradients(task, window.features, window.responses, model, window.levels)
-    return query_of(task, sums)
-
-
 def query_of(task: GradientTask, sums: RecordSums) -> Query:
     """Return the gradients of a window with the noise that each part needs."""
     channels = task.channels
@@ -469,14 +437,3 @@ def query_of(task: GradientTask, sums: RecordSums) -> Query:
             sums.products, channels.products, channels.products_off_diagonal, task.size, task.slots
         )
     return Query(sums.model, parts)
-
-
-def open_query(task: GradientTask, window: Arrays, model: Model) -> OpenQuery:
-    """As `Task.open_query`."""
-    sums = open_gradients(task, window.features, window.responses, model)
-    parts = {"gradient": sums.gradients.ravel()}
-    if sums.curvature is not None:
-        parts["curvature"] = pack_upper(sums.curvature)
-    if sums.products is not None:
-        parts["products"] = pack_upper(sums.products)
-    return OpenQuery(model, sums.records, model.coefficients, parts)

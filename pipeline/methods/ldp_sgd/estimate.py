@@ -27,10 +27,9 @@ from pipeline.methods.ldp_sgd.intervals import (
     plug_ins,
     random_scaling,
 )
-from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath, Sums
 from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn, standard_errors
 from pipeline.methods.ldp_sgd.readiness import Lack
-from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.state import LARGEST, SgdPath, SgdState, Sums
 from pipeline.methods.ldp_sgd.step_rule import allowed_lateness
 from pipeline.types import Matrix, Vector
 

@@ -43,9 +43,9 @@ from scipy.special import ndtri
 from pipeline.errors import ConfigError, NumericError
 from pipeline.methods.ldp_sgd import plug_in, readiness
 from pipeline.methods.ldp_sgd.client import GradientTask
-from pipeline.methods.ldp_sgd.path import Sums
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
 from pipeline.methods.ldp_sgd.spec import INTERVALS
+from pipeline.methods.ldp_sgd.state import Sums
 from pipeline.methods.ldp_sgd.step_rule import scaling_of
 from pipeline.privacy.guarantee import PUBLISHED
 from pipeline.types import Matrix, Vector

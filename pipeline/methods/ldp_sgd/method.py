@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.forgetting import Weighed
 from pipeline.methods.base import Method, Server, Spec
 from pipeline.methods.ldp_sgd import plan as plans
 from pipeline.methods.ldp_sgd import spec as keys
@@ -72,19 +73,13 @@ class GradientServer(Server[SgdState]):
         )
 
     def estimate(
-        self,
-        parts: Sequence[tuple[float, SgdState]],
-        partitions: Sequence[int],
-        *,
-        missing: int = 0,
+        self, parts: Weighed[SgdState], partitions: Sequence[int], *, missing: int = 0
     ) -> Estimate:
         """As `Server.estimate`; a path has no age, so there is one bucket."""
         [(_, state)] = parts
         return estimate_sgd(self._task, state, partitions)
 
-    def next_point(
-        self, parts: Sequence[tuple[float, SgdState]]
-    ) -> tuple[Vector, tuple[float, float]]:
+    def next_point(self, parts: Weighed[SgdState]) -> tuple[Vector, tuple[float, float]]:
         """As `Server.next_point`: the newest iterate, without the intervals of the average."""
         [(_, state)] = parts
         return newest_point(self._task, state.paths), (1.0, 1.0)

@@ -4,7 +4,7 @@ What locally private gradients need and promise, for `study check` and the docto
 
 For features uniform on their public ranges: of a path no number of records makes intervals certain,
 since no ridge holds directions in which records say nothing. Sizes follow from the limit law and
-the caps of `steps`; the bias of curved losses was fitted to simulations.
+the caps of `step_rule`; the bias of curved losses was fitted to simulations.
 
 After how many records intervals can be hoped for, from public numbers alone.
 
@@ -29,7 +29,6 @@ from pipeline.estimators.population import default_truth
 from pipeline.linalg import sandwich
 from pipeline.methods.base import Exact, Plan, Proposal
 from pipeline.methods.ldp_sgd.client import GradientTask
-from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
 from pipeline.methods.ldp_sgd.plug_in import known_widths
 from pipeline.methods.ldp_sgd.readiness import (
     GROWTH,
@@ -38,6 +37,7 @@ from pipeline.methods.ldp_sgd.readiness import (
     largest_distance,
 )
 from pipeline.methods.ldp_sgd.spec import INTERVALS
+from pipeline.methods.ldp_sgd.state import LARGEST, SgdPath
 from pipeline.methods.ldp_sgd.step_rule import (
     CURVATURE,
     MIXED,

@@ -18,7 +18,7 @@ import numpy as np
 
 from pipeline.errors import NumericError
 from pipeline.linalg import floor_eigenvalues, sandwich, unpack_upper
-from pipeline.methods.ldp_sgd.path import Sums
+from pipeline.methods.ldp_sgd.state import Sums
 from pipeline.methods.ldp_sgd.step_rule import Known, Scaling
 from pipeline.types import Matrix, Vector
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.methods.ldp_sgd.client import GradientTask
-from pipeline.methods.ldp_sgd.path import SgdPath, Sums
 from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn
+from pipeline.methods.ldp_sgd.state import SgdPath, Sums
 from pipeline.methods.ldp_sgd.step_rule import MIXED
 from pipeline.types import Matrix, Vector
 

@@ -3,7 +3,7 @@
 From a study to the public rule of its path: steps, their caps, burn-in and start.
 
 The paper, ldp-sgd, gives no defaults: these are this project's, from simulations. The caps are
-derived in `steps`.
+derived below.
 
 Step sizes eta_i = min(eta0 i^-alpha, cap), with two caps that keep the path where theory holds.
 

@@ -29,7 +29,7 @@ from pipeline.methods.noisy_copies.spec import Spec, spec_of
 from pipeline.methods.sites.client import WeighedTask
 from pipeline.privacy.accounting import normal_numbers
 from pipeline.privacy.events import Event, TotalVariation, compose
-from pipeline.privacy.guarantee import Guarantee, copies_of
+from pipeline.privacy.guarantee import Guarantee, guarantee_of
 from pipeline.privacy.mechanism import INTEGER_LIMIT
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.blocks import finite, with_intercept
@@ -377,9 +377,8 @@ class CopiesTask(WeighedTask):
 
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`: whatever the records hold, the bounds of the task hold."""
+        self.check_window(window)
         features, responses = inside(window.features, self), finite(window.responses)
-        if len(responses) > self.slots:
-            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
         design = with_intercept(features)
         weights = np.broadcast_to(self.record_weights(design), len(design))
         fit = self.fit(design, np.clip(responses, -1.0, 1.0), weights, model)
@@ -436,7 +435,10 @@ class CopiesBudget(Budget):
         if not self._task.study.private:
             return super().guarantee
         privacy, task = self._task.study.privacy, self._task
-        return copies_of(
+        return guarantee_of(
+            mechanism="gaussian-copies",
+            mu=None,
+            counted="",
             epsilon=task.promise.epsilon,
             delta=task.promise.delta,
             floating=task.floating_delta,

@@ -31,24 +31,21 @@ records wherever sites differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from pipeline.estimators.estimate import Estimate, Progress
-from pipeline.estimators.forgetting import effective
+from pipeline.estimators.estimate import Estimate
 from pipeline.linalg import condition_number, floor_eigenvalues
 from pipeline.methods.noisy_copies import infembler
 from pipeline.methods.noisy_copies.client import CopiesTask
 from pipeline.methods.noisy_copies.infembler import Assembled, Copies, Matrices, Sent, sent_of
-from pipeline.methods.sites import robust
-from pipeline.methods.sites.report import INTERVAL, dropped, empty, endless, listed
+from pipeline.methods.sites import report, robust
 from pipeline.methods.sites.robust import FARTHEST, NEAR, Shown, reach, widened
-from pipeline.methods.sites.server import UNSURE, needed_sites, next_point, recent_epochs
-from pipeline.methods.sites.state import SiteState
+from pipeline.methods.sites.state import UNSURE, Weighed
 from pipeline.types import Matrix, Vector
 
 #: Rounds at most, and the length of the last one in standard errors.
@@ -67,86 +64,15 @@ EMPTY = 2.0
 LEAST = 1e-9
 
 
-def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
+def estimate(task: CopiesTask, parts: Weighed) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
-    releases = sum(state.releases for _, state in parts)
-    slots = sum(state.slots for _, state in parts)
-    if not releases:
-        return empty(task.first_model.coefficients, slots, releases)
-    solution = _chosen(task, parts)
-    sent, fit, reason = solution.sent, solution.fit, solution.reason
-    found, copies = fit.found, sent.copies
-    records = float(fit.weights @ copies.records)
-    # fits that are too far leave as many later ones come as there are now
-    lost = "" if reason else endless(task.study.coefficient_names, solution.covariance)
-    share = min(solution.share, 0.5 if solution.far else UNSURE if lost else 1.0)
-    missing = slots * (1 / share - 1) if share > 0 else math.inf
-    details = listed(sent.names, fit.weights, copies.records, fit.squared, task.size)
-    # what far fits leave out is no reason for a short way
-    point = task.first_model.coefficients
-    if task.moving:
-        certain = solution.far or not reason
-        point = next_point(task.norm_bound, solution.coefficients, copies.centres, settled=certain)
-    return Estimate(
-        coefficients=solution.coefficients,
-        covariance=None if reason else solution.covariance,
-        privacy_covariance=None if reason else solution.privacy,
-        status="warming" if reason else "ready",
-        reason=reason or lost,
-        records=slots,
-        releases=releases,
-        condition=condition_number(found.whole),
-        effective_records=effective(records, float(fit.weights**2 @ (sent.squared * task.slots))),
-        point=point,
-        interval=INTERVAL,
-        progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
-        details=details
-        | dropped(parts, sent.names)
-        | {"rounds": found.rounds, "last_round": found.step},
-    )
+    if not any(state.releases for _, state in parts):
+        return report.empty(task.first_model.coefficients, parts)
+    solve = partial(_solution, task, parts)
+    return report.chosen(parts, partial(sent_of, task, parts), solve)[0].estimate
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """What the copies of some epochs say: the fit, its covariance, and what intervals lack.
-
-    share: How far they are on the way to intervals, in [0, 1].
-    error: Mean square error of predictors: by chance, and by what fits leave out.
-    """
-
-    sent: Sent
-    fit: Fit
-    coefficients: Vector
-    covariance: Matrix
-    privacy: Matrix
-    share: float
-    reason: str
-    error: float
-
-    @property
-    def far(self) -> bool:
-        """Whether fits ended too far from the estimate."""
-        return self.reason == FAR
-
-
-def _chosen(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Solution:
-    """Return the solution of the most epochs that give intervals, else that of the least error."""
-    kept = sorted(recent_epochs(parts))
-    tried: list[Solution] = []
-    needed = 0
-    for first in range(len(kept)):
-        sent = sent_of(task, parts, kept[first:])
-        needed = needed or needed_sites(parts, sent.names)
-        if len(sent.names) < needed:
-            break
-        tried.append(_solution(task, sent))
-        if not tried[-1].far:
-            # intervals; or noise is in their way, and fewer releases have more of it
-            break
-    return min(tried, key=lambda one: one.error) if tried[-1].reason else tried[-1]
-
-
-def _solution(task: CopiesTask, sent: Sent) -> Solution:
+def _solution(task: CopiesTask, parts: Weighed, sent: Sent) -> report.Solution:
     fit = settled(task, sent)
     found, copies = fit.found, sent.copies
     drawn, (apart, noise) = penalised(task, sent, fit), variances(sent, fit)
@@ -187,7 +113,16 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
     elif not near:
         reason = FAR
     error = chance / max(float(found.information[0, 0]), 1e-12) + bent**2
-    return Solution(sent, fit, drawn.coefficients, covariance, privacy, share, reason, error)
+    told = report.estimate_of(
+        task, parts, sent.names, drawn.coefficients, covariance, privacy,
+        weights=fit.weights, records=copies.records, varied=sent.squared * task.slots,
+        squared=fit.squared, share=share, reason=reason, far=reason == FAR, points=copies.centres,
+        # what far fits leave out is no reason for a short way
+        settled=reason in ("", FAR),
+        more={"rounds": found.rounds, "last_round": found.step},
+    )  # fmt: skip
+    told = replace(told, condition=condition_number(found.whole))
+    return report.Solution(told, reason == FAR, error)
 
 
 def limit(size: int) -> float:

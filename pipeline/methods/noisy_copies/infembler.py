@@ -8,7 +8,7 @@ by what an EM with few copies of many records falls short. docs/methods/noisy-co
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.linalg import floor_eigenvalues, packed_indices
 from pipeline.methods.noisy_copies.client import CopiesTask
-from pipeline.methods.sites.server import gathered
-from pipeline.methods.sites.state import FIRST, RELEASES, Shape, SiteState
+from pipeline.methods.sites.state import FIRST, RELEASES, Weighed, gathered
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 
@@ -230,9 +229,7 @@ class Sent:
     drawn: Drawn | None
 
 
-def sent_of(
-    task: CopiesTask, parts: Sequence[tuple[float, SiteState]], kept: Collection[int]
-) -> Sent:
+def sent_of(task: CopiesTask, parts: Weighed, kept: Collection[int]) -> Sent:
     """Return the sites of some buckets with their weights: their releases in the epochs `kept`."""
     parts = [(weight, state) for weight, state in parts if weight > 0]
     names, which, weights, _, rows = gathered(parts, kept)
@@ -249,7 +246,7 @@ def sent_of(
         points = sums[:, shape.points : shape.points + size] / windows[:, None]
         centres = np.ldexp(points, COEFFICIENT_EXPONENT)
         means = means + centres
-        drawn = _drawn(shape, which, weights, rows)
+        drawn = Drawn(which, *shape.points_of(rows), weights * rows[:, RELEASES])
     ones = np.ones(len(names))
     copies = Copies(
         records=windows * task.slots,
@@ -263,12 +260,3 @@ def sent_of(
         rounding=np.ldexp(1.0, 2 * mean.exponent) / 12 / windows,
     )
     return Sent(names, copies, windows, squared, drawn)
-
-
-def _drawn(shape: Shape, which: Integers, weights: Vector, rows: Integers) -> Drawn:
-    counts, size = rows[:, RELEASES].astype(np.float64), shape.size
-    sums = rows[:, shape.points : shape.points + size].astype(np.float64)
-    means = np.ldexp(sums / counts[:, None], COEFFICIENT_EXPONENT)
-    lengths = np.ldexp(shape.squared(rows) / counts, 2 * COEFFICIENT_EXPONENT)
-    scatter = np.maximum(lengths - np.sum(means**2, axis=1), 0.0)
-    return Drawn(which, means, scatter, weights * counts)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from pipeline.errors import ConfigError, PrivacyError
+from pipeline.errors import ConfigError
 from pipeline.linalg import pack_upper
 from pipeline.losses import Regression
 from pipeline.methods.sites.client import SiteSpec, WeighedTask, check_sites
@@ -176,12 +176,7 @@ class SiteTask(WeighedTask):
         return self.update_channels if version else self.initial_channels
 
     def _channels(self, slope: float) -> Channels:
-        neighbours, order = self.study.privacy.neighbours, self.budget.mechanism.order
-        if neighbours == "add-remove":
-            raise PrivacyError(
-                'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
-                "slots; use zero-out or replace-one"
-            )
+        neighbours, order = self.neighbourhood
         split = self.study.privacy.split
         shares = SPLIT if split is None else split.filled().shares
         counts = shares["counts"] if self.squares else 0.0
@@ -232,8 +227,7 @@ class SiteTask(WeighedTask):
         ]
 
     def query(self, window: Arrays, model: Model) -> Query:
-        if len(window.responses) > self.slots:
-            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
+        self.check_window(window)
         return self.query_blocks(window, model)
 
     def query_blocks(self, slots: Arrays, model: Model) -> Query:

@@ -1,9 +1,7 @@
-"""The estimate of sites: one Newton step over all of them.
+"""The estimate of sites: one Newton step over what their integer sums say in real units.
 
-What the sites say together: of the most epochs whose scores were taken near enough.
-
-The first models are far. So older epochs count only where all that linearised scores leave out is
-small beside every standard error.
+Of the most epochs whose scores were taken near enough. The first models are far. So older epochs
+count only where all that linearised scores leave out is small beside every standard error.
 
 The sites put together: one step from where their scores were taken, far sites weighed down.
 
@@ -22,119 +20,155 @@ alone; numbers beside them enter by the mean predictor of a level's records.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from pipeline.estimators.estimate import Estimate, Progress
-from pipeline.estimators.forgetting import effective
-from pipeline.linalg import Floored, condition_number, floor_eigenvalues, sandwiches, solve_positive
+from pipeline.estimators.estimate import Estimate
+from pipeline.linalg import (
+    Floored,
+    condition_number,
+    floor_eigenvalues,
+    packed_indices,
+    sandwiches,
+    solve_positive,
+)
 from pipeline.methods.noisy_mle.client import SiteTask
-from pipeline.methods.noisy_mle.sums import Sites, sites_of
 from pipeline.methods.sites import report, robust
-from pipeline.methods.sites.server import UNSURE, needed_sites, next_point, recent_epochs
-from pipeline.methods.sites.state import SiteState
-from pipeline.types import Matrix, Vector
+from pipeline.methods.sites.state import BLOCKS, FIRST, RELEASES, UNSURE, Weighed, gathered
+from pipeline.release.model import COEFFICIENT_EXPONENT
+from pipeline.types import Integers, Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Where releases were taken: those of each site, epoch and bucket together, in k rows.
+
+    site, epoch: Place of their site, and their epoch; shape (k,).
+    mean: Their mean point over record slots, shape (k, d).
+    scatter: Mean of |t - mean|^2 over record slots, >= 0, shape (k,).
+    bending: Sums of w n over those that leave something out beyond their point, shape (k,).
+    noise: Variance of the noise of the summed curvature's diagonal, shape (k,).
+    """
+
+    site: Integers
+    epoch: Integers
+    mean: Matrix
+    scatter: Vector
+    bending: Vector
+    noise: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """The releases of M sites in the last epochs; what is linear in one has its weight w.
+
+    names: Digests of the clients' ids, sorted.
+    score: Sums of w times the score at the release's own point, the negative gradient; shape (M,
+        d).
+    curvature, drift: Sums of w J, shape (M, d, d), and of w J t of curvatures times points, shape
+        (M, d).
+    squares: Sums of w times squared slopes, shape (M,); zeros where they are not released.
+    records, squared: Sums of w n and of w^2 n over releases of n slots, shape (M,).
+    score_noise, curvature_noise: Variance of the noise of an entry of the score, and of the
+        curvature's diagonal; shape (M,).
+    squares_noise: That of the squares, shape (M,).
+    point: Mean point of the releases over record slots, shape (M, d).
+    points: The same by epoch.
+    """
+
+    names: list[str]
+    score: Matrix
+    curvature: Matrix
+    drift: Matrix
+    squares: Vector
+    records: Vector
+    squared: Vector
+    score_noise: Vector
+    curvature_noise: Vector
+    squares_noise: Vector
+    point: Matrix
+    points: Points
+
+    def residuals(self, point: Vector) -> Matrix:
+        """Return the sites' scores at a point, to first order, shape (M, d)."""
+        moved: Matrix = self.score + self.drift - self.curvature @ point
+        return moved
+
+
+def sites_of(task: SiteTask, parts: Weighed, kept: Collection[int]) -> Sites:
+    """Return the sites of some buckets with their weights: their releases in the epochs `kept`."""
+    names, which, weights, epochs, integers = gathered(parts, kept)
+    start, rows, shape = epochs == 0, integers.astype(np.float64), parts[0][1].shape
+    size = shape.size
+
+    def unit(of: Iterable[float]) -> Vector:
+        """Return the first of two units for releases at the start, else the second."""
+        one, other = of
+        return np.where(start, one, other)
+
+    def summed(values: Matrix) -> Matrix:
+        total: Matrix = np.zeros((len(names), *values.shape[1:]))
+        np.add.at(total, which, values)
+        return total
+
+    both = (task.initial_channels, task.update_channels)
+    curved, point_unit = task.update_channels.curvature, math.ldexp(1.0, COEFFICIENT_EXPONENT)
+    # noise goes with releases, all that records say with blocks of slots
+    blocks, twice = weights * rows[:, BLOCKS], weights**2 * rows[:, RELEASES]
+    gradients = rows[:, FIRST : shape.curvature.start]
+    gradient = (weights * unit(c.gradient.unit for c in both))[:, None] * gradients
+    packed = (weights * curved.unit)[:, None] * rows[:, shape.curvature]
+    squares, squares_noise = np.zeros(len(rows)), np.zeros(len(rows))
+    if shape.squares:
+        channels = [c.squares for c in both if c.squares is not None]
+        squares = weights * unit(c.unit for c in channels) * rows[:, shape.curvature.stop]
+        squares_noise = twice * unit(c.standard_deviation**2 for c in channels)
+    means, scatter = shape.points_of(integers)
+    curvature_noise = twice * curved.standard_deviation**2
+    held = summed(blocks)
+    exact = start & (task.loss.name == "linear")
+    return Sites(
+        names=names,
+        score=-summed(gradient),
+        curvature=summed(packed)[:, packed_indices(size)],
+        drift=summed((weights * curved.unit * point_unit)[:, None] * shape.products(integers)),
+        squares=summed(squares),
+        records=held * task.slots,
+        squared=summed(weights * blocks) * task.slots,
+        score_noise=summed(twice * unit(c.gradient.standard_deviation**2 for c in both)),
+        curvature_noise=summed(curvature_noise),
+        squares_noise=summed(squares_noise),
+        point=summed(blocks[:, None] * means) / held[:, None],
+        points=Points(
+            site=which,
+            epoch=epochs,
+            mean=means,
+            scatter=scatter,
+            bending=np.where(exact, 0.0, blocks) * task.slots,
+            noise=curvature_noise,
+        ),
+    )
+
 
 #: The least eigenvalue of the mean curvature with which intervals are given, in units of its
 #: noise's spectral size.
 READY = 2.0
 
 
-def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
+def estimate(task: SiteTask, parts: Weighed) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
-    releases = sum(state.releases for _, state in parts)
-    slots = sum(state.slots for _, state in parts)
-    if not releases:
-        return report.empty(task.first_model.coefficients, slots, releases)
-    found, reason = _chosen(task, parts)
-    sites, fit = found.sites, found.fit
-    # scores that are too far leave as many later ones come as there are now
-    endless = "" if reason else report.endless(task.study.coefficient_names, found.covariance)
-    share = min(found.share, 0.5 if found.far else UNSURE if endless else 1.0)
-    coefficients = fit.coefficients
-    point = next_point(task.norm_bound, coefficients, sites.point, settled=not reason)
-    if not task.at_models:
-        point = task.first_model.coefficients
-    missing = slots * (1 / share - 1) if share > 0 else math.inf
-    return Estimate(
-        coefficients=coefficients,
-        covariance=None if reason else found.covariance,
-        privacy_covariance=None if reason else found.privacy,
-        status="warming" if reason else "ready",
-        reason=reason or endless,
-        records=slots,
-        releases=releases,
-        condition=condition_number(fit.bread.matrix, fit.bread.eigenvalues),
-        floored=fit.bread.raised,
-        dispersion=fit.dispersion if task.squares and fit.known else None,
-        effective_records=effective(
-            float(fit.weights @ sites.records), float(fit.weights**2 @ sites.squared)
-        ),
-        point=point,
-        interval=report.INTERVAL,
-        progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
-        details=report.listed(sites.names, fit.weights, sites.records, found.squared, task.size)
-        | report.dropped(parts, sites.names)
-        | {"release": task.release, "misplaced": found.strangers[: report.LISTED]},
+    if not any(state.releases for _, state in parts):
+        return report.empty(task.first_model.coefficients, parts)
+    (found, far, _), staying = report.chosen(
+        parts, partial(sites_of, task, parts), partial(_solution, task, parts)
     )
+    return replace(found, reason=report.far(*staying, found.details["misplaced"])) if far else found
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """What the releases of some epochs say: the fit, its covariance, and what intervals lack.
-
-    misplaced: Sites whose points are no models, shape (M,).
-    share: How far they are on the way to intervals, in [0, 1].
-    reason: What intervals lack beside scores that were taken near; far: whether they lack that.
-    error: Mean square error of predictors: by chance, and by what linearised scores leave out.
-    """
-
-    sites: Sites
-    fit: Fit
-    squared: Vector
-    misplaced: robust.Mask
-    covariance: Matrix
-    privacy: Matrix
-    share: float
-    reason: str
-    far: bool
-    error: float
-
-    @property
-    def strangers(self) -> list[str]:
-        """Names of the sites whose points are no models."""
-        return [self.sites.names[place] for place in np.flatnonzero(self.misplaced).tolist()]
-
-
-def _chosen(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> tuple[Solution, str]:
-    """Return the solution of the most epochs that give intervals, else that of the least error.
-
-    And why there are no intervals; empty if there is nothing in their way.
-    """
-    kept = sorted(recent_epochs(parts))
-    tried: list[Solution] = []
-    staying = count = needed = 0
-    for first in range(len(kept)):
-        sites = sites_of(task, parts, kept[first:])
-        staying, count = len(sites.names), count or len(sites.names)
-        needed = needed or needed_sites(parts, sites.names)
-        if staying < needed:
-            break
-        tried.append(_solution(task, sites))
-        if not tried[-1].far:
-            # intervals; or noise is in their way, and fewer releases have more of it
-            break
-    if not (tried[-1].far or tried[-1].reason):
-        return tried[-1], ""
-    best = min(tried, key=lambda solution: solution.error)
-    if best.far:
-        return best, report.far(staying, count, needed, best.strangers)
-    return best, best.reason
-
-
-def _solution(task: SiteTask, sites: Sites) -> Solution:
+def _solution(task: SiteTask, parts: Weighed, sites: Sites) -> report.Solution:
     fit, squared, misplaced = settled(task, sites)
     covariance, privacy = variances(task, sites, fit)
     least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])
@@ -153,18 +187,23 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
         if np.isnan(covariance).all():
             share = UNSURE
     reason = report.lacking(share, known=fit.known)
-    return Solution(
-        sites=sites,
-        fit=fit,
-        squared=squared,
-        misplaced=misplaced,
-        covariance=covariance,
-        privacy=privacy,
-        share=share,
-        reason=reason,
-        far=not reason and far,
-        error=chance + bent**2,
+    far = not reason and far
+    strangers = [sites.names[place] for place in np.flatnonzero(misplaced).tolist()]
+    told = report.estimate_of(
+        task, parts, sites.names, fit.coefficients, covariance, privacy,
+        weights=fit.weights, records=sites.records, varied=sites.squared, squared=squared,
+        # which of them are far is said when it is known how many there were
+        share=share, reason=reason or ("far" if far else ""), far=far,
+        points=sites.point, settled=not (reason or far),
+        more={"release": task.release, "misplaced": strangers[: report.LISTED]},
+    )  # fmt: skip
+    told = replace(
+        told,
+        condition=condition_number(fit.bread.matrix, fit.bread.eigenvalues),
+        floored=fit.bread.raised,
+        dispersion=fit.dispersion if task.squares and fit.known else None,
     )
+    return report.Solution(told, far, chance + bent**2)
 
 
 def limit(size: int) -> float:

@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.methods.base import Clients, OfflineFit
 from pipeline.methods.published.fits import Problem, problem_of
 from pipeline.methods.published.noise import least_stabiliser
-from pipeline.methods.published.online import Run, Stream, fold
+from pipeline.methods.published.online import OnlineFit, Run, fold
 from pipeline.methods.published.spec import Online, Spec, Trusted, Undamped, spec_of
 from pipeline.privacy.guarantee import NO_PRIVACY, Guarantee
 from pipeline.records.encoder import Arrays
@@ -80,7 +80,7 @@ class Published:
     run: Run
     claim: Callable[[Task, int | None], str]
     counts: str
-    start: Callable[[Problem[Any]], Stream] | None = None
+    start: Callable[[Problem[Any]], OnlineFit] | None = None
     weighted: bool = False
     wide: bool = False
 

@@ -44,7 +44,6 @@ from pipeline.methods.published.fits import (
     Problem,
     Records,
     Ridge,
-    Sums,
     federated_fit,
     majorised_fit,
     pooled_fit,
@@ -121,30 +120,42 @@ class OnlineFit:
         self.curvature = np.zeros((size, size))
         self.records = self.batches = 0
 
-    def update(self, clients: Sequence[Records]) -> Vector:
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Weights of the negative and the positive class for the next batch."""
+        return (1.0, 1.0) if self.balance is None else self.balance.weights
+
+    def update(self, clients: Sequence[Records], slots: int | None = None) -> Vector:
         """Fold one batch, given as the records of each client; return the new coefficients.
+
+        `slots` is the public number of record slots of the batch, by default that of the records;
+        slots without a record contribute nothing, and a batch of them alone only noise.
 
         NumericError if the summed curvature is singular, or the first batch alone has no
         best fit. The state is then as it was.
         """
         if any(client.size != self.size for client in clients):
             raise DataError(f"clients must have {self.size - 1} features, as the first batch had")
-        if sum(len(client) for client in clients) == 0:
+        records = sum(len(client) for client in clients)
+        slots = records if slots is None else slots
+        if slots == 0:
             raise DataError("clients must hold at least one record")
-        batch = [self._prepared(client) for client in clients]
-        at = self.coefficients
-        if self.batches == 0 and self.first == "fitted":
-            at = federated_fit(self.loss, batch, self.ridge, rounds=FIRST_ROUNDS).coefficients
-        self._step(at, sums_at(self.loss, batch, at))
+        self._step([self._prepared(client) for client in clients], slots)
         if self.balance is not None:
-            for client in clients:
-                self.balance.add(*client.class_counts())
+            self.balance.add(*np.sum([client.class_counts() for client in clients], axis=0))
         return self.coefficients
 
     def _prepared(self, client: Records) -> Records:
-        return client if self.balance is None else client.weighted(self.balance.weights)
+        return client.weighted(self.weights)
 
-    def _step(self, at: Vector, total: Sums) -> None:
+    def _step(self, batch: list[Records], slots: int) -> None:
+        del slots
+        if not any(len(client) for client in batch):
+            return
+        at = self.coefficients
+        if self.batches == 0 and self.first == "fitted":
+            at = federated_fit(self.loss, batch, self.ridge, rounds=FIRST_ROUNDS).coefficients
+        total = sums_at(self.loss, batch, at)
         curvature = self.curvature + total.curvature
         curvature += np.diag(total.records * self.ridge.of_curvature(self.size))
         gradient = total.gradient + total.records * self.ridge.of_gradient(self.size) * at
@@ -186,14 +197,14 @@ FLOOR_SHARE = 0.02
 FLOOR_NOISE = 0.5
 
 
-class PrivateOnlineFit:
-    """Coefficients (d,), zero at the start, and noised curvature of a stream of rounds.
+class PrivateOnlineFit(OnlineFit):
+    """`OnlineFit` of noised messages: its curvature is noised, too, and holds no ridge.
 
-    noise: Budget, and who shares it. Records are clipped to its bound, and the noise of a round is
+    noise: Budget, and who shares it. Records are clipped to its bound, and the noise of a batch is
         drawn as one draw of the summed variance of its `clients` messages.
     balanced: Whether classes are weighted, from noised counts up to the largest weight of `noise`.
 
-    floored: How many eigenvalues of the curvature were raised in the last round.
+    floored: How many eigenvalues of the curvature were raised in the last batch.
     """
 
     def __init__(
@@ -206,40 +217,23 @@ class PrivateOnlineFit:
         *,
         balanced: bool = False,
     ) -> None:
-        self.loss, self.ridge, self.size, self.noise = loss, ridge, size, noise
-        self._rng = rng
-        factor = noise.total_factor()
+        factor, balance = noise.total_factor(), None
+        if balanced:
+            deviation = factor * noise.counts_deviation()
+            balance = ClassBalance(noise.largest_weight, deviation=deviation, rng=rng)
+        super().__init__(loss, ridge, size, balance=balance)
+        self.noise, self._rng = noise, rng
         self._gradient_deviations = tuple(
             factor * noise.gradient_deviation(loss, first=first) for first in (False, True)
         )
         self._curvature_deviation = factor * noise.curvature_deviation(loss)
-        self._balance: ClassBalance | None = None
-        if balanced:
-            deviation = factor * noise.counts_deviation()
-            self._balance = ClassBalance(noise.largest_weight, deviation=deviation, rng=rng)
-        self.coefficients = np.zeros(size)
-        self.curvature = np.zeros((size, size))
-        self.records = self.rounds = self.floored = 0
+        self.floored = 0
 
-    @property
-    def weights(self) -> tuple[float, float]:
-        """Weights of the negative and the positive class for the next round."""
-        return (1.0, 1.0) if self._balance is None else self._balance.weights
+    def _prepared(self, client: Records) -> Records:
+        return super()._prepared(client.clipped(l2=self.noise.l2_bound))
 
-    def update(self, clients: Sequence[Records], slots: int | None = None) -> Vector:
-        """Fold one round, given as the records of its clients; return the new coefficients.
-
-        `slots` is the public number of record slots of the round, by default that of the records;
-        slots without a record contribute nothing.
-        """
-        if any(client.size != self.size for client in clients):
-            raise DataError(f"clients must have {self.size - 1} features, as the first round had")
-        slots = sum(len(client) for client in clients) if slots is None else slots
-        if slots == 0:
-            raise DataError("clients must hold at least one record")
-        weights = self.weights
-        batch = [client.clipped(l2=self.noise.l2_bound).weighted(weights) for client in clients]
-        point, first = self.coefficients, self.rounds == 0
+    def _step(self, batch: list[Records], slots: int) -> None:
+        point, first = self.coefficients, self.batches == 0
         total = sums_at(self.loss, batch, point)
         noised = total.gradient + self._rng.normal(0.0, self._gradient_deviations[first], self.size)
         if first:
@@ -253,24 +247,20 @@ class PrivateOnlineFit:
         penalty = self.ridge.of_gradient(self.size)
         gradient = noised + slots * penalty * point
         self.coefficients = point - solve_positive(bread + np.diag(held * penalty), gradient)
-        self.rounds += 1
-        if self._balance is not None:
-            self._balance.add(*np.sum([c.class_counts() for c in clients], axis=0))
-        return self.coefficients
+        self.batches += 1
 
     def _floored(self) -> Matrix:
         """Return the curvature with its eigenvalues raised."""
-        # the round of the start has no curvature, so `rounds` counts those that have
-        deviation = self._curvature_deviation * math.sqrt(self.rounds)
+        # the batch of the start has no curvature, so `batches` counts those that have
+        deviation = self._curvature_deviation * math.sqrt(self.batches)
         share = FLOOR_SHARE * float(np.trace(self.curvature)) / self.size
         least = max(share, FLOOR_NOISE * deviation * math.sqrt(2 * self.size))
         repaired, self.floored, _ = floor_eigenvalues(self.curvature, least)
         return repaired
 
 
-#: A fit to all records; and an online method with how to read it in the end.
+#: A fit to all records.
 Run = Callable[[Problem[Any]], OfflineFit]
-Stream = OnlineFit | PrivateOnlineFit
 #: Undamped steps count as converged at the score at which damped ones stop.
 CONVERGED_SCORE = 1e-9
 #: A mean gradient above this share of its column's size is far from a minimiser.
@@ -344,8 +334,7 @@ def online(problem: Problem[Online]) -> OfflineFit:
     require_a_minimiser(problem)
     fit = online_start(problem)
     end = _last(problem, fit)
-    weights = (1.0, 1.0) if fit.balance is None else fit.balance.weights
-    score = None
+    weights, score = fit.weights, None
     if np.all(np.isfinite(end)):
         score = problem.objective(weights).at(end, curved=False).score
     reason = f"no intervals: this recursion keeps no variance; {_LIVE_HAS_THEM}"
@@ -390,7 +379,7 @@ def distributed(problem: Problem[Distributed]) -> OfflineFit:
             f"{problem.task.size} combinations of features, and there the estimate is pulled "
             "towards earlier ones"
         )
-    return OfflineFit(end, "one-pass", reason, fit.rounds, weights=fit.weights)
+    return OfflineFit(end, "one-pass", reason, fit.batches, weights=fit.weights)
 
 
 def require_a_minimiser(problem: Problem[Any]) -> None:
@@ -400,16 +389,13 @@ def require_a_minimiser(problem: Problem[Any]) -> None:
         raise NumericError(_ENDLESS)
 
 
-def fold(problem: Problem[Any], fit: Stream) -> Iterator[Vector]:
+def fold(problem: Problem[Any], fit: OnlineFit) -> Iterator[Vector]:
     """Yield the coefficients after each batch; of one without any record, only noise is folded."""
     for number, (batch, slots) in enumerate(zip(problem.batches, problem.slots, strict=True), 1):
         try:
             # what overflows shows as a number that is not finite
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                if isinstance(fit, PrivateOnlineFit):
-                    fit.update(batch, slots)
-                elif present := [client for client in batch if len(client)]:
-                    fit.update(present)
+                fit.update(batch, slots)
         except NumericError as error:
             raise NumericError(
                 f"batch {number} (window {number} of every client): {error}; larger windows "
@@ -427,7 +413,7 @@ def _converged(problem: Problem[Spec], fit: Fit, weights: tuple[float, float]) -
     )
 
 
-def _last(problem: Problem[Any], fit: Stream) -> Vector:
+def _last(problem: Problem[Any], fit: OnlineFit) -> Vector:
     for _ in fold(problem, fit):
         pass
     return fit.coefficients

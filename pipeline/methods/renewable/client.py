@@ -16,7 +16,6 @@ from functools import cached_property
 
 import numpy as np
 
-from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, solve_positive
 from pipeline.losses import Loss, Regression, joint_bounds
 from pipeline.methods.renewable.spec import remembers, spent_by_records, split_of
@@ -182,8 +181,7 @@ class RenewableTask(Task):
         ]
 
     def query(self, window: Arrays, model: Model) -> Query:
-        if len(window.responses) > self.slots:
-            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
+        self.check_window(window)
         return self.query_blocks(window, model)
 
     def query_blocks(self, slots: Arrays, model: Model) -> Query:
@@ -198,12 +196,7 @@ class RenewableTask(Task):
 
     def _channels(self, shares: dict[str, float], slope: float) -> Channels:
         """Return channels for parts that have shares of the budget, for slopes within a bound."""
-        neighbours, order = self.study.privacy.neighbours, self.budget.mechanism.order
-        if neighbours == "add-remove":
-            raise PrivacyError(
-                'privacy.neighbours: "add-remove" does not fit windows of a fixed number of '
-                "slots; use zero-out or replace-one"
-            )
+        neighbours, order = self.neighbourhood
         bounds, size = self.bounds, self.size
         later = "curvature" in shares
         vectors = size if later else self.groups * size

@@ -62,11 +62,7 @@ class Condition:
 
 def progress_of(conditions: Sequence[Condition], slots: int) -> Progress:
     """Return how far a stream of so many record slots is on the way to all its intervals."""
-    share = min((c.share for c in conditions), default=1.0)
-    if share >= 1:
-        return Progress(1.0, 0)
-    missing = slots * (1 / share - 1) if share > 0 else math.inf
-    return Progress(share, math.ceil(missing) if missing < 1e15 else None)
+    return Progress.of(min((1.0, *(c.share for c in conditions))), slots)
 
 
 def releases_needed(task: RenewableTask) -> int:
@@ -205,10 +201,10 @@ def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
     ways = []
     if missing is not None and missing < 1e9:
         ways.append("more records")
-    ways.append(f"estimator.ridge = {_rounded(estimator.ridge + lacking):g}")
+    ways.append(f"estimator.ridge = {rounded_up(estimator.ridge + lacking):g}")
     times = 1 / share if share > 0 else math.inf
     if epsilon * times <= 20:
-        ways.append(f"privacy.epsilon = {_rounded(epsilon * times):g}")
+        ways.append(f"privacy.epsilon = {rounded_up(epsilon * times):g}")
     each = "Each of these alone" if len(ways) > 1 else "This"
     return (
         f"{each} would do, about: {', or '.join(ways)}. A ridge pulls coefficients towards "
@@ -216,10 +212,10 @@ def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
     )
 
 
-def _rounded(value: float) -> float:
+def rounded_up(number: float) -> float:
     """Return a positive number with two digits, rounded up."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return math.ceil(value / unit - 1e-9) * unit
+    step = 10.0 ** (math.floor(math.log10(number)) - 1)
+    return float(f"{math.ceil(number / step - 1e-9) * step:.3g}")
 
 
 #: How intervals are made.

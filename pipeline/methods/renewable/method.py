@@ -1,32 +1,382 @@
-"""Renewable estimation, as the registry knows it, and noised releases of it at the worker."""
+"""Renewable estimation, as the registry knows it, and noised releases of it at the worker.
+
+When intervals of a study come, how long they are, and what to set before it runs: from public
+numbers alone, as a stream of the public population is followed by formulas (`expected`). Derived in
+docs/methods/planning.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import numpy as np
+from scipy.special import ndtri
 
 from pipeline.errors import PrivacyError
-from pipeline.estimators.estimate import Estimate
-from pipeline.methods.base import Method, Plan, Server, Spec
-from pipeline.methods.renewable import plan as plans
+from pipeline.estimators.estimate import Estimate, median_kept
+from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES, counted_slots
+from pipeline.losses import Bends
+from pipeline.methods.base import Method, Plan, Proposal, Server, Spec
 from pipeline.methods.renewable import spec as keys
 from pipeline.methods.renewable.client import RenewableTask
-from pipeline.methods.renewable.estimate import estimate_private
-from pipeline.methods.renewable.open import OpenServer
-from pipeline.methods.renewable.plan import facts
-from pipeline.methods.renewable.state import GROUPS, PrivateBatch, PrivateState, Shape
+from pipeline.methods.renewable.estimate import estimate_private, releases_needed, rounded_up
+from pipeline.methods.renewable.expected import (
+    MOST_RECORDS,
+    Windows,
+    expect,
+    noise_size,
+    reference_of,
+)
+from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT, OpenServer
+from pipeline.methods.renewable.solution import FLOOR, KNOWN, LONGEST_STEP
+from pipeline.methods.renewable.state import GROUPS, PrivateBatch, PrivateState, Shape, Weighed
 from pipeline.privacy import memory
 from pipeline.release.budget import most_releases
 from pipeline.release.layout import Rows
 from pipeline.release.policy import growth_of
 from pipeline.release.task import RecordBounds
 from pipeline.study.model import Study
-from pipeline.study.reference import Seen
-from pipeline.types import Integers
+from pipeline.study.reference import Seen, rarer_share, typical_norm_bound
+from pipeline.study.versions import replace_keys
+from pipeline.types import Integers, Vector
+
+#: A plan has a class count so many standard deviations of its noise above 0: 98 of 100 streams are
+#: then past what intervals need.
+COUNTS_PLANNED = 5.0
+#: No study is told to give its class counts more of its budget.
+MOST_COUNTS = 0.3
+#: First windows that a design chooses from, beginning at one of them.
+SIZES, MIDDLE = (25, 50, 100, 250, 500, 1000, 2000), 3
+#: A share of the gradient that is tried beside the usual one, where slope and curvature are largest
+#: together, and by how much it must shorten intervals.
+GRADIENT, GAIN = 0.8, 0.95
+#: Windows of a client from which on noise that remembers costs less than it gains.
+WORTH = 4
+#: A larger ridge leaves little of the coefficients.
+LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
+#: The size for which a ridge is enough where a study of gdwd says neither: windows, and clients.
+USUAL_WINDOWS, USUAL_CLIENTS = 160, 8
+
+
+def plan(task: RenewableTask, records: int, clients: int, seen: Seen | None = None) -> Plan:
+    """As `Method.plan`."""
+    ridge, counted = task.study.estimator.ridge, counted_slots(task.study, records)
+    reference = reference_of(task, seen)
+    penalised = reference.curvature + np.diag(task.penalty)
+    kept = median_kept(penalised, task.penalty) if ridge else None
+    if not task.study.noised:
+        inverse = np.linalg.pinv(penalised, hermitian=True)
+        half = _half(task, np.diag(inverse @ reference.middle @ inverse) / counted)
+        needed = RECORDS_PER_COEFFICIENT * task.size
+        return Plan(latest=needed, usual=needed, usual_half=half, kept=kept)
+    most = min(counted_slots(task.study, MOST_RECORDS), MOST_RECORDS)
+    found = expect(task, counted, clients, most, seen)
+    # without both classes there are no intervals at all
+    classes = records_until(task, rarer_share(task.study), clients)
+    first, lasting, whole = (
+        int(MOST_RECORDS) if after is None else max(math.ceil(after), classes or 0)
+        for after in (found.first, found.lasting, found.whole)
+    )
+    names = np.array(task.study.coefficient_names)[found.late]
+    sure = rounded_up(KNOWN * noise_size(task, counted, clients))
+    held = np.append(0.0, np.full(task.size - 1, sure))
+    return Plan(
+        latest=max(_known_by_ridge(task, clients, ridge), classes or 0) if ridge else None,
+        usual=lasting,
+        usual_half=_half(task, found.variances),
+        classes=classes,
+        kept=kept,
+        first=first,
+        whole=whole,
+        late=tuple(names.tolist()),
+        ridge=None if ridge or task.size == 1 else sure,
+        kept_by_ridge=median_kept(reference.curvature + np.diag(held), held),
+    )
+
+
+def _half(task: RenewableTask, variances: Vector) -> float:
+    """Return half the length of a slope's interval, in the unit of estimates."""
+    reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
+    own = variances[1:] if len(variances) > 1 else variances
+    return reach * math.sqrt(float(np.median(own)))
+
+
+def _known_by_ridge(task: RenewableTask, clients: int, ridge: float) -> int:
+    """Return after how many records the ridge alone makes slopes known, to 1 %."""
+    return _least(
+        lambda records: KNOWN * noise_size(task, records, clients) <= ridge,
+        Windows(task, clients).begun + task.slots,
+    )
+
+
+def records_until(task: RenewableTask, share: float, clients: int) -> int | None:
+    """Return after how many records a class of this share stands out of its noise, to 1 %.
+
+    None: the study's releases hold no class counts.
+    """
+    if task.update_channels.counts is None or not task.classes:
+        return None
+
+    def stands_out(records: float) -> bool:
+        return share * records >= COUNTS_PLANNED * _noise_of_counts(task, records, clients)
+
+    return _least(stands_out, Windows(task, clients).begun)
+
+
+def _least(is_enough: Callable[[float], bool], begin: float) -> int:
+    """Return the least number of records from `begin` on that is enough, to 1 %."""
+    few = enough = float(begin)
+    while not is_enough(enough):
+        few, enough = enough, 2 * enough
+        if enough > MOST_RECORDS:
+            return int(MOST_RECORDS)
+    while enough > 1.01 * few:
+        middle = math.sqrt(few * enough)
+        few, enough = (few, middle) if is_enough(middle) else (middle, enough)
+    return math.ceil(enough)
+
+
+def _noise_of_counts(task: RenewableTask, records: float, clients: int) -> float:
+    windows, channel = Windows(task, clients), task.update_channels.counts
+    later = windows.noise(0.0, windows.released(records)) if records > windows.begun else 0.0
+    deviation = 0.0 if channel is None else channel.standard_deviation
+    return deviation * math.sqrt(windows.begun / task.slots + later)
+
+
+def default_ridge(task: RenewableTask) -> float:
+    """Return the ridge of a study of gdwd that says none: what its intervals need at a usual size.
+
+    From the study file alone, so that clients and workers have the same.
+    """
+    return _needed_ridge(task, USUAL_WINDOWS * task.slots, USUAL_CLIENTS)
+
+
+def _needed_ridge(task: RenewableTask, records: float, clients: int) -> float:
+    """Return the least ridge that makes slopes of any features known after so many records."""
+    size = noise_size(task, records, clients)
+    return min(max(rounded_up(KNOWN * size), LEAST_RIDGE), LARGEST_RIDGE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Keys that a design may set, the study with them, and what is expected of it."""
+
+    changes: dict[str, Any]
+    task: RenewableTask
+    outlook: Plan
+
+    @property
+    def worth(self) -> tuple[float, float]:
+        """How soon intervals stay, and how long they are: less is better."""
+        half = self.outlook.usual_half
+        return self.outlook.usual, math.inf if half is None else half
+
+
+def propose(study: Study, records: int, clients: int, seen: Seen | None = None) -> Proposal:
+    """As `Method.propose`."""
+    if not study.noised:
+        return Proposal({}, {})
+
+    def tried(before: Mapping[str, Any], **more: Any) -> _Tried:
+        changes = {**before, **{key.replace("__", "."): value for key, value in more.items()}}
+        task = RenewableTask(replace_keys(study, changes))
+        if study.estimator.loss == "gdwd":
+            # it follows from the others
+            changes["estimator.ridge"] = _needed_ridge(task, records, clients)
+            task = RenewableTask(replace_keys(study, changes))
+        return _Tried(changes, task, plan(task, records, clients, seen))
+
+    task, reasons = RenewableTask(study), dict[str, str]()
+    typical = {"estimator.norm_bound": "typical"}
+    reasons["estimator.norm_bound"] = (
+        f"{typical_norm_bound(task.encoding):g} instead of {task.longest:.3g}, the longest "
+        "that the ranges allow: 99 % of records that are distributed as declared are "
+        "shorter, and all noise grows with it"
+    )
+    reasons["window.records"] = (
+        "slots of the first windows, with which intervals come soonest. Windows grow by a tenth "
+        "of what their client has released, as the noise of a release does not depend on its size"
+    )
+    best, at = tried(typical, window__records=SIZES[MIDDLE]), MIDDLE
+    for step in (1, -1):
+        # the other way only where this one is worse at once
+        while at * step >= MIDDLE * step and 0 <= at + step < len(SIZES):
+            found = tried(typical, window__records=SIZES[at + step])
+            if found.worth >= best.worth:
+                break
+            best, at = found, at + step
+    windows = Windows(best.task, clients)
+    if best.task.remembers and windows.number(windows.released(records)) < WORTH:
+        best = tried(best.changes, privacy__noise_memory=0)
+        reasons["privacy.noise_memory"] = (
+            f"a client has fewer than {WORTH} windows, and noise that remembers pays only from "
+            "there on"
+        )
+    if (counts := _counts_needed(best.task, records / 2, clients)) > best.task.split.counts:
+        given = min(rounded_up(counts), MOST_COUNTS)
+        best = tried(best.changes, privacy__split={"counts": given})
+        reasons["privacy.split"] = (
+            f"counts have more than usual, so that a class with {rarer_share(study):.3g} of the "
+            f"records stands out of their noise{'' if counts <= MOST_COUNTS else ', not in time'}"
+        )
+    elif not isinstance(best.task.loss, Bends) and best.task.split.middle is not None:
+        # slope and curvature are largest together, so that one has what the other has not
+        found = tried(best.changes, privacy__split={"gradient": GRADIENT})
+        gained = (found.outlook.usual_half or 0.0) / (best.outlook.usual_half or math.inf)
+        if gained < GAIN and found.outlook.usual <= records / 2:
+            best = found
+            reasons["privacy.split"] = f"intervals are {1 - gained:.0%} shorter at this size"
+    if "estimator.ridge" in best.changes:
+        reasons["estimator.ridge"] = (
+            "gdwd needs one: the smallest that makes slopes known beside the noise at this size; "
+            "its intervals are of penalised coefficients"
+        )
+    return Proposal(best.changes, reasons)
+
+
+def _counts_needed(task: RenewableTask, records: float, clients: int) -> float:
+    """Return the share of the budget with which both counts stand out after so many records."""
+    if not task.classes or task.update_channels.counts is None:
+        return 0.0
+    noise = COUNTS_PLANNED * _noise_of_counts(task, max(records, task.slots), clients)
+    lacking = noise / (rarer_share(task.study) * max(records, task.slots))
+    # shares are of the squared budget where the noise is Gaussian, of epsilon where it is Laplace
+    return task.split.counts * lacking ** (2 if task.budget.mechanism.order == 2 else 1)
+
+
+#: Said of a study without noise.
+OPEN = "anything: releases without noise can hold any sums, at any point"
+
+
+def influence(task: RenewableTask, clients: int, usual: int) -> dict[str, object]:
+    """Return what one release can do at most, for `study check`.
+
+    clients: How many there are, all alike: a release holds a tenth of its client's slots.
+    usual: As of the plan.
+    """
+    if not task.study.noised:
+        return {"one_release_moves_at_most": OPEN}
+    return {
+        "one_release_moves_at_most": largest_move(task, counted_slots(task.study, usual), clients),
+        "after": (
+            f"{usual:,} records, when intervals usually stay; where windows grow, so does what "
+            "one of them holds, and it moves as far later"
+        ),
+        "in": (
+            "how far all coefficients move together (the root of their squared changes, for "
+            "features encoded to [-1, 1]), by the worst numbers that a client can invent in the "
+            f"largest window that it may have by then as one of {clients}"
+        ),
+        "against_it": (
+            "admit only clients that you trust (trust.releases), watch each client's share "
+            "(`veilstream page`), and take out a client that has lied (`veilstream state forget`); "
+            "window.growth = 0 keeps all windows small, with more noise in all"
+        ),
+    }
+
+
+def largest_move(task: RenewableTask, slots: float, clients: int) -> float:
+    """Return how far one noised release can move the coefficients: the length of that.
+
+    In a state whose mean curvature is that of the reference and whose models are at the estimate:
+    tickets keep a client from a model of its own. There theta = t - M^-1 S with S = 0, and one
+    release more makes it t - (M + E)^-1 D. Where a release of n among N slots may hold g and a in
+    an entry, |D| <= (sqrt(d) + 1) g / N, as the mean of the others is within g / n, and |E| <= (d a
+    + n |M|) / N. The least eigenvalue of M + E is above that of M less |E|, and above the floor of
+    the bread; and no step is longer than `LONGEST_STEP` allows.
+
+    slots: N, those of that release included; > 0.
+
+    Returns: In encoded units of the features, and the response's own.
+    """
+    channels, size = task.update_channels, task.size
+    window = min(float(Windows(task, clients).next_window(slots)), slots)
+    gradient, curvature = (
+        part.largest(int(window)) * part.unit / slots
+        for part in (channels.gradient, channels.curvature)
+        if part is not None
+    )
+    values = reference_of(task).values
+    least = float(values[0]) - size * curvature - window / slots * float(values[-1])
+    least = max(least, FLOOR * noise_size(task, slots, clients))
+    reach = (math.sqrt(size) + 1) * gradient / least
+    return min(reach, LONGEST_STEP / task.norm_bound) * task.response_scale[1]
+
+
+def facts(task: RenewableTask, clients: int, usual: int) -> dict[str, object]:
+    """Return what `study check` prints of a study: noise, and what one release can do."""
+    found: dict[str, object] = {}
+    if task.study.noised and task.update_channels.curvature is not None:
+        found["noise"] = {
+            "gradient_sd": task.update_channels.gradient.standard_deviation,
+            "curvature_sd": task.update_channels.curvature.standard_deviation,
+            **_also(task),
+            "start_gradient_sd": task.initial_channels.gradient.standard_deviation,
+            "order_of_norm": task.budget.mechanism.order,
+            "norm_bound": task.norm_bound,
+            "l1_bound": task.bounds.l1,
+            **({"largest_weight": task.largest_weight} if task.classes else _slopes(task)),
+        }
+    found["influence"] = influence(task, clients, usual)
+    if task.study.estimator.forgetting is not None:
+        found["forgetting"] = _forgetting(task)
+    return found
+
+
+def _forgetting(task: RenewableTask) -> dict[str, object]:
+    """Return on how many records an estimate rests at most, and whether intervals can come."""
+    forgetting = task.study.estimator.forgetting
+    if forgetting is None:
+        return {}
+    most = EFFECTIVE_HALF_LIVES * forgetting.half_life
+    found: dict[str, object] = {"half_life": forgetting.half_life, "of": forgetting.of}
+    if forgetting.of == "seconds":
+        return {**found, "effective_records_at_most": f"those of {most:.4g} seconds"}
+    needed = RECORDS_PER_COEFFICIENT * task.size
+    if task.study.noised:
+        needed = releases_needed(task) * task.slots
+    found["effective_records_at_most"] = most
+    if most < needed:
+        found["advice"] = (
+            f"too short for intervals: these need the weight of {needed:,} new record slots, and "
+            f"old ones fade too soon; set half_life = {math.ceil(needed / EFFECTIVE_HALF_LIVES)} "
+            "or more"
+        )
+    return found
+
+
+def _also(task: RenewableTask) -> dict[str, object]:
+    """Return the noise of what is released beside gradient and curvature, by its name."""
+    channels, counted = task.update_channels, "counts" if task.classes else "squared_slopes"
+    also = {"middle": channels.middle, counted: channels.counts}
+    return {f"{name}_sd": part.standard_deviation for name, part in also.items() if part}
+
+
+def _slopes(task: RenewableTask) -> dict[str, object]:
+    """Return the bound of a regression's slopes, in the response's unit, and what it does."""
+    unit, bound = task.response_scale[1], task.loss.slope_bound
+    found: dict[str, object] = {"unit": unit}
+    if task.loss.name != "linear":
+        return {
+            **found,
+            "largest_mean": bound,
+            "advice": "the noise grows with data.response.max: lower it to the largest count that "
+            "matters; larger counts are clipped to it",
+        }
+    return {
+        **found,
+        "residual_bound": unit * bound,
+        "advice": (
+            "the gradient's noise is proportional to estimator.residual_bound, that of the "
+            "squared slopes to its square. Lower it towards the largest residual that you "
+            "expect, judged by what is public, but not far below the spread of the response, or "
+            "the first models swing. Larger residuals count as if they had this size"
+        ),
+    }
 
 
 class PrivateServer(Server[PrivateState]):
@@ -77,13 +427,7 @@ class PrivateServer(Server[PrivateState]):
             groups=(later["client"][:, 0] % GROUPS).astype(np.int64),
         )
 
-    def estimate(
-        self,
-        parts: Sequence[tuple[float, PrivateState]],
-        partitions: Sequence[int],
-        *,
-        missing: int = 0,
-    ) -> Estimate:
+    def estimate(self, parts: Weighed, partitions: Sequence[int], *, missing: int = 0) -> Estimate:
         del partitions
         return estimate_private(self._task, parts, missing)
 
@@ -146,7 +490,7 @@ class Renewable(Method[RenewableTask]):
         ridge = 0.0
         if study.estimator.loss == "gdwd":
             try:
-                ridge = plans.default_ridge(self.task(study))
+                ridge = default_ridge(self.task(study))
             except PrivacyError:
                 # a budget that cannot be kept is refused where a task is made
                 return study
@@ -177,14 +521,14 @@ class Renewable(Method[RenewableTask]):
         estimator = task.study.estimator
         kept = not task.study.noised and estimator.forgetting is None
         jumps = estimator.loss in keys.JUMPS and estimator.smoothing is None
-        found = plans.plan(task, records, clients, seen)
+        found = plan(task, records, clients, seen)
         return replace(
             found,
             facts=facts(task, clients, found.usual),
             warnings=(EARLY,) if kept and jumps else (),
         )
 
-    propose = staticmethod(plans.propose)
+    propose = staticmethod(propose)
 
 
 def _of_curvature(study: Study) -> int:

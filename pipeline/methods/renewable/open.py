@@ -113,7 +113,6 @@ class OpenState(State):
 
     @property
     def releases(self) -> int:
-        """How many releases have been added."""
         return int(self.part("releases")[0] + self.part("releases", START)[0])
 
     @property
@@ -123,7 +122,6 @@ class OpenState(State):
 
     @property
     def names(self) -> list[str]:
-        """Names of its stored fields."""
         return [SUMS, START]
 
     def part(self, name: str, of: str = SUMS) -> Vector:
@@ -203,13 +201,7 @@ class OpenServer(Server[OpenState]):
             parts = {name: row["sums"][columns] for name, columns in self._columns.items()}
             state.fold([OpenRow(records, row["point"], **parts, start=start)])
 
-    def estimate(
-        self,
-        parts: Sequence[tuple[float, OpenState]],
-        partitions: Sequence[int],
-        *,
-        missing: int = 0,
-    ) -> Estimate:
+    def estimate(self, parts: Weighed, partitions: Sequence[int], *, missing: int = 0) -> Estimate:
         del partitions, missing
         return estimate_open(self._task, list(parts))
 

@@ -56,7 +56,7 @@ class PrivateBatch:
         middle.
     squares: Sums of squared slopes, shape (m, 1), or (m, 0) where they are not released.
     blocks: Their slots in units of `window.records`, shape (m,), below 2^17.
-    numbers, starts: Where each stands in its chain, shapes (m,) and (m, EPOCHS): `form.CHAIN`;
+    numbers, starts: Where each stands in its chain, shapes (m,) and (m, EPOCHS): `layout.CHAIN`;
         numbers of 0 where noise remembers nothing.
     groups: Group of the client of each, shape (m,).
     """
@@ -160,7 +160,6 @@ class PrivateState(State):
 
     @property
     def releases(self) -> int:
-        """How many releases have been added."""
         return int(self.counts[-2])
 
     @property
@@ -170,7 +169,6 @@ class PrivateState(State):
 
     @property
     def names(self) -> list[str]:
-        """Names of its stored fields."""
         epochs = sorted(self.epochs)
         return [COUNTS, START, NOISE, *(f"{kind}{e}" for kind in (EPOCH, GROUPED) for e in epochs)]
 

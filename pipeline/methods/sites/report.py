@@ -9,19 +9,26 @@ and there a logistic loss bends less. Derived in docs/methods/noisy-mle.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
-from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.estimate import Estimate, Progress
+from pipeline.estimators.forgetting import effective
 from pipeline.methods.base import Proposal, Report
 from pipeline.methods.sites import robust
 from pipeline.methods.sites.client import LONGEST_STEP, WeighedTask
 from pipeline.methods.sites.robust import LEAST_SITES, limit_of, possible
-from pipeline.methods.sites.state import SiteState
+from pipeline.methods.sites.state import (
+    UNSURE,
+    Weighed,
+    needed_sites,
+    next_point,
+    recent_epochs,
+)
 from pipeline.release.task import RecordBounds
 from pipeline.study.model import Study
 from pipeline.study.reference import evenness, rarer_share, typical_norm_bound
@@ -125,15 +132,96 @@ def _said_of(details: Mapping[str, Any]) -> Said | None:
         return None
 
 
-def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
+class Solution(NamedTuple):
+    """What the releases of some epochs say.
+
+    far: Whether intervals lack that releases were taken near enough.
+    error: Mean square error of predictors: by chance, and by what releases leave out.
+    """
+
+    estimate: Estimate
+    far: bool
+    error: float
+
+
+def chosen(
+    parts: Weighed, sites_of: Callable[[list[int]], Any], solve: Callable[[Any], Solution]
+) -> tuple[Solution, tuple[int, int, int]]:
+    """Return the solution of the most epochs that give intervals, else that of the least error.
+
+    And how many sites have sent in the newest epochs, of how many, and how many must have.
+
+    sites_of: Returns the sites with their releases in some epochs, `names` among it.
+    """
+    kept = sorted(recent_epochs(parts))
+    tried: list[Solution] = []
+    staying = count = needed = 0
+    for first in range(len(kept)):
+        sites = sites_of(kept[first:])
+        staying, count = len(sites.names), count or len(sites.names)
+        needed = needed or needed_sites(parts, sites.names)
+        if staying < needed:
+            break
+        tried.append(solve(sites))
+        if not tried[-1].far:
+            # intervals; or noise is in their way, and fewer releases have more of it
+            break
+    found = tried[-1]
+    if found.estimate.status == "warming":
+        found = min(tried, key=lambda one: one.error)
+    return found, (staying, count, needed)
+
+
+def empty(coefficients: Vector, parts: Weighed) -> Estimate:
     """Return the estimate before the first release."""
     return Estimate(
         coefficients=coefficients,
         status="empty",
         reason="no release has come yet",
-        records=slots,
-        releases=releases,
+        records=sum(state.slots for _, state in parts),
+        releases=0,
         interval=INTERVAL,
+    )
+
+
+def estimate_of(
+    task: WeighedTask, parts: Weighed, names: Sequence[str], coefficients: Vector,
+    covariance: Matrix, privacy: Matrix, *, weights: Vector, records: Vector, varied: Vector,
+    squared: Vector, share: float, reason: str, far: bool, points: Matrix | None, settled: bool,
+    more: dict[str, Any],
+) -> Estimate:  # fmt: skip
+    """Return an estimate with what it says of its sites.
+
+    names: Digests of the M sites, sorted.
+    covariance, privacy: Of the coefficients, and the part of it that noise causes, shape (d, d).
+    weights, squared: Of the sites, and their squared distances, shape (M,).
+    records, varied: Sums of w n and of w^2 n over releases of n slots and weight w, shape (M,).
+    share: How far they are on the way to intervals, in [0, 1].
+    reason, far: What intervals lack, and whether releases were taken too far from the estimate.
+    points: Where the releases of the sites were taken, shape (M, d); None: at 0.
+    settled: Whether the next ones may be taken at the estimate.
+    more: What else the method says.
+    """
+    slots = sum(state.slots for _, state in parts)
+    lost = "" if reason else endless(task.study.coefficient_names, covariance)
+    # releases that are too far leave as many later ones come as there are now
+    share = min(share, 0.5 if far else UNSURE if lost else 1.0)
+    point = task.first_model.coefficients
+    if task.at_models:
+        point = next_point(task.norm_bound, coefficients, points, settled=settled)
+    return Estimate(
+        coefficients=coefficients,
+        covariance=None if reason else covariance,
+        privacy_covariance=None if reason else privacy,
+        status="warming" if reason else "ready",
+        reason=reason or lost,
+        records=slots,
+        releases=sum(state.releases for _, state in parts),
+        effective_records=effective(float(weights @ records), float(weights**2 @ varied)),
+        point=point,
+        interval=INTERVAL,
+        progress=Progress.of(share, slots),
+        details=listed(names, weights, records, squared, task.size) | dropped(parts, names) | more,
     )
 
 
@@ -199,7 +287,7 @@ def far(staying: int, count: int, needed: int, misplaced: Sequence[str]) -> str:
     return said
 
 
-def dropped(parts: Sequence[tuple[float, SiteState]], names: Sequence[str]) -> dict[str, Any]:
+def dropped(parts: Weighed, names: Sequence[str]) -> dict[str, Any]:
     """Return which sites count no more: all of their releases are too old."""
     gone = sorted({name for _, state in parts for name in state.sites}.difference(names))
     return {"dropped": gone[:LISTED], "dropped_count": len(gone)}
