@@ -19,10 +19,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
@@ -61,6 +62,8 @@ MODULES = (
     "pipeline.methods.noisy_mle.method",
     "pipeline.methods.renewable.method",
 )
+#: Whose `main` is `veilstream`.
+PROGRAM = "pipeline.cli.main"
 #: Longest request: the words and the environment of a process.
 LONGEST = 1 << 20
 #: What the server says to a process that may ask from now on.
@@ -117,6 +120,10 @@ class Forked:
         return self.returncode
 
 
+#: What a test may ask, signal and wait for.
+Process = subprocess.Popen[bytes] | Forked
+
+
 def _said(outcome: int, seconds: float | None) -> bool:
     # `select` refuses files above 1,023, and a process that has run a thousand tests has such
     waits = select.poll()
@@ -147,29 +154,65 @@ class Forks:
         out: IO[bytes],
         errors: IO[bytes] | None = None,
         *,
-        module: str = "pipeline.cli.main",
-        piped: bool = False,
-    ) -> Forked:
+        module: str = PROGRAM,
+        stdin: int = subprocess.DEVNULL,
+        before: str = "",
+    ) -> Process:
         """Run `veilstream ARGUMENTS` in a process with this environment and these outputs.
 
         Parameters
         ----------
         module
             Whose `main` is called.
-        piped
-            Whether its standard input is a pipe, and not empty.
+        stdin
+            What it reads, as `subprocess` is told.
+        before
+            Python that the process runs first, as a `sitecustomize` would.
         """
+        if not self.usable:
+            return subprocess.Popen(
+                [sys.executable, "-c", f"{before}\nfrom {module} import main\nmain()", *arguments],
+                stdin=stdin, stdout=out, stderr=errors or out, env=environment,
+            )  # fmt: skip
         with self._one:
             ask = self._socket or self._serve()
         outcome, tell = os.pipe()
-        read, write = os.pipe() if piped else (os.open(os.devnull, os.O_RDONLY), None)
-        request = json.dumps([module, list(arguments), dict(environment), os.getcwd()]).encode()
+        write = None
+        if stdin == subprocess.PIPE:
+            read, write = os.pipe()
+        else:
+            read = os.dup(stdin) if stdin >= 0 else os.open(os.devnull, os.O_RDONLY)
+        told = [module, list(arguments), dict(environment), os.getcwd(), before]
+        request = json.dumps(told).encode()
         with self._one:
             socket.send_fds(ask, [request], [read, out.fileno(), (errors or out).fileno(), tell])
             pid = int(ask.recv(16))
         os.close(read)
         os.close(tell)
         return Forked(pid, outcome, None if write is None else os.fdopen(write, "wb"))
+
+    def run(
+        self, arguments: Sequence[object], environment: Mapping[str, str], *,
+        stdin: str | bytes = b"", before: str = "", seconds: float = 180.0,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """Run `veilstream ARGUMENTS` in such a process to its end, which reads this."""
+        words = [str(argument) for argument in arguments]
+        with ExitStack() as stack:
+            given, out, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            given.write(stdin.encode() if isinstance(stdin, str) else stdin)
+            given.seek(0)
+            process = self.start(
+                words, environment, out, errors, stdin=given.fileno(), before=before
+            )
+            try:
+                code = process.wait(seconds)
+            finally:
+                process.kill()
+            said = []
+            for file in (out, errors):
+                file.seek(0)
+                said.append(file.read().decode())
+        return subprocess.CompletedProcess(words, code, *said)
 
     def _serve(self) -> socket.socket:
         server = None
@@ -324,8 +367,9 @@ def _tell(handle: int, pid: int, outcome: int) -> None:
 
 
 def _run(
-    module: str, arguments: list[str], environment: dict[str, str], folder: str, streams: list[int]
-) -> Any:
+    module: str, arguments: list[str], environment: dict[str, str], folder: str, before: str,
+    streams: list[int],
+) -> Any:  # fmt: skip
     """Be the process that was asked for; this does not return."""
     code = 1
     try:
@@ -337,6 +381,7 @@ def _run(
             os.dup2(held, place)
             os.close(held)
         sys.argv = ["veilstream", *arguments]
+        exec(before, {})  # noqa: S102  as a `sitecustomize` of its own would
         try:
             import_module(module).main()
             code = 0

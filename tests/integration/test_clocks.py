@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,18 +30,6 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
     yield from lent(Stage(tmp_path, kafka, redis_url, study_text() + TRUST))
 
 
-def shifted(stage: Stage, seconds: float) -> dict[str, str]:
-    """Return the environment of a process whose clock is so far ahead."""
-    folder = stage.folder / f"by{seconds:.0f}"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
-        f"import time\nreal, by = time.time, {seconds!r}\ntime.time = lambda: real() + by\n"
-    )
-    path = [str(folder), *filter(None, [stage.environment.get("PYTHONPATH")])]
-    return {**stage.environment, "PYTHONPATH": os.pathsep.join(path)}
-
-
-@pytest.mark.takes("a worker and a client with a clock of its own are processes")
 @pytest.mark.parametrize("name", CLOCKS)
 def test_a_clock_that_is_wrong_is_named_before_anything_is_spent(stage: Stage, name: str) -> None:
     assert stage.run("study", "keys", stage.study).returncode == 0
@@ -59,7 +46,8 @@ def test_a_clock_that_is_wrong_is_named_before_anything_is_spent(stage: Stage, n
     before, at = len(stage.releases()), CLOCKS[name]
     by = at if abs(at) < 1e6 else at - time.time()
     source = write_csv(stage.folder / "far.csv", 60)
-    stage.produce("far", source, "--other-data", env=shifted(stage, by))
+    shifted = f"import time\nreal = time.time\ntime.time = lambda: real() + {by!r}"
+    stage.produce("far", source, "--other-data", before=shifted)
     code, said = stage.code("far"), stage.said("far")
     assert "Traceback" not in said
     assert "clock of this machine" in said

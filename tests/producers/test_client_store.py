@@ -202,9 +202,8 @@ def test_a_raised_epsilon_does_not_loosen_the_delta_that_the_source_was_given(
 def test_a_producer_on_a_full_disk_ends_with_61_and_later_goes_on(stage: Stage) -> None:
     source = write_csv(stage.folder / "data.csv", 4000)
     limit = (200_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    stage.produce(
-        "site", source, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    )
+    limited = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, {limit})"
+    stage.produce("site", source, before=limited)
     assert stage.code("site") == 61, stage.said("site")
     assert "nothing was spent and nothing is lost" in stage.said("site")
     assert "Traceback" not in stage.said("site")
