@@ -120,6 +120,16 @@ class Forked:
         return self.returncode
 
 
+def files_below(size: int) -> str:
+    """Return Python for a process that cannot write files beyond some bytes: its disk is full."""
+    # no byte code either: what is cut short would fail every later test
+    return (
+        "import resource, sys\nsys.dont_write_bytecode = True\n"
+        f"most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, most))"
+    )
+
+
 #: What a test may ask, signal and wait for.
 Process = subprocess.Popen[bytes] | Forked
 

@@ -170,6 +170,11 @@ class Stage:
         }
 
     @property
+    def there(self) -> str:
+        """Python that takes a process into the stage's folder."""
+        return f"import os\nos.chdir({str(self.folder)!r})"
+
+    @property
     def store(self) -> RedisStore:
         """The stored state, under the study's key where it has one by now."""
         there = study_path(self.settings, self.task.study.name).exists()
