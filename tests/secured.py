@@ -70,8 +70,8 @@ class SecuredKafka(Kafka):
             held["listeners"] += f",{name.upper()}://{HOST}:{self.ports[name]}"
             held["listener.security.protocol.map"] += f",{name.upper()}:{protocol}"
         module = "org.apache.kafka.common.security.{}LoginModule required"
-        known = f'user_{OWNER}="{PASSWORD}" user_{READER}="{LATE_PASSWORD}" '
-        known += f'user_{WORKER}="{LATE_PASSWORD}"'
+        passwords = {OWNER: PASSWORD, **dict.fromkeys(ROLES, LATE_PASSWORD)}
+        known = " ".join(f'user_{name}="{given}"' for name, given in passwords.items())
         held |= {
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.users.plain.sasl.jaas.config": (

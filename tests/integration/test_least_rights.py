@@ -150,7 +150,7 @@ def check(
     rights.give(role, wanted)
     code, said = works()
     assert code == 0, said
-    be(stage, secured.bare, role)
+    be(stage, secured.users, role)
     for right in wanted:
         with rights.without(role, right):
             code, said = works()
@@ -275,7 +275,7 @@ def test_an_operator_has_the_least_rights(stage: Stage, secured: Secured, rights
     be(stage, secured.scram, "operator")
     rights.give("operator", wanted)
     assert works() == (0, "")
-    be(stage, secured.bare, "operator")
+    be(stage, secured.users, "operator")
     # what exists is not made again, and what is written there already not written again
     making = [r for r in wanted if r[2] == "Create" or r[1:] == (stage.topics.study.name, "Write")]
     for right in [*(right for right in wanted if right not in making), *making]:

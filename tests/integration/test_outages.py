@@ -32,7 +32,7 @@ from tests.integration.test_kafka_faults import TASK, TOPICS, one_release
 from tests.stage import OPEN, Stage, lines, send, study_text, until, write_csv
 
 CLIENTS = ("north", "south")
-RECORDS, SLOTS = 700, 20
+RECORDS, SLOTS = 400, 20
 RELEASES = len(CLIENTS) * RECORDS // SLOTS
 
 Build = Callable[..., Stage]
@@ -53,7 +53,7 @@ def build(frail_runtime: LocalRuntime, tmp_path: Path) -> Iterator[Build]:
         stage.end()
 
 
-def stream(stage: Stage, rate: float = 120.0) -> None:
+def stream(stage: Stage, rate: float = 80.0) -> None:
     """Start a worker and the clients, and wait until some of the stream is folded."""
     stage.ensure_topics()
     stage.worker()
