@@ -108,7 +108,6 @@ def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     stage.ran("replay", stage.study, "--check", "--json")
     stage.ran("backtest", stage.study, "--input", paths[1], "--json", "--simulate", 1)
     doctor = stage.ran(
-        "doctor", "coverage", stage.study, "--records", 12_000, "--replications", 6, "--json"
+        "doctor", "coverage", stage.study, "--records", 12_000, "--replications", 3, "--json"
     )
     assert json.loads(doctor.stdout)["coverage"]["ready"] == 1.0
-    stage.ran("study", "design", stage.study, "--records", 100_000, "--clients", 5)
