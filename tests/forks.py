@@ -15,6 +15,7 @@ import inspect
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -66,6 +67,23 @@ MODULES = (
 PROGRAM = "pipeline.cli.main"
 #: Longest request: the words and the environment of a process.
 LONGEST = 1 << 20
+#: A command that does not take the time of a start; what ends it ends its process.
+COMMAND = """\
+#!{python} -SE
+import json, os, signal, socket, sys
+ask = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+ask.connect({address!r})
+ask.recv(3)
+outcome, tell = os.pipe()
+told = ["pipeline.cli.main", sys.argv[1:], dict(os.environ), os.getcwd(), ""]
+socket.send_fds(ask, [json.dumps(told).encode()], [0, 1, 2, tell])
+pid = int(ask.recv(16))
+os.close(tell)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+code = int(os.read(outcome, 16) or -signal.SIGKILL)
+sys.exit(code if code >= 0 else 128 - code)
+"""
 #: What the server says to a process that may ask from now on.
 GREETING = b"ask"
 
@@ -154,6 +172,7 @@ class Forks:
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
+        self._address = Path()
         # threads may ask at once, and each gets its own answer
         self._one = Lock()
 
@@ -224,31 +243,38 @@ class Forks:
                 said.append(file.read().decode())
         return subprocess.CompletedProcess(words, code, *said)
 
+    def commands(self, folder: Path) -> Path:
+        """Write a command `veilstream` that asks for such a process; return its folder."""
+        with self._one:
+            self._socket = self._socket or self._serve()
+        folder.mkdir()
+        command = folder / "veilstream"
+        command.write_text(COMMAND.format(python=sys.executable, address=str(self._address)))
+        command.chmod(0o755)
+        return folder
+
     def _serve(self) -> socket.socket:
-        server = None
-        if room := os.environ.get(ROOM):
-            address = Path(room) / "forks"
-            mine, deadline = None, time.monotonic() + 10.0
-            while mine is None:
-                assert time.monotonic() < deadline, "no server of forks"
-                listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                own = address.with_suffix(f".{os.getpid()}")
-                own.unlink(missing_ok=True)
-                # but for the first process of the run, another one holds the address
-                place = address
-                with listener, suppress(FileExistsError):
-                    listener.bind(str(own))
-                    listener.listen()
-                    os.link(own, address)
-                    server, place = _started(listener), own
-                # who has started a server asks that one, lest it wait for ever: the address may be
-                # taken away by now, by one that found the former server gone
-                mine = _connected(place)
-                own.unlink(missing_ok=True)
-        else:
-            mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with its:
-                server = _started(its)
+        server = own_room = None
+        if ROOM not in os.environ:
+            own_room = tempfile.mkdtemp(prefix="forks-")
+        self._address = address = Path(own_room or os.environ[ROOM]) / "forks"
+        mine, deadline = None, time.monotonic() + 10.0
+        while mine is None:
+            assert time.monotonic() < deadline, "no server of forks"
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            own = address.with_suffix(f".{os.getpid()}")
+            own.unlink(missing_ok=True)
+            # but for the first process of the run, another one holds the address
+            place = address
+            with listener, suppress(FileExistsError):
+                listener.bind(str(own))
+                listener.listen()
+                os.link(own, address)
+                server, place = _started(listener), own
+            # who has started a server asks that one, lest it wait for ever: the address may be
+            # taken away by now, by one that found the former server gone
+            mine = _connected(place)
+            own.unlink(missing_ok=True)
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
         self._socket = mine
 
@@ -256,6 +282,8 @@ class Forks:
             mine.close()
             if server is not None:
                 server.wait()
+            if own_room is not None:
+                shutil.rmtree(own_room)
 
         atexit.register(end)
         return mine
@@ -287,13 +315,13 @@ def _connected(address: Path) -> socket.socket | None:
 FORKS = Forks()
 
 
-def serve(given: socket.socket) -> None:
+def serve(listener: socket.socket) -> None:
     """Fork what is asked for, and tell how each process ended, until nobody can ask any more.
 
     Parameters
     ----------
-    given
-        The one who asks, or where all processes of a run do: they share what is imported once.
+    listener
+        Where all processes of a run ask: they share what is imported once.
     """
     for module in MODULES:
         import_module(module)
@@ -303,35 +331,42 @@ def serve(given: socket.socket) -> None:
     # Ctrl-C is for those who asked
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
-    listens = bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-    asking = {_let_in(given)} if listens else {given}
-    running: dict[int, tuple[int, int]] = {}
+    asking = {_let_in(listener)}
+    running: dict[int, tuple[int, int, socket.socket]] = {}
     while asking:
-        for ready in select.select([*asking, *running, *[given][:listens]], [], [])[0]:
+        for ready in select.select([*asking, *running, listener], [], [])[0]:
             if isinstance(ready, int):
-                _tell(ready, *running.pop(ready))
-            elif listens and ready is given:
-                asking.add(_let_in(given))
+                pid, tell, _ = running.pop(ready)
+                _tell(ready, pid, tell)
+            elif ready is listener:
+                asking.add(_let_in(listener))
             else:
                 request, files = _asked(ready)
                 if not request:
                     asking.remove(ready)
                     ready.close()
+                    _end([pid for pid, _, asker in running.values() if asker is ready])
                     continue
                 *streams, tell = files
                 pid = os.fork()
                 if not pid:
-                    for asks in (given, *asking):
+                    for asks in (listener, *asking):
                         asks.close()
-                    for held in (tell, *running, *(other for _, other in running.values())):
+                    for held in (tell, *running, *(other for _, other, _ in running.values())):
                         os.close(held)
                     _run(*json.loads(request), streams)
                 for held in streams:
                     os.close(held)
-                running[os.pidfd_open(pid)] = pid, tell
+                running[os.pidfd_open(pid)] = pid, tell, ready
                 # who asked may be gone; others still ask
                 with suppress(BrokenPipeError):
                     ready.send(str(pid).encode())
+
+
+def _end(pids: list[int]) -> None:
+    """End processes whose asker is gone: nobody else knows of them."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def _let_in(given: socket.socket) -> socket.socket:
