@@ -15,14 +15,16 @@ import inspect
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
@@ -61,8 +63,27 @@ MODULES = (
     "pipeline.methods.noisy_mle.method",
     "pipeline.methods.renewable.method",
 )
+#: Whose `main` is `veilstream`.
+PROGRAM = "pipeline.cli.main"
 #: Longest request: the words and the environment of a process.
 LONGEST = 1 << 20
+#: A command that does not take the time of a start; what ends it ends its process.
+COMMAND = """\
+#!{python} -SE
+import json, os, signal, socket, sys
+ask = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+ask.connect({address!r})
+ask.recv(3)
+outcome, tell = os.pipe()
+told = ["pipeline.cli.main", sys.argv[1:], dict(os.environ), os.getcwd(), ""]
+socket.send_fds(ask, [json.dumps(told).encode()], [0, 1, 2, tell])
+pid = int(ask.recv(16))
+os.close(tell)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+code = int(os.read(outcome, 16) or -signal.SIGKILL)
+sys.exit(code if code >= 0 else 128 - code)
+"""
 #: What the server says to a process that may ask from now on.
 GREETING = b"ask"
 
@@ -117,6 +138,20 @@ class Forked:
         return self.returncode
 
 
+def files_below(size: int) -> str:
+    """Return Python for a process that cannot write files beyond some bytes: its disk is full."""
+    # no byte code either: what is cut short would fail every later test
+    return (
+        "import resource, sys\nsys.dont_write_bytecode = True\n"
+        f"most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, most))"
+    )
+
+
+#: What a test may ask, signal and wait for.
+Process = subprocess.Popen[bytes] | Forked
+
+
 def _said(outcome: int, seconds: float | None) -> bool:
     # `select` refuses files above 1,023, and a process that has run a thousand tests has such
     waits = select.poll()
@@ -137,6 +172,7 @@ class Forks:
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
+        self._address = Path()
         # threads may ask at once, and each gets its own answer
         self._one = Lock()
 
@@ -147,23 +183,36 @@ class Forks:
         out: IO[bytes],
         errors: IO[bytes] | None = None,
         *,
-        module: str = "pipeline.cli.main",
-        piped: bool = False,
-    ) -> Forked:
+        module: str = PROGRAM,
+        stdin: int = subprocess.DEVNULL,
+        before: str = "",
+    ) -> Process:
         """Run `veilstream ARGUMENTS` in a process with this environment and these outputs.
 
         Parameters
         ----------
         module
             Whose `main` is called.
-        piped
-            Whether its standard input is a pipe, and not empty.
+        stdin
+            What it reads, as `subprocess` is told.
+        before
+            Python that the process runs first, as a `sitecustomize` would.
         """
+        if not self.usable:
+            return subprocess.Popen(
+                [sys.executable, "-c", f"{before}\nfrom {module} import main\nmain()", *arguments],
+                stdin=stdin, stdout=out, stderr=errors or out, env=environment,
+            )  # fmt: skip
         with self._one:
             ask = self._socket or self._serve()
         outcome, tell = os.pipe()
-        read, write = os.pipe() if piped else (os.open(os.devnull, os.O_RDONLY), None)
-        request = json.dumps([module, list(arguments), dict(environment), os.getcwd()]).encode()
+        write = None
+        if stdin == subprocess.PIPE:
+            read, write = os.pipe()
+        else:
+            read = os.dup(stdin) if stdin >= 0 else os.open(os.devnull, os.O_RDONLY)
+        told = [module, list(arguments), dict(environment), os.getcwd(), before]
+        request = json.dumps(told).encode()
         with self._one:
             socket.send_fds(ask, [request], [read, out.fileno(), (errors or out).fileno(), tell])
             pid = int(ask.recv(16))
@@ -171,31 +220,61 @@ class Forks:
         os.close(tell)
         return Forked(pid, outcome, None if write is None else os.fdopen(write, "wb"))
 
+    def run(
+        self, arguments: Sequence[object], environment: Mapping[str, str], *,
+        stdin: str | bytes = b"", before: str = "", seconds: float = 180.0,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """Run `veilstream ARGUMENTS` in such a process to its end, which reads this."""
+        words = [str(argument) for argument in arguments]
+        with ExitStack() as stack:
+            given, out, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            given.write(stdin.encode() if isinstance(stdin, str) else stdin)
+            given.seek(0)
+            process = self.start(
+                words, environment, out, errors, stdin=given.fileno(), before=before
+            )
+            try:
+                code = process.wait(seconds)
+            finally:
+                process.kill()
+            said = []
+            for file in (out, errors):
+                file.seek(0)
+                said.append(file.read().decode())
+        return subprocess.CompletedProcess(words, code, *said)
+
+    def commands(self, folder: Path) -> Path:
+        """Write a command `veilstream` that asks for such a process; return its folder."""
+        with self._one:
+            self._socket = self._socket or self._serve()
+        folder.mkdir()
+        command = folder / "veilstream"
+        command.write_text(COMMAND.format(python=sys.executable, address=str(self._address)))
+        command.chmod(0o755)
+        return folder
+
     def _serve(self) -> socket.socket:
-        server = None
-        if room := os.environ.get(ROOM):
-            address = Path(room) / "forks"
-            mine, deadline = None, time.monotonic() + 10.0
-            while mine is None:
-                assert time.monotonic() < deadline, "no server of forks"
-                listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                own = address.with_suffix(f".{os.getpid()}")
-                own.unlink(missing_ok=True)
-                # but for the first process of the run, another one holds the address
-                place = address
-                with listener, suppress(FileExistsError):
-                    listener.bind(str(own))
-                    listener.listen()
-                    os.link(own, address)
-                    server, place = _started(listener), own
-                # who has started a server asks that one, lest it wait for ever: the address may be
-                # taken away by now, by one that found the former server gone
-                mine = _connected(place)
-                own.unlink(missing_ok=True)
-        else:
-            mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with its:
-                server = _started(its)
+        server = own_room = None
+        if ROOM not in os.environ:
+            own_room = tempfile.mkdtemp(prefix="forks-")
+        self._address = address = Path(own_room or os.environ[ROOM]) / "forks"
+        mine, deadline = None, time.monotonic() + 10.0
+        while mine is None:
+            assert time.monotonic() < deadline, "no server of forks"
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            own = address.with_suffix(f".{os.getpid()}")
+            own.unlink(missing_ok=True)
+            # but for the first process of the run, another one holds the address
+            place = address
+            with listener, suppress(FileExistsError):
+                listener.bind(str(own))
+                listener.listen()
+                os.link(own, address)
+                server, place = _started(listener), own
+            # who has started a server asks that one, lest it wait for ever: the address may be
+            # taken away by now, by one that found the former server gone
+            mine = _connected(place)
+            own.unlink(missing_ok=True)
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
         self._socket = mine
 
@@ -203,6 +282,8 @@ class Forks:
             mine.close()
             if server is not None:
                 server.wait()
+            if own_room is not None:
+                shutil.rmtree(own_room)
 
         atexit.register(end)
         return mine
@@ -234,13 +315,13 @@ def _connected(address: Path) -> socket.socket | None:
 FORKS = Forks()
 
 
-def serve(given: socket.socket) -> None:
+def serve(listener: socket.socket) -> None:
     """Fork what is asked for, and tell how each process ended, until nobody can ask any more.
 
     Parameters
     ----------
-    given
-        The one who asks, or where all processes of a run do: they share what is imported once.
+    listener
+        Where all processes of a run ask: they share what is imported once.
     """
     for module in MODULES:
         import_module(module)
@@ -250,35 +331,42 @@ def serve(given: socket.socket) -> None:
     # Ctrl-C is for those who asked
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
-    listens = bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-    asking = {_let_in(given)} if listens else {given}
-    running: dict[int, tuple[int, int]] = {}
+    asking = {_let_in(listener)}
+    running: dict[int, tuple[int, int, socket.socket]] = {}
     while asking:
-        for ready in select.select([*asking, *running, *[given][:listens]], [], [])[0]:
+        for ready in select.select([*asking, *running, listener], [], [])[0]:
             if isinstance(ready, int):
-                _tell(ready, *running.pop(ready))
-            elif listens and ready is given:
-                asking.add(_let_in(given))
+                pid, tell, _ = running.pop(ready)
+                _tell(ready, pid, tell)
+            elif ready is listener:
+                asking.add(_let_in(listener))
             else:
                 request, files = _asked(ready)
                 if not request:
                     asking.remove(ready)
                     ready.close()
+                    _end([pid for pid, _, asker in running.values() if asker is ready])
                     continue
                 *streams, tell = files
                 pid = os.fork()
                 if not pid:
-                    for asks in (given, *asking):
+                    for asks in (listener, *asking):
                         asks.close()
-                    for held in (tell, *running, *(other for _, other in running.values())):
+                    for held in (tell, *running, *(other for _, other, _ in running.values())):
                         os.close(held)
                     _run(*json.loads(request), streams)
                 for held in streams:
                     os.close(held)
-                running[os.pidfd_open(pid)] = pid, tell
+                running[os.pidfd_open(pid)] = pid, tell, ready
                 # who asked may be gone; others still ask
                 with suppress(BrokenPipeError):
                     ready.send(str(pid).encode())
+
+
+def _end(pids: list[int]) -> None:
+    """End processes whose asker is gone: nobody else knows of them."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def _let_in(given: socket.socket) -> socket.socket:
@@ -324,8 +412,9 @@ def _tell(handle: int, pid: int, outcome: int) -> None:
 
 
 def _run(
-    module: str, arguments: list[str], environment: dict[str, str], folder: str, streams: list[int]
-) -> Any:
+    module: str, arguments: list[str], environment: dict[str, str], folder: str, before: str,
+    streams: list[int],
+) -> Any:  # fmt: skip
     """Be the process that was asked for; this does not return."""
     code = 1
     try:
@@ -337,6 +426,7 @@ def _run(
             os.dup2(held, place)
             os.close(held)
         sys.argv = ["veilstream", *arguments]
+        exec(before, {})  # noqa: S102  as a `sitecustomize` of its own would
         try:
             import_module(module).main()
             code = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import urllib.request
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import msgspec
 from kafka.admin import KafkaAdminClient
@@ -19,48 +18,20 @@ from tests.stage import PATIENCE, Stage
 from tests.wire import described
 
 #: Makes every logger of a process, the libraries' as well, say all that it can.
-LOUD = "import logging\nlogging.basicConfig(level=logging.DEBUG)\nlogging.captureWarnings(True)\n"
-
-#: That of processes which are started without another.
-UMASK = 0o022
-
-
-def launch(
-    stage: Stage,
-    name: str,
-    *arguments: object,
-    stdin: BinaryIO | None = None,
-    terminal: int | None = None,
-    umask: int = UMASK,
-    loud: bool = False,
-) -> None:
-    """Start `veilstream ARGUMENTS` as `Stage.start` does, with other streams or environment."""
-    apart: dict[str, Any] = {}
-    if stdin:
-        apart["stdin"] = stdin
-    if terminal:
-        apart |= {"stdout": terminal, "stderr": terminal}
-    if umask != UMASK:
-        apart["umask"] = umask
-    if loud:
-        apart["env"] = {**stage.environment, **loudness(stage)}
-    stage.start(name, *arguments, **apart)
-
-
-def loudness(stage: Stage) -> dict[str, str]:
-    """Return variables with which a process logs everything it can."""
-    folder = stage.folder / "loud"
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(LOUD)
-    path = [str(folder), *filter(None, [stage.environment.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONFAULTHANDLER": "1", "DEVLOG": "1"}
+LOUD = """\
+import faulthandler, logging, mode.utils.logging
+faulthandler.enable()
+mode.utils.logging.DEVLOG = True
+logging.basicConfig(level=logging.DEBUG)
+logging.captureWarnings(True)
+"""
 
 
 def at_terminal(stage: Stage, name: str, *arguments: object) -> None:
     """Run a process at a terminal of its own to its end; what it shows goes to its log."""
     ours, theirs = os.openpty()
-    launch(stage, name, *arguments, terminal=theirs)
-    os.close(theirs)
+    with os.fdopen(theirs, "wb", buffering=0) as terminal:
+        stage.start(name, *arguments, out=terminal)
     with stage.log(name).open("ab") as log:
         while shown := _read(ours):
             log.write(shown)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,17 +14,24 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from kafka.admin import KafkaAdminClient, ScramMechanism, UserScramCredentialUpsertion
 
+from infra.local import LocalRuntime
 from infra.local.download import ProgramPaths
 from infra.local.processes import HOST, free_port
 from infra.local.services import MEMORY, Kafka
 from pipeline.settings import Settings
-from tests.stage import until_it_answers
 
 PASSWORD, LATE_PASSWORD = "right-password", "late-password"
 #: Who may do everything; whom tests permit a part of it.
 OWNER, READER, WORKER = "owner", "reader", "worker"
 #: Users of SASL SCRAM over TLS, who may do nothing before a test permits it.
 ROLES = ("client", "worker", "reader", "operator")
+
+
+#: Under which each listener is known to Kafka, and how it wants to be talked to.
+LISTENERS = {
+    "users": "SASL_PLAINTEXT", "tls": "SSL", "mutual": "SSL", "scram": "SASL_SSL",
+    "bare": "SASL_PLAINTEXT",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,112 +45,98 @@ class Secured:
     scram: Settings
     bare: Settings
     other_authority: str
-    pid: int
 
 
 class SecuredKafka(Kafka):
-    """The local Kafka with more listeners, users, and rights."""
+    """The local Kafka with more listeners, users, and rights; `plain` is as it always is."""
 
-    def __init__(self, folder: Path, extra: dict[str, str]) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(folder, ProgramPaths(), MEMORY)
-        self._extra = extra
+        self._folder = folder
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Where each listener is."""
+        found: dict[str, int] = json.loads((self._folder / "ports.json").read_text())
+        return found
 
     def _write_settings(self, port: int) -> None:
         super()._write_settings(port)
-        held = dict(
-            line.split("=", 1) for line in self._settings.read_text(encoding="ascii").splitlines()
-        )
-        held["listeners"] += self._extra["listeners"]
-        held["listener.security.protocol.map"] += self._extra["listener.security.protocol.map"]
-        held |= {k: v for k, v in self._extra.items() if k not in held}
+        lines = self._settings.read_text(encoding="ascii").splitlines()
+        held = dict(line.split("=", 1) for line in lines)
+        if not (self._folder / "ports.json").exists():
+            self._prepare(int(held["listeners"].rsplit(":", 1)[1]), port)
+        for name, protocol in LISTENERS.items():
+            held["listeners"] += f",{name.upper()}://{HOST}:{self.ports[name]}"
+            held["listener.security.protocol.map"] += f",{name.upper()}:{protocol}"
+        module = "org.apache.kafka.common.security.{}LoginModule required"
+        passwords = {OWNER: PASSWORD, **dict.fromkeys(ROLES, LATE_PASSWORD)}
+        known = " ".join(f'user_{name}="{given}"' for name, given in passwords.items())
+        held |= {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.users.plain.sasl.jaas.config": (
+                f"{module.format('plain.Plain')} {known};"
+            ),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._folder / "server.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._folder / "ca.pem"),
+            "listener.name.mutual.ssl.client.auth": "required",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:ANONYMOUS;User:{OWNER};User:CN=server",
+        }
+        for name in ("scram", "bare"):
+            held[f"listener.name.{name}.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
+            held[f"listener.name.{name}.scram-sha-512.sasl.jaas.config"] = (
+                f"{module.format('scram.Scram')};"
+            )
         self._settings.write_text("".join(f"{k}={v}\n" for k, v in held.items()), encoding="ascii")
 
-
-@contextmanager
-def secured_kafka(folder: Path) -> Iterator[Secured]:
-    """Yield a Kafka with a listener of each kind."""
-    folder.mkdir(parents=True, exist_ok=True)
-    authority, stranger = Authority("throwaway"), Authority("stranger")
-    authority.write(folder / "ca.pem")
-    stranger.write(folder / "other.pem")
-    authority.issue(folder / "server.pem", HOST)
-    ports: list[int] = []
-    for _ in range(6):
-        ports.append(free_port(avoid=set(ports)))
-    plain, users, tls, mutual, scram, bare = ports
-    jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    known = f'user_{OWNER}="{PASSWORD}" user_{READER}="{LATE_PASSWORD}" '
-    known += f'user_{WORKER}="{LATE_PASSWORD}"'
-    extra = {
-        "listeners": f",USERS://{HOST}:{users},TLS://{HOST}:{tls},MUTUAL://{HOST}:{mutual}"
-        f",SCRAM://{HOST}:{scram},BARE://{HOST}:{bare}",
-        "listener.security.protocol.map": (
-            ",USERS:SASL_PLAINTEXT,TLS:SSL,MUTUAL:SSL,SCRAM:SASL_SSL,BARE:SASL_PLAINTEXT"
-        ),
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.users.plain.sasl.jaas.config": f"{jaas} {known};",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(folder / "server.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(folder / "ca.pem"),
-        "listener.name.mutual.ssl.client.auth": "required",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:ANONYMOUS;User:{OWNER};User:CN=server",
-    }
-    for listener in ("scram", "bare"):
-        extra[f"listener.name.{listener}.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
-        extra[f"listener.name.{listener}.scram-sha-512.sasl.jaas.config"] = (
-            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        )
-    service = SecuredKafka(folder / "kafka", extra)
-    service.log.parent.mkdir(parents=True)
-    command = service.command(plain)
-    with service.log.open("ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
-        until_it_answers(process, lambda: service.answers(plain), service.log)
-        base = Settings(kafka=f"{HOST}:{plain}", folder=str(folder / "home"))
-        _add_users(base)
-        checked = replace(base, kafka_sasl="SCRAM-SHA-512", kafka_password=LATE_PASSWORD)
-        encrypted = replace(base, kafka_security="SSL", kafka_ca=str(folder / "ca.pem"))
-        yield Secured(
-            plain=base,
-            users=replace(
-                base,
-                kafka=f"{HOST}:{users}",
-                kafka_security="SASL_PLAINTEXT",
-                kafka_sasl="PLAIN",
-                kafka_username=OWNER,
-                kafka_password=PASSWORD,
-            ),
-            tls=replace(encrypted, kafka=f"{HOST}:{tls}"),
-            mutual=replace(
-                encrypted,
-                kafka=f"{HOST}:{mutual}",
-                kafka_certificate=str(folder / "server.pem"),
-            ),
-            scram=replace(
-                checked,
-                kafka=f"{HOST}:{scram}",
-                kafka_security="SASL_SSL",
-                kafka_ca=str(folder / "ca.pem"),
-            ),
-            bare=replace(checked, kafka=f"{HOST}:{bare}", kafka_security="SASL_PLAINTEXT"),
-            other_authority=str(folder / "other.pem"),
-            pid=process.pid,
-        )
-    finally:
-        process.kill()
-        process.wait()
+    def _prepare(self, *taken: int) -> None:
+        authority, stranger = Authority("throwaway"), Authority("stranger")
+        authority.write(self._folder / "ca.pem")
+        stranger.write(self._folder / "other.pem")
+        authority.issue(self._folder / "server.pem", HOST)
+        ports: dict[str, int] = {}
+        for name in LISTENERS:
+            ports[name] = free_port(avoid={*taken, *ports.values()})
+        (self._folder / "ports.json").write_text(json.dumps(ports))
 
 
-def _add_users(settings: Settings) -> None:
-    made = [
-        UserScramCredentialUpsertion(role, ScramMechanism.SCRAM_SHA_512, LATE_PASSWORD.encode())
-        for role in ROLES
-    ]
-    with KafkaAdminClient(bootstrap_servers=settings.kafka) as admin:
-        assert not any(admin.alter_user_scram_credentials(made).values())
+class SecuredRuntime(LocalRuntime):
+    """The local runtime with such a Kafka: one for all tests."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._kafka = SecuredKafka(self.folder / "kafka")
+        self._services[self._kafka.name] = self._kafka
+
+    def listeners(self) -> Secured:
+        """Add the users of SCRAM, and return each listener of the Kafka, which must be up."""
+        folder = self.folder / "kafka"
+        base = Settings(kafka=self.addresses().kafka, folder=str(self.folder / "home"))
+        made = [
+            UserScramCredentialUpsertion(role, ScramMechanism.SCRAM_SHA_512, LATE_PASSWORD.encode())
+            for role in ROLES
+        ]
+        with KafkaAdminClient(bootstrap_servers=base.kafka) as admin:
+            assert not any(admin.alter_user_scram_credentials(made).values())
+        known = {"kafka_sasl": "SCRAM-SHA-512", "kafka_password": LATE_PASSWORD}
+        owner = {
+            "kafka_sasl": "PLAIN", "kafka_username": OWNER, "kafka_password": PASSWORD,
+        }  # fmt: skip
+        authority = {"kafka_ca": str(folder / "ca.pem")}
+        more = {
+            "users": owner, "tls": authority, "scram": known | authority, "bare": known,
+            "mutual": authority | {"kafka_certificate": str(folder / "server.pem")},
+        }  # fmt: skip
+        found = {
+            name: replace(base, kafka=f"{HOST}:{port}", kafka_security=protocol, **more[name])
+            for (name, protocol), port in zip(
+                LISTENERS.items(), self._kafka.ports.values(), strict=True
+            )
+        }
+        return Secured(plain=base, **found, other_authority=str(folder / "other.pem"))
 
 
 class Authority:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from infra.local import LocalRuntime
+from tests.secured import Secured, SecuredRuntime
 
 KAFKA_IMAGE = "confluentinc/cp-kafka:7.9.1"
 REDIS_IMAGE = "redis:7.4.2-alpine"
@@ -53,12 +54,18 @@ def redis_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def local_runtime(tmp_path_factory: pytest.TempPathFactory) -> LocalRuntime:
+def local_runtime(tmp_path_factory: pytest.TempPathFactory) -> SecuredRuntime:
     """Return the runtime that all tests share, in all processes; do not kill what it runs."""
-    runtime = LocalRuntime(_shared_folder(tmp_path_factory))
+    runtime = SecuredRuntime(_shared_folder(tmp_path_factory))
     # the first process starts it, the others find it up
     runtime.up()
     return runtime
+
+
+@pytest.fixture(scope="session")
+def secured(local_runtime: SecuredRuntime) -> Secured:
+    """Return the listeners of the shared Kafka that ask for TLS and for users."""
+    return local_runtime.listeners()
 
 
 @pytest.fixture(scope="module")

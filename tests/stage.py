@@ -8,12 +8,11 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
@@ -32,12 +31,10 @@ from producers.database import vault_path
 from state import RedisStore
 from state.connection import redis_client
 from tests.databases import rows
-from tests.forks import FORKS, Forked
+from tests.forks import FORKS, PROGRAM, Process
 from tests.program import APART, run_here
 
 Found = TypeVar("Found")
-#: What a test may ask, signal and wait for.
-Process = subprocess.Popen[bytes] | Forked
 #: Seconds that a slow and busy machine may need for anything: only a test that fails waits so long.
 PATIENCE = 180.0
 
@@ -120,10 +117,12 @@ def write_csv(path: Path, count: int, seed: int = 0) -> Path:
 
 def until(condition: Callable[[], Found], what: str, seconds: float = PATIENCE) -> Found:
     """Wait until a condition holds and return what it gave; fail by a deadline."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.03)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"not within {seconds} s: {what}"
+        # a question costs Kafka more than it seems, and who has waited long can wait a little more
+        time.sleep(min(0.02 + waited / 8, 0.15))
     return found
 
 
@@ -141,8 +140,8 @@ def until_it_answers(process: Process, answers: Callable[[], bool], log: Path) -
 class Stage:
     """One study, its folder, and the `veilstream` processes that a test starts for it."""
 
-    #: What Python is told to run as `veilstream`.
-    program: tuple[str, ...] = ("-m", "pipeline.cli.main")
+    #: Python that its processes run first.
+    before = ""
 
     def __init__(
         self, folder: Path, kafka: str, redis_url: str, text: str, *, ledger: str = ""
@@ -173,6 +172,11 @@ class Stage:
         }
 
     @property
+    def there(self) -> str:
+        """Python that takes a process into the stage's folder."""
+        return f"import os\nos.chdir({str(self.folder)!r})"
+
+    @property
     def store(self) -> RedisStore:
         """The stored state, under the study's key where it has one by now."""
         there = study_path(self.settings, self.task.study.name).exists()
@@ -189,39 +193,30 @@ class Stage:
         self,
         name: str,
         *arguments: object,
-        module: str | None = None,
-        piped: bool = False,
-        **apart: Any,
+        module: str = PROGRAM,
+        stdin: int = subprocess.DEVNULL,
+        out: IO[bytes] | None = None,
+        before: str = "",
     ) -> Process:
         """Start `veilstream ARGUMENTS` under a name; its output goes to a log of that name.
 
         Parameters
         ----------
         module
-            Whose `main` it is, if not the program's own.
-        piped
-            Whether its standard input is a pipe, and not empty.
-        apart
-            What else `subprocess.Popen` is told: such a process is started as users start it.
+            Whose `main` it is.
+        stdin
+            What it reads, as `subprocess` is told.
+        out
+            Where its output goes instead.
+        before
+            Python that it runs first, as a `sitecustomize` would.
         """
         self._arguments[name] = arguments
-        words = [str(argument) for argument in arguments]
         with self.log(name).open("ab") as log:
-            if self._forks and not apart:
-                self.processes[name] = FORKS.start(
-                    words, self.environment, log, module=module or self.program[1], piped=piped
-                )
-            else:
-                program = self.program if module is None else ("-m", module)
-                streams = {
-                    "stdin": subprocess.PIPE if piped else subprocess.DEVNULL,
-                    "stdout": log,
-                    "stderr": log,
-                    "env": self.environment,
-                }
-                self.processes[name] = subprocess.Popen(
-                    [sys.executable, *program, *words], **(streams | apart)
-                )
+            self.processes[name] = FORKS.start(
+                [str(argument) for argument in arguments], self.environment, out or log,
+                module=module, stdin=stdin, before=f"{self.before}\n{before}",
+            )  # fmt: skip
         return self.processes[name]
 
     def worker(self, instance: str = "w0") -> Process:
@@ -232,16 +227,16 @@ class Stage:
         """
         return self.start(instance, "worker", self.study, "--instance", instance)
 
-    def produce(self, client: str, source: Path | str, *options: object, **apart: Any) -> Process:
+    def produce(self, client: str, source: Path | str, *options: object, **how: Any) -> Process:
         """Start a producer under its client id."""
         return self.start(
             client, "produce", self.study, "--client", client, "--source", source, "--quiet",
-            *options, **apart,
+            *options, **how,
         )  # fmt: skip
 
-    def produced(self, client: str, source: Path | str, *options: object, **apart: Any) -> None:
+    def produced(self, client: str, source: Path | str, *options: object, **how: Any) -> None:
         """Run a producer to its good end."""
-        self.produce(client, source, *options, **apart)
+        self.produce(client, source, *options, **how)
         self.ended(client)
 
     def ended(self, *names: str) -> None:
@@ -256,55 +251,30 @@ class Stage:
         return done
 
     def run(
-        self, *arguments: object, seconds: float = PATIENCE, stdin: Any = None, apart: bool = False
+        self, *arguments: object, seconds: float = PATIENCE, apart: bool = False
     ) -> subprocess.CompletedProcess[str]:
         """Run `veilstream ARGUMENTS` to its end: in this process, if the command allows it.
 
         Parameters
         ----------
         apart
-            Whether it must be started as users start it, as it is where it reads `stdin`.
+            Whether it must be started as users start it.
         """
         words = [str(argument) for argument in arguments]
-        if stdin is None and not apart:
-            if words[0] not in APART:
-                return run_here(words, self.environment)
-            if self._forks:
-                return self._run_forked(words, seconds)
-        return subprocess.run(
-            [sys.executable, *self.program, *words],
-            stdin=subprocess.DEVNULL if stdin is None else stdin,
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            timeout=seconds,
-            check=False,
-        )
+        if apart:
+            return subprocess.run(
+                [sys.executable, "-m", PROGRAM, *words], stdin=subprocess.DEVNULL, text=True,
+                capture_output=True, env=self.environment, timeout=seconds, check=False,
+            )  # fmt: skip
+        if words[0] in APART:
+            return self.run_beside(*words, seconds=seconds)
+        return run_here(words, self.environment)
 
     def run_beside(
-        self, *arguments: object, seconds: float = PATIENCE
+        self, *arguments: object, before: str = "", **how: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as `run` does, but apart from this process, so that several may at once."""
-        if self._forks:
-            return self._run_forked([str(argument) for argument in arguments], seconds)
-        return self.run(*arguments, seconds=seconds, apart=True)
-
-    @property
-    def _forks(self) -> bool:
-        return FORKS.usable and self.program == Stage.program
-
-    def _run_forked(self, words: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-            process = FORKS.start(words, self.environment, out, errors)
-            try:
-                code = process.wait(seconds)
-            finally:
-                process.kill()
-            said = []
-            for file in (out, errors):
-                file.seek(0)
-                said.append(file.read().decode())
-        return subprocess.CompletedProcess(words, code, *said)
+        """Run a command apart from this process, as `Forks.run` does: several may run at once."""
+        return FORKS.run(arguments, self.environment, before=f"{self.before}\n{before}", **how)
 
     def log(self, name: str) -> Path:
         """Return the log of a process."""

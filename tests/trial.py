@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def run(stage: Stage) -> Trial:
     seen += stop_worker(stage, f"{LOUD}w1", port)
     seen += commands(stage)
     [shown] = [o.plain for o in seen if o.place == "client show site --json, stdout"]
-    own = {stage.folder / "sources", stage.settings.home / "clients", stage.folder / "loud"}
+    own = {stage.folder / "sources", stage.settings.home / "clients"}
     seen += outputs.topics(stage) + outputs.redis_keys(stage)
     seen += outputs.files(stage, apart=own, local={"desk.log"}, unnumbered=LOUD)
     return Trial(stage, seen, json.loads(shown)[stage.task.study.name], codes, modes)
@@ -120,7 +120,7 @@ def run_clients(stage: Stage) -> tuple[dict[Path, int], dict[str, int]]:
     Returns the permissions of their files, and the exit codes of those that must fail.
     """
     small, desk = stage.folder / "sources/small.csv", stage.folder / "sources/desk.csv"
-    produce(stage, "lines", "lines.jsonl", "--follow", umask=0)
+    produce(stage, "lines", "lines.jsonl", "--follow", before="import os\nos.umask(0)")
     produce(stage, "site", "site.csv")
     produce(stage, "pipe", "-", stdin=small)
     for name, failing in FAILING.items():
@@ -137,20 +137,20 @@ def run_clients(stage: Stage) -> tuple[dict[Path, int], dict[str, int]]:
 
 
 def produce(
-    stage: Stage,
-    client: str,
-    source: str,
-    *options: str,
-    stdin: Path | None = None,
-    umask: int = outputs.UMASK,
-) -> None:
+    stage: Stage, client: str, source: str, *options: str, stdin: Path | None = None,
+    before: str = "",
+) -> None:  # fmt: skip
     """Start a producer that may say what leaves its machine."""
     path = source if source == "-" else stage.folder / "sources" / source
-    arguments = ("produce", stage.study, "--client", client, "--source", path, "--quiet", *options)
-    with stdin.open("rb") if stdin else nullcontext() as stream:
-        outputs.launch(
-            stage, client, *arguments, stdin=stream, umask=umask, loud=client.startswith(LOUD)
+    with (stdin or Path(os.devnull)).open("rb") as stream:
+        stage.produce(
+            client, path, *options, stdin=stream.fileno(), before=before or loudness(client)
         )
+
+
+def loudness(name: str) -> str:
+    """Return what a process of this name runs first."""
+    return outputs.LOUD if name.startswith(LOUD) else ""
 
 
 def ended(stage: Stage, *names: str) -> None:
@@ -163,7 +163,7 @@ def start_worker(stage: Stage, name: str) -> int:
     """Start a worker and return the port of its pages."""
     port = free_port()
     arguments = ("worker", stage.study, "--instance", name, "--health-port", port)
-    outputs.launch(stage, name, *arguments, loud=name.startswith(LOUD))
+    stage.start(name, *arguments, before=loudness(name))
     return port
 
 

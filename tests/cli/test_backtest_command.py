@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from click.testing import CliRunner, Result
 from pipeline.backtest import backtest
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError, DataError, LocalStoreError
+from tests.forks import FORKS, files_below
 from tests.stage import PATIENCE
 
 STUDY = """
@@ -100,13 +100,12 @@ def test_fit_and_predict_read_parquet(folder: Path) -> None:
 
 def test_standard_input_is_read_once(folder: Path) -> None:
     command = ["backtest", str(folder / "study.toml"), "--input", "-", "--json"]
-    program = [sys.executable, "-m", "pipeline.cli.main", *command]
     data = (folder / "h.csv").read_bytes()
-    found = subprocess.run([*program, "--no-pooled"], input=data, capture_output=True, check=True)
+    found = FORKS.run([*command, "--no-pooled"], os.environ, stdin=data)
     assert json.loads(found.stdout)["records"] == 3_000
-    refused = subprocess.run(program, input=data, capture_output=True, check=False)
+    refused = FORKS.run(command, os.environ, stdin=data)
     assert refused.returncode == ConfigError.exit_code
-    assert b"--no-pooled" in refused.stderr
+    assert "--no-pooled" in refused.stderr
 
 
 def test_output_says_that_it_is_not_private(folder: Path) -> None:
@@ -216,24 +215,18 @@ def test_rules_deal_records_to_clients(folder: Path) -> None:
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(folder: Path) -> None:
-    program = [sys.executable, "-m", "pipeline.cli.main", "backtest", str(folder / "study.toml")]
+    words = ["backtest", folder / "study.toml", "--input", folder / "h.parquet"]
     there = set(folder.iterdir())
-    ended = subprocess.run(
-        [*program, "--input", str(folder / "h.parquet"), "--out", str(folder / "o.jsonl")],
-        capture_output=True, check=False,
-        # byte code that is cut short would fail every later test
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        # no file may grow beyond this: the bins take more
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
-    )  # fmt: skip
-    assert ended.returncode == ConfigError.exit_code
-    assert b"--out: cannot write" in ended.stderr
+    # the bins take more
+    refused = FORKS.run([*words, "--out", folder / "o.jsonl"], os.environ, before=files_below(2000))
+    assert refused.returncode == ConfigError.exit_code
+    assert "--out: cannot write" in refused.stderr
     assert set(folder.iterdir()) == there
     # "" is as good as not set: what is printed waits until there is a block of it
     for unbuffered, form in (("1", ["--json"]), ("", [])):
         with Path("/dev/full").open("wb") as full:
             ended = subprocess.run(
-                [*program, "--input", str(folder / "h.parquet"), *form],
+                [sys.executable, "-m", "pipeline.cli.main", *map(str, words), *form],
                 stdout=full, stderr=subprocess.PIPE, check=False,
                 env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             )  # fmt: skip

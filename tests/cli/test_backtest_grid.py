@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
@@ -13,7 +10,7 @@ import pytest
 
 from pipeline.messages.schemas import schema
 from tests.cli.test_regression_commands import linear, stage_of, write
-from tests.stage import PATIENCE
+from tests.forks import files_below
 
 GRID = ("--grid", "window.records=40,80", "--draws", "2", "--jobs", "1")
 
@@ -73,15 +70,9 @@ def test_what_is_refused(tmp_path: Path, options: tuple[str, ...], message: str)
 def test_a_disk_that_is_full_leaves_no_half_report(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, linear())
     source, page = write(tmp_path / "h.csv", 200), tmp_path / "report.html"
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli.main", "backtest", str(stage.study),
-         "--input", str(source), "--report", str(page)],
-        # byte code that is cut short would fail every later test
-        env={**stage.environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True,
-        check=False, timeout=PATIENCE,
-        # no file may grow beyond this: the page is far larger
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
-    )  # fmt: skip
+    words = ("backtest", stage.study, "--input", source, "--report", page)
+    # the page is far larger
+    done = stage.run_beside(*words, before=files_below(2000))
     assert done.returncode == 10, done.stderr
     assert "--report: cannot write" in done.stderr
     assert list(tmp_path.glob("report.html*")) == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from infra.local import LocalRuntime
 from pipeline.cli.context import show
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.study_file.load import load_study
-from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
+from tests.stage import HEADER, OPEN, Stage, lines, study_text, until, write_csv
 
 
 @pytest.fixture
@@ -246,12 +244,9 @@ def test_fit_gives_an_estimate_message_as_json(bare: Stage) -> None:
 def test_fit_reads_standard_input_anew_and_keeps_nothing_of_it(bare: Stage) -> None:
     text = HEADER + "".join(lines(60))
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-m", "pipeline.cli.main", "fit", str(bare.study), "--input", "-",
-             "--json"],
-            input=text, capture_output=True, text=True, env=bare.environment, cwd=bare.folder,
-            timeout=PATIENCE, check=True,
-        )  # fmt: skip
+        done = bare.run_beside(
+            "fit", bare.study, "--input", "-", "--json", stdin=text, before=bare.there
+        )
         assert json.loads(done.stdout)["records"] == 60
     assert {path.suffix for path in bare.folder.rglob("*")} == {".toml"}
 
@@ -451,17 +446,15 @@ def test_a_worker_runs_from_a_folder_with_nothing_set_but_the_addresses(
 ) -> None:
     """The default folder is relative to where the worker was started, and it moves about."""
     stage = Stage(tmp_path, live.settings.kafka, live.settings.redis, study_text())
-    environment = {k: v for k, v in stage.environment.items() if k != "VEILSTREAM_FOLDER"}
-    command = [sys.executable, "-m", "pipeline.cli.main", "worker", stage.study.name]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment)
+    folder = stage.environment.pop("VEILSTREAM_FOLDER")
+    stage.start("w", "worker", stage.study.name, before=stage.there)
+    stage.environment["VEILSTREAM_FOLDER"] = folder
     try:
         stage.produced("c", write_csv(tmp_path / "c.csv", 20))
         stage.caught_up()
         assert (tmp_path / ".veilstream" / "workers").is_dir()
-        process.terminate()
-        assert process.wait(timeout=PATIENCE) == 0
+        assert stage.stop("w") == 0
     finally:
-        process.kill()
         stage.remove()
 
 

@@ -28,7 +28,7 @@ from infra.local.processes import free_port
 from infra.topics import administrator
 from pipeline.settings import Settings
 from producers.source_check import look_at_source
-from tests.secured import Secured, secured_kafka
+from tests.secured import Secured
 from tests.stage import Stage, study_text, write_csv
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
@@ -139,13 +139,6 @@ def test_a_disk_that_is_full_or_not_ours(stage: Stage, monkeypatch: pytest.Monke
     assert looked(stage, replace(stage.settings, folder="/proc/x"))["disk"].fault is not None
 
 
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    with secured_kafka(tmp_path_factory.mktemp("rights")) as found:
-        yield found
-
-
-@pytest.mark.takes("starts a Kafka of its own, with users")
 def test_a_right_that_is_missing_is_named_with_its_topic(stage: Stage, secured: Secured) -> None:
     nobody = replace(secured.scram, kafka_username="client")
     found = looked(stage, nobody, roles=["client"])

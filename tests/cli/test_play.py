@@ -10,7 +10,7 @@ from kafka.admin import KafkaAdminClient
 
 from pipeline.settings import Settings, begin_trial
 from tests.program import run_here
-from tests.stage import PATIENCE, Stage, study_text, write_csv
+from tests.stage import Stage, study_text, write_csv
 
 TRUST = f'\n[trust]\nreleases = "authenticated"\nkey = "{"ab" * 64}"\n'
 
@@ -27,7 +27,8 @@ def test_a_trial_spends_nothing_that_counts_and_leaves_nothing(
         folder = stage.settings.home / "trial"
 
         def play(*words: object) -> str:
-            done = stage.ran("play", *words, apart=True, seconds=PATIENCE)
+            done = stage.run_beside("play", *words)
+            assert done.returncode == 0, done.stdout + done.stderr
             assert "trial" in done.stderr.lower()
             return done.stdout
 

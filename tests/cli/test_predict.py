@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import stat
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from pipeline.estimators.estimate import FAR
 from pipeline.learning import StreamClassifier
 from pipeline.prediction.estimators import LinearClassifier
 from producers.sources import open_once
-from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv
+from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
 
 #: Arguments to exit code, standard output and standard error.
 Runner: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -129,11 +128,7 @@ def test_values_outside_their_range_are_counted_for_people(
 
 
 def test_bad_records_get_a_reason_without_their_value_and_the_code_stays_0(bare: Stage) -> None:
-    command = [sys.executable, "-m", "pipeline.cli.main", *arguments(bare, "-", "--json")]
-    done = subprocess.run(
-        [str(word) for word in command], input=HEADER + lines(1)[0] + BAD, capture_output=True,
-        text=True, env=bare.environment, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    done = bare.run_beside(*arguments(bare, "-", "--json"), stdin=HEADER + lines(1)[0] + BAD)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["line"], row["reason"]) for row in found] == [

@@ -18,7 +18,7 @@ from tests.log_checks import noised_twice, payloads
 from tests.stage import PATIENCE, Stage, lent, study_text, write_csv
 
 CLIENTS = 6
-RELEASES = 40
+RELEASES = 24
 SLOTS = 20
 RATE = 30.0
 #: The second worker joins for the last third of the kills.
@@ -81,14 +81,14 @@ class Play:
         self.stage.worker("w0")
         for name in self.sources:
             self._produce(name)
-        next_kill = time.monotonic() + 3
+        next_kill = time.monotonic() + 2
         while self._streaming():
             assert time.monotonic() < deadline, f"{self.kills} kills, the stream does not end"
             self._restart_the_ended()
             self._watch_recovery()
             if time.monotonic() >= next_kill and self.kills < KILLS:
                 self._kill()
-                next_kill = time.monotonic() + self.chance.uniform(0.1, 2.0)
+                next_kill = time.monotonic() + self.chance.uniform(0.1, 1.2)
             if self.kills >= 2 * KILLS // 3 and "w1" not in self.stage.processes:
                 self.stage.worker("w1")
             time.sleep(0.02)

@@ -34,8 +34,11 @@ from pipeline.study_file.edit import TEMPLATE
 from pipeline.study_file.load import study_of
 from tests.docs.given import BEFORE, GIVEN
 from tests.docs.snippets import ALL, BUILT, COMMAND, ROOT, RUN, SHOWN, Snippet, given_of
+from tests.forks import FORKS
 from tests.stage import PATIENCE
 
+#: Where `veilstream` and `python` are.
+PROGRAMS = str(Path(sys.executable).parent)
 #: Pages that are tried in every run; the others are tried with the slow tests.
 QUICK = {"README.md"}
 #: The page with a target of its own, in commands and in seconds.
@@ -155,14 +158,15 @@ def pages():
             yield pytest.param(page, id=name, marks=marks)
 
 
-@pytest.mark.takes("a session of a page is a dozen starts of the program, as its reader has them")
+@pytest.mark.takes("a session of a page is a dozen processes")
 @pytest.mark.kafka
 @pytest.mark.redis
 @pytest.mark.parametrize("page", list(pages()))
 def test_the_blocks_of_a_page_run_in_their_order(
     page: Path, tmp_path: Path, local_runtime: LocalRuntime
 ):
-    play(page, tmp_path, local_runtime)
+    quick = FORKS.commands(tmp_path / "bin")
+    play(page, tmp_path, local_runtime, f"{quick}:{PROGRAMS}")
 
 
 @pytest.mark.takes("five starts of the program, as its reader has them")
@@ -178,15 +182,10 @@ def test_a_topic_comes_to_a_first_estimate_in_five_commands_and_two_minutes(
     assert seconds < SECONDS
 
 
-def play(
-    page: Path,
-    tmp_path: Path,
-    local_runtime: LocalRuntime,
-    program: Path = Path(sys.executable).parent,
-) -> float:
+def play(page: Path, tmp_path: Path, local_runtime: LocalRuntime, program: str = PROGRAMS) -> float:
     """Run the blocks of a page in a folder, and return how many seconds they took.
 
-    program: The folder of the commands `veilstream` and `python`.
+    program: The folders of the commands `veilstream` and `python`.
     """
     words = {"boilers": f"boilers-{uuid.uuid4().hex[:8]}", **{p: str(free_port()) for p in PORTS}}
     home = tmp_path / ".veilstream"
@@ -206,9 +205,7 @@ def play(
         return time.monotonic() - began
 
 
-def session(
-    snippets: list[Snippet], before: list[str], words: dict[str, str], program: Path
-) -> str:
+def session(snippets: list[Snippet], before: list[str], words: dict[str, str], program: str) -> str:
     """Return the blocks of a page as one script."""
     parts = [SHELL.format(bin=program, patience=int(PATIENCE)), *before]
     for number, snippet in enumerate(s for s in snippets if s.runs and ">>>" not in s.text):

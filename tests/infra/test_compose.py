@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from infra.local.services import KAFKA_SETTINGS, REDIS_SETTINGS
+from tests.forks import FORKS
 from tests.stage import Stage, study_text, write_csv
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,6 @@ def test_programs_wait_for_servers_that_answer(services: dict[str, Any], name: s
         assert "healthcheck" in services[server]
 
 
-@pytest.mark.takes("the program is started ten times, as compose does")
 def test_what_compose_runs_first_admits_the_client(
     services: dict[str, Any], tmp_path: Path, kafka: str, redis_url: str
 ) -> None:
@@ -74,7 +73,7 @@ def test_what_compose_runs_first_admits_the_client(
         source = str(write_csv(tmp_path / "a.csv", 200))
         [line] = services["admission"]["command"]
         line = line.replace("/studies/shuttle.toml", str(stage.study))
-        paths = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        paths = f"{FORKS.commands(tmp_path / 'bin')}:{os.environ['PATH']}"
         for _ in range(2):
             done = subprocess.run(
                 ["sh", "-c", line], env=stage.environment | {"PATH": paths}, check=False,

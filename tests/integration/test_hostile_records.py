@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import MessageSizeTooLargeError
 
-from infra.topics import check_copies, ensure_topics
+from infra.topics import administrator, check_copies, ensure_topics
 from pipeline.messages.model import write_model
 from pipeline.messages.topics import PLAIN
 from pipeline.release.model import Model
@@ -38,12 +38,12 @@ def put(stage: Stage, topic: str, value: bytes, **options: Any) -> None:
         )
 
 
-def goes_on(stage: Stage) -> None:
-    """Let the client release ten windows, which must all count."""
-    stage.produced("north", write_csv(stage.folder / "north.csv", 200))
+def goes_on(stage: Stage, windows: int = 10) -> None:
+    """Let the client come to so many windows, which must all count."""
+    stage.produced("north", write_csv(stage.folder / "north.csv", 20 * windows))
     stage.caught_up()
     assert stage.processes["w0"].poll() is None, stage.said("w0")
-    assert [state.head.folded for state in stage.partitions()] == [10]
+    assert [state.head.folded for state in stage.partitions()] == [windows]
     assert stage.verified()
 
 
@@ -64,8 +64,9 @@ def test_a_name_that_is_no_text_ends_nobody_in_any_topic(stage: Stage) -> None:
 def test_few_bytes_that_would_grow_are_refused_by_kafka(stage: Stage) -> None:
     stage.ensure_topics()
     for topic in stage.topics.all():
+        more = 2 * int(topic.config.get("max.message.bytes", 1 << 20))
         with pytest.raises(MessageSizeTooLargeError):
-            put(stage, topic.name, bytes(40 << 20), compression_type="gzip")
+            put(stage, topic.name, bytes(more), compression_type="gzip")
 
 
 def test_in_topics_that_keep_them_they_are_dead_letters_without_their_bytes(stage: Stage) -> None:
@@ -83,13 +84,16 @@ def test_in_topics_that_keep_them_they_are_dead_letters_without_their_bytes(stag
     assert (letter.key, letter.value) == (b"x", None)
 
 
-@pytest.mark.parametrize("codec", ["snappy", "lz4", "zstd"])
-def test_releases_are_read_from_topics_that_pack_them(stage: Stage, codec: str) -> None:
-    topics = [replace(t, config=t.config | {"compression.type": codec}) for t in stage.topics.all()]
-    ensure_topics(stage.settings, topics)
+def test_releases_are_read_from_topics_that_pack_them(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
-    goes_on(stage)
+    for number, codec in enumerate(("snappy", "lz4", "zstd"), start=1):
+        with administrator(stage.settings) as admin:
+            kind, given = ConfigResourceType.TOPIC, {"compression.type": codec}
+            admin.alter_configs(
+                [ConfigResource(kind, t.name, t.config | given) for t in stage.topics.all()]
+            )
+        goes_on(stage, 10 * number)
     assert stage.dead_letters() == []
     assert stage.run("watch", stage.study, "--count", 1).returncode == 0
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
-import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +23,6 @@ from kafka.admin import (
 
 from agents.history import History
 from agents.link import Link
-from infra import preflight
 from infra.kafka import log_reader
 from infra.local.processes import HOST, free_port
 from infra.topics import check_broker, check_partitions, ensure_topics
@@ -43,7 +38,7 @@ from producers.store import ClientStore, Outgoing, Tally
 from state import RedisStore
 from state.connection import redis_client
 from tests.builders import UNCLAIMED, study_text
-from tests.secured import LATE_PASSWORD, READER, WORKER, Secured, secured_kafka
+from tests.secured import LATE_PASSWORD, READER, WORKER, Secured
 from tests.stage import Stage
 from tests.stage import study_text as live_study
 
@@ -53,12 +48,9 @@ TOPICS = Topics.of(TASK.study)
 QUICK_SECONDS = 4.0
 
 
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """Yield a Kafka with the topics of a study."""
-    with secured_kafka(tmp_path_factory.mktemp("secured")) as found:
-        ensure_topics(found.plain, TOPICS.all())
-        yield found
+@pytest.fixture(scope="module", autouse=True)
+def _topics(secured: Secured) -> None:
+    ensure_topics(secured.plain, TOPICS.all())
 
 
 @contextmanager
@@ -264,34 +256,6 @@ def test_a_clock_that_is_ahead_is_named_and_what_was_made_then_leaves_once_it_is
         sender.drain()
         sender.close()
         assert store.waiting(TASK.study.name) == 0
-
-
-def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
-    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Closing flushes what is unsent, and failed with an error of its own, and a traceback."""
-    with ClientStore(tmp_path / "north.db", "north") as store:
-        one_release(store)
-        sender = Sender(store, TASK.study.name, secured.plain, TOPICS, UNCLAIMED)
-        sender.drain()
-        one_release(store, 1)
-        os.kill(secured.pid, signal.SIGSTOP)
-        # not before: on a busy machine a Kafka that runs needs longer
-        monkeypatch.setattr(preflight, "PATIENCE_SECONDS", 0.3)
-        try:
-            sender.pump()
-            sender.close()
-            # what is not closed closes itself when it is collected, and printed a traceback
-            unraised: list[object] = []
-            monkeypatch.setattr(sys, "unraisablehook", unraised.append)
-            del sender
-            gc.collect()
-            assert not unraised
-            with pytest.raises(BrokerError, match="does not answer within"):
-                check_broker(secured.plain)
-        finally:
-            os.kill(secured.pid, signal.SIGCONT)
-        assert store.waiting(TASK.study.name) == 1
 
 
 def permit(secured: Secured, user: str, rights: list[tuple[str, ACLOperation]]) -> None:

@@ -40,7 +40,7 @@ from state.connection import redis_client
 from tests.builders import folded, sample_log
 from tests.builders import study_text as plain_study
 from tests.redis_server import redis_server
-from tests.secured import LATE_PASSWORD, Secured, secured_kafka
+from tests.secured import LATE_PASSWORD, Secured
 from tests.stage import Stage, send, study_text, until, write_csv
 from tests.trusted import TRUST
 
@@ -49,12 +49,6 @@ One = tuple[str, str, str]
 #: Clients that are admitted: one for each right of a client, and two more.
 MOST = 24
 OPERATIONS = {"DescribeConfigs": ACLOperation.DESCRIBE_CONFIGS}
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    with secured_kafka(tmp_path_factory.mktemp("rights")) as found:
-        yield found
 
 
 def acl(user: str, right: One) -> ACL:
@@ -120,7 +114,7 @@ def stage(secured: Secured, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
     An open one asks for the same rights, less those on the clients topic.
     """
     text = study_text(partitions=1, releases=1) + TRUST
-    with Stage(tmp_path, secured.plain.kafka, redis_url, text, ledger="veil.ledger.v1") as made:
+    with Stage(tmp_path, secured.plain.kafka, redis_url, text) as made:
         assert made.run("topics", made.study).returncode == 0
         yield made
 
@@ -156,7 +150,7 @@ def check(
     rights.give(role, wanted)
     code, said = works()
     assert code == 0, said
-    be(stage, secured.bare, role)
+    be(stage, secured.users, role)
     for right in wanted:
         with rights.without(role, right):
             code, said = works()
@@ -184,7 +178,7 @@ def test_a_client_has_the_least_rights(stage: Stage, secured: Secured, rights: R
 def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
     feeding = Stage(
         stage.folder / "feeding", stage.settings.kafka, stage.settings.redis,
-        stage.study.read_text(),
+        stage.study.read_text(), ledger=stage.settings.ledger_topic,
     )  # fmt: skip
     feeding.environment["VEILSTREAM_FOLDER"] = stage.settings.folder
     names = itertools.count()
@@ -281,7 +275,7 @@ def test_an_operator_has_the_least_rights(stage: Stage, secured: Secured, rights
     be(stage, secured.scram, "operator")
     rights.give("operator", wanted)
     assert works() == (0, "")
-    be(stage, secured.bare, "operator")
+    be(stage, secured.users, "operator")
     # what exists is not made again, and what is written there already not written again
     making = [r for r in wanted if r[2] == "Create" or r[1:] == (stage.topics.study.name, "Write")]
     for right in [*(right for right in wanted if right not in making), *making]:

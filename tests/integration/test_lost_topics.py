@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -329,7 +328,7 @@ def test_a_rebuild_refuses_a_log_that_ends_before_what_was_folded(shared: Stage)
     stage.produced("north", file)
     assert "10 of this client's 10 releases are no longer in it" in stage.said("north")
     assert "stands" not in stage.said("north").splitlines()[-1]
-    done = stage.run("study", "recover", stage.study, stdin=subprocess.DEVNULL)
+    done = stage.run_beside("study", "recover", stage.study)
     assert (done.returncode, "nobody answered" in done.stderr) == (2, True), done.stderr
     assert stage.partitions()[0].head.next_offset == stands
     again = stage.ran("study", "recover", stage.study, "--yes")

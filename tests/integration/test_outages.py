@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,16 +18,21 @@ from kafka.admin import NewTopic
 
 from infra import preflight
 from infra.local import LocalRuntime
+from infra.topics import check_broker, ensure_topics
 from pipeline.errors import BrokerError
 from pipeline.settings import Settings
 from pipeline.stream.partition import differences
 from producers.models import ModelFeed
+from producers.sender import Sender
 from producers.sources import open_source
+from producers.store import ClientStore
 from state import codec
+from tests.builders import UNCLAIMED
+from tests.integration.test_kafka_faults import TASK, TOPICS, one_release
 from tests.stage import OPEN, Stage, lines, send, study_text, until, write_csv
 
 CLIENTS = ("north", "south")
-RECORDS, SLOTS = 700, 20
+RECORDS, SLOTS = 400, 20
 RELEASES = len(CLIENTS) * RECORDS // SLOTS
 
 Build = Callable[..., Stage]
@@ -44,7 +53,7 @@ def build(frail_runtime: LocalRuntime, tmp_path: Path) -> Iterator[Build]:
         stage.end()
 
 
-def stream(stage: Stage, rate: float = 120.0) -> None:
+def stream(stage: Stage, rate: float = 80.0) -> None:
     """Start a worker and the clients, and wait until some of the stream is folded."""
     stage.ensure_topics()
     stage.worker()
@@ -281,6 +290,38 @@ def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     estimate = stage.final_estimate()
     assert (estimate.releases, estimate.diagnostics.missing) == (few + many, 0)
     assert stage.verified()
+
+
+def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
+    frail_runtime: LocalRuntime, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Closing flushes what is unsent, and failed with an error of its own, and a traceback."""
+    settings = build().settings
+    ensure_topics(settings, TOPICS.all())
+    [pid] = [one.pid for one in frail_runtime.status() if one.name == "kafka"]
+    assert pid is not None
+    with ClientStore(tmp_path / "north.db", "north") as store:
+        one_release(store)
+        sender = Sender(store, TASK.study.name, settings, TOPICS, UNCLAIMED)
+        sender.drain()
+        one_release(store, 1)
+        os.kill(pid, signal.SIGSTOP)
+        # not before: on a busy machine a Kafka that runs needs longer
+        monkeypatch.setattr(preflight, "PATIENCE_SECONDS", 0.3)
+        try:
+            sender.pump()
+            sender.close()
+            # what is not closed closes itself when it is collected, and printed a traceback
+            unraised: list[object] = []
+            monkeypatch.setattr(sys, "unraisablehook", unraised.append)
+            del sender
+            gc.collect()
+            assert not unraised
+            with pytest.raises(BrokerError, match="does not answer within"):
+                check_broker(settings)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert store.waiting(TASK.study.name) == 1
 
 
 def test_nothing_starts_without_redis_or_kafka_and_nothing_is_spent(

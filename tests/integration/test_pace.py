@@ -48,7 +48,7 @@ def test_models_lack_no_more_than_the_last_windows_and_wait_for_no_estimate(buil
     stage.worker()
     names, begun = ("north", "south", "west"), time.monotonic()
     for number, name in enumerate(names):
-        stage.produce(name, write_csv(stage.folder / f"{name}.csv", 2000, number))
+        stage.produce(name, write_csv(stage.folder / f"{name}.csv", 1200, number))
     stage.ended(*names)
     stage.caught_up()
     assert time.monotonic() - begun < SLOW / 2
@@ -66,7 +66,7 @@ def test_models_lack_no_more_than_the_last_windows_and_wait_for_no_estimate(buil
     # a model whenever slots have grown by 4 %: each client's windows are a tenth of its own
     assert len(models) > 30
     newest = models[max(models)]
-    assert newest.watermark > 0.9 * 6000
+    assert newest.watermark > 0.9 * 3600
     # estimates followed growth by a tenth alone
     assert 10 < len(stage.read(stage.topics.estimates.name)) < len(models)
 
@@ -76,7 +76,7 @@ def test_one_client_of_many_does_not_wait_for_growth(build: Build) -> None:
     stage = build()
     stage.worker()
     for number, name in enumerate(("large", "late")):
-        stage.produce(name, write_csv(stage.folder / f"{name}.csv", 6000 // 10**number, number))
+        stage.produce(name, write_csv(stage.folder / f"{name}.csv", 3000 // 10**number, number))
         assert stage.code(name, SLOW / 2) == 0, stage.said(name)
 
 

@@ -15,7 +15,7 @@ from tests.stage import HEADER, Stage, lent, lines, study_text, until, write_csv
 CLIENTS = ("client-0", "client-1", "client-2", "client-3", "client-7", "client-8")
 PARTITIONS, SLOTS = 4, 20
 #: Windows of each client between two events, and in the middle of one.
-FEW, MANY = 3, 20
+FEW, MANY = 3, 12
 
 
 @pytest.fixture

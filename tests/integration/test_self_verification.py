@@ -115,7 +115,7 @@ def test_a_rhythm_that_is_none_is_refused(stage: Stage, given: str) -> None:
 def test_a_verification_ends_with_the_process_that_started_it(stage: Stage) -> None:
     stage.ensure_topics()
     words = ("state", "verify", stage.study, "--every", "1h", "--parent", "1")
-    done = stage.run(*words, seconds=LAST, apart=True)
+    done = stage.run_beside(*words, seconds=LAST)
     assert done.returncode == 0
 
 

@@ -20,7 +20,7 @@ from tests.builders import LogEntry
 from tests.sgd import TRUTH, drawn, study_text
 from tests.stage import Stage
 
-CLIENTS, RECORDS, SLOTS = 3, 12_000, 50
+CLIENTS, RECORDS, SLOTS = 3, 5000, 50
 
 
 # gradients alone are what the two workers below have
@@ -31,7 +31,7 @@ CLIENTS, RECORDS, SLOTS = 3, 12_000, 50
 def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
     tmp_path: Path, kafka: str, redis_url: str, releases: str
 ) -> None:
-    path = f'behind = 2000, releases = "{releases}"'
+    path = f'behind = 1000, releases = "{releases}"'
     name = f"path-live-{releases.count('+')}"
     text = study_text(records=SLOTS, publish=8, path=path, name=name)
     with Stage(tmp_path, kafka, redis_url, text) as stage:
@@ -73,7 +73,7 @@ def test_two_workers_and_a_kill_leave_what_each_log_gives(
 ) -> None:
     # by Kafka's partitioner two of these clients are in partition 0 and two in partition 1
     clients = ["client-0", "client-1", "client-3", "client-4"]
-    path = f'behind = 2000, partitions = "{several}"'
+    path = f'behind = 1000, partitions = "{several}"'
     text = study_text(records=SLOTS, publish=8, path=path, partitions=2, name=f"path-{several}")
     with Stage(tmp_path, kafka, redis_url, text) as stage:
         stage.ensure_topics()

@@ -13,7 +13,7 @@ import pytest
 from tests.sites import name_of
 from tests.stage import Stage, lent
 
-SITES, RECORDS = 5, 3600
+SITES, RECORDS = 5, 2400
 TEXT = f"""\
 [study]
 name = "sites-{random.Random().getrandbits(48):x}"
@@ -102,13 +102,12 @@ def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     assert f"1 of {SITES} sites: {name_of(0)} (distance" in watched.stdout, watched.stderr
     assert "what to do" in watched.stdout
     _, x, z = estimate.coefficients
-    # 14,400 honest records: a standard error of about 0.05, and as much from noise
+    # 9,600 honest records: a standard error of about 0.05, and as much from noise
     assert (x.value, z.value) == pytest.approx((1.5, -1.0), abs=0.35)
     assert stage.verified()
     stage.ran("replay", stage.study, "--check", "--json")
     stage.ran("backtest", stage.study, "--input", paths[1], "--json", "--simulate", 1)
     doctor = stage.ran(
-        "doctor", "coverage", stage.study, "--records", 12_000, "--replications", 6, "--json"
+        "doctor", "coverage", stage.study, "--records", 12_000, "--replications", 3, "--json"
     )
     assert json.loads(doctor.stdout)["coverage"]["ready"] == 1.0
-    stage.ran("study", "design", stage.study, "--records", 100_000, "--clients", 5)

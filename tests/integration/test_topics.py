@@ -35,25 +35,23 @@ def admin(kafka: str) -> Iterator[KafkaAdminClient]:
         yield found
 
 
-@pytest.mark.parametrize(
-    ("kind", "partitions", "expected"),
-    [
-        ("releases", 3, {"cleanup.policy": "delete", "retention.ms": DAY}),
-        ("models", 1, {"cleanup.policy": "compact"}),
-        ("estimates", 1, {"cleanup.policy": "delete", "retention.ms": DAY}),
-        ("latest", 1, {"cleanup.policy": "compact"}),
-        ("dlq", 1, {"cleanup.policy": "delete", "retention.ms": "-1"}),
-        ("study", 1, {"cleanup.policy": "compact"}),
-    ],
-)
-def test_a_topic_is_made_as_designed(
-    stage: Stage, admin: KafkaAdminClient, kind: str, partitions: int, expected: dict[str, str]
-) -> None:
+DESIGNED = {
+    "releases": (3, {"cleanup.policy": "delete", "retention.ms": DAY}),
+    "models": (1, {"cleanup.policy": "compact"}),
+    "estimates": (1, {"cleanup.policy": "delete", "retention.ms": DAY}),
+    "latest": (1, {"cleanup.policy": "compact"}),
+    "dlq": (1, {"cleanup.policy": "delete", "retention.ms": "-1"}),
+    "study": (1, {"cleanup.policy": "compact"}),
+}
+
+
+def test_topics_are_made_as_designed(stage: Stage, admin: KafkaAdminClient) -> None:
     stage.ensure_topics()
-    name = f"veil.{stage.task.study.name}.{kind}.v1"
-    assert len(admin.describe_topics([name])[0]["partitions"]) == partitions
-    found = configuration(admin, name)
-    assert {key: found[key] for key in expected} == expected
+    for kind, (partitions, expected) in DESIGNED.items():
+        name = f"veil.{stage.task.study.name}.{kind}.v1"
+        assert len(admin.describe_topics([name])[0]["partitions"]) == partitions, kind
+        found = configuration(admin, name)
+        assert {key: found[key] for key in expected} == expected, kind
 
 
 def test_nobody_lists_the_topics_of_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,14 @@ KIND = "private-mean"
 #: What an installer would write beside the module of a package of one's own.
 METADATA = "Metadata-Version: 2.1\nName: private-mean\nVersion: 1.0\n"
 ENTRY_POINTS = f"[veilstream.methods]\n{KIND} = private_mean:METHOD\n"
-PROGRAM = "import sys\nsys.path.insert(0, {folder!r})\nfrom pipeline.cli.main import main\nmain()\n"
+#: What Python finds on its way where it is started with the package.
+INSTALLED = """\
+import sys
+from pipeline import methods
+from pipeline.study_file import load
+sys.path.insert(0, {folder!r})
+methods.METHODS = load.METHODS = methods.Registry()
+"""
 TEXT = f"""\
 [study]
 name = "toy-{random.Random().getrandbits(48):x}"
@@ -62,7 +69,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def stage(installed: Path, tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
     made = Stage(tmp_path, kafka, redis_url, TEXT)
-    made.program = ("-c", PROGRAM.format(folder=str(installed)))
+    made.before = INSTALLED.format(folder=str(installed))
+    made.environment["PYTHONPATH"] = str(installed)
     try:
         yield made
     finally:
@@ -79,7 +87,7 @@ def source(folder: Path, name: str, seed: int) -> Path:
 
 def test_a_toy_method_lives_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     """One runtime for all of it: it takes the seconds of a worker's two starts."""
-    checked = stage.run("study", "check", stage.study, "--json")
+    checked = stage.ran("study", "check", stage.study, "--json", apart=True)
     facts = json.loads(checked.stdout)
     assert facts["estimator"] == {"kind": KIND, "method": "the mean of the response"}
     assert facts["noise"]["sum_sd"] > 0

@@ -87,4 +87,4 @@ def test_the_wheel_works_in_an_empty_environment(
     assert json.loads(run("demo").splitlines()[-1])["state_verified"]
     page = tmp_path / "page"
     page.mkdir()
-    play(ROOT / "README.md", page, local_runtime, program=bare / "bin")
+    play(ROOT / "README.md", page, local_runtime, program=str(bare / "bin"))

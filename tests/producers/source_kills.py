@@ -107,7 +107,8 @@ class Campaign:
         calls = int(CALLS ** self._chance.random())
         process = stage.start(
             CLIENT, point or "never", calls, *words,
-            module="tests.producers.dying_client", piped=kind.piped,
+            module="tests.producers.dying_client",
+            stdin=subprocess.PIPE if kind.piped else subprocess.DEVNULL,
         )  # fmt: skip
         kind.began(process.stdin)
 

@@ -17,6 +17,7 @@ from pipeline.release.task import Task
 from pipeline.study_file.load import parse_study
 from producers.store import ClientStore, Outgoing, Stream, Tally
 from tests.databases import rows
+from tests.forks import files_below
 from tests.stage import Stage, lent, study_text, write_csv
 
 SOURCE = "csv:data.csv"
@@ -201,10 +202,7 @@ def test_a_raised_epsilon_does_not_loosen_the_delta_that_the_source_was_given(
 
 def test_a_producer_on_a_full_disk_ends_with_61_and_later_goes_on(stage: Stage) -> None:
     source = write_csv(stage.folder / "data.csv", 4000)
-    limit = (200_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    stage.produce(
-        "site", source, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    )
+    stage.produce("site", source, before=files_below(200_000))
     assert stage.code("site") == 61, stage.said("site")
     assert "nothing was spent and nothing is lost" in stage.said("site")
     assert "Traceback" not in stage.said("site")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -432,11 +431,7 @@ def test_a_slow_pipe_reaches_kafka_window_by_window(
 ) -> None:
     text = study_text(records=5, stream="max_in_flight_windows = 0", privacy=OPEN)
     stage = Stage(tmp_path, kafka, redis_url, text)
-    producer = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.cli.main", "produce", stage.study, "--client", "site",
-         "--source", "-", "--quiet"],
-        stdin=subprocess.PIPE, env=stage.environment,
-    )  # fmt: skip
+    producer = stage.produce("site", "-", stdin=subprocess.PIPE)
     try:
         assert producer.stdin is not None
         producer.stdin.write(HEADER.encode())
@@ -449,6 +444,4 @@ def test_a_slow_pipe_reaches_kafka_window_by_window(
         assert producer.wait(PATIENCE) == 0
         assert [header_of(record.value).seq for record in stage.releases()] == [0, 1, 2, 3]
     finally:
-        producer.kill()
-        producer.wait()
         stage.remove()

@@ -472,8 +472,7 @@ def test_the_command_refuses_the_same_records_before_anything_is_bound_to_them(
     assert done.returncode == 10
     assert "--client 'north' --source-name 'csv:data.csv'" in done.stderr
     # fed, they are found out when the first window is to leave
-    with source.open("rb") as fed:
-        done = stage.run(*produce, "-", "--client", "south", stdin=fed)
+    done = stage.run_beside(*produce, "-", "--client", "south", stdin=source.read_bytes())
     assert done.returncode == 10
     assert len(stage.releases()) == 2
     other = write_csv(stage.folder / "other.csv", 20, 5)

@@ -49,8 +49,6 @@ class Place:
         name = self.old.task.study.name
         later = following(text, f"{name}-2", name)
         self.new = Stage(folder / "stage", kafka, redis_url, later)
-        for stage in (self.old, self.new):
-            stage.ensure_topics()
         self.source, self.home = folder / "data.csv", Path(self.old.settings.folder)
         self.source.write_text("heat,load,failed,at\n")
 
@@ -143,6 +141,7 @@ def test_what_leaves_was_claimed_before(place: Place) -> None:
 
 
 def test_a_page_reads_accounts_beside_claims(place: Place) -> None:
+    place.old.ensure_topics()
     place.grow(2 * SLOTS, 1)
     place.goes(place.old)
     study, watched = place.old.task.study, Watched(place.old.task.study)
@@ -151,6 +150,7 @@ def test_a_page_reads_accounts_beside_claims(place: Place) -> None:
 
 
 def test_a_page_starts_beside_an_account_that_it_cannot_read_and_says_so(place: Place) -> None:
+    place.old.ensure_topics()
     place.grow(2 * SLOTS, 1)
     place.goes(place.old)
     value = b'{"type":"spends/9"}'
