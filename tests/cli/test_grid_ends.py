@@ -16,6 +16,7 @@ import pytest
 
 from pipeline.messages.schemas import schema
 from tests.cli.test_regression_commands import linear, stage_of, write
+from tests.forks import PROGRAM
 from tests.stage import Stage, until
 
 #: One response as the records have it, and one of a column that holds no number.
@@ -38,7 +39,7 @@ def stage(tmp_path: Path) -> Stage:
 
 def begun(stage: Stage, *options: object) -> subprocess.Popen[str]:
     """Start a grid as users do, in a group of its own, as terminals give one."""
-    words = [sys.executable, *stage.program, "backtest", stage.study, *options]
+    words = [sys.executable, "-m", PROGRAM, "backtest", stage.study, *options]
     return subprocess.Popen(
         [str(word) for word in words], env=stage.environment, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -396,34 +396,27 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
             source(f"{scheme}://{tmp_path}/no.db?table=t&key=id")
 
 
-@pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize(
-    "change",
-    [
-        "ALTER TABLE t ADD COLUMN note TEXT",
-        "ALTER TABLE t RENAME COLUMN extra TO other",
-        "ALTER TABLE t DROP COLUMN extra",
-        "UPDATE t SET extra = 7",
-    ],
-)
-def test_a_change_that_leaves_the_columns_of_a_study_alone_changes_no_rows(
-    change: str, old: bool, base: Base
-) -> None:
+def test_changes_that_leave_the_columns_of_a_study_alone_change_no_rows(base: Base) -> None:
     spec = base.make(1, 2, 3)
     base.run("ALTER TABLE t ADD COLUMN extra INTEGER")
     needed = ["heat", "failed"]
-    first = open_source(spec, None, folder=Path(), columns=needed)
-    position = first.anchored(first.read(2, 1.0)[-1].position)
-    first.close()
-    if old:
-        # a study that follows, and reads other columns
-        needed = ["heat"]
-    base.run(change)
-    again = open_source(spec, position, folder=Path(), columns=needed)
-    assert [slot.record["heat"] for slot in drain(again)] == [3.5]  # type: ignore[index]
+    with closing(open_source(spec, None, folder=Path(), columns=needed)) as first:
+        position = first.anchored(first.read(2, 1.0)[-1].position)
+    for change in (
+        "ALTER TABLE t ADD COLUMN note TEXT",
+        "UPDATE t SET extra = 7",
+        "ALTER TABLE t RENAME COLUMN extra TO other",
+        "ALTER TABLE t DROP COLUMN other",
+    ):
+        base.run(change)
+        # also for a study that follows, and reads other columns
+        for columns in (needed, ["heat"]):
+            again = open_source(spec, position, folder=Path(), columns=columns)
+            assert [slot.record["heat"] for slot in drain(again)] == [3.5], change  # type: ignore[index]
     base.run("UPDATE t SET heat = 9 WHERE id = 2")
-    with pytest.raises(DataError, match="changed or removed"):
-        open_source(spec, position, folder=Path(), columns=needed)
+    for columns in (needed, ["heat"]):
+        with pytest.raises(DataError, match="changed or removed"):
+            open_source(spec, position, folder=Path(), columns=columns)
 
 
 def test_a_file_that_nobody_can_write_is_marked_by_the_rows_that_were_just_read(
@@ -456,11 +449,11 @@ def test_a_table_whose_schema_has_grown_is_no_other_one(base: Base) -> None:
 
 
 @pytest.mark.parametrize("text", ["infinity", "20000-01-01"])
-@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMPTZ"])
-def test_a_time_beyond_the_years_of_python_costs_no_row(kind: str, text: str, base: Base) -> None:
+def test_a_time_beyond_the_years_of_python_costs_no_row(text: str, base: Base) -> None:
     spec = base.make(1, 2, 3)
-    base.run(f"ALTER TABLE t ADD COLUMN until {kind}", f"UPDATE t SET until = '{text}'")  # noqa: S608
-    looks_of(spec, follow=False)
+    for kind in ("DATE", "TIMESTAMP", "TIMESTAMPTZ"):
+        base.run(f"ALTER TABLE t ADD COLUMN a_{kind} {kind}", f"UPDATE t SET a_{kind} = '{text}'")  # noqa: S608
+        looks_of(spec, follow=False)
     assert [slot.record["heat"] for slot in drain(source(spec))] == [1.5, 2.5, 3.5]  # type: ignore[index]
     found = open_source(spec, None, folder=Path(), columns=["heat"])
     assert drain(found)[0].record == {"id": 1, "heat": 1.5}
