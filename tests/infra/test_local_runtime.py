@@ -39,7 +39,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.redis]
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRuntime]:
     """Yield a runtime in a folder whose name needs care, for all tests here."""
     runtime = LocalRuntime(tmp_path_factory.mktemp("räume und so") / ".veilstream")
-    with runtime:
+    # two that start it at once start it once
+    with ThreadPoolExecutor(2) as threads:
+        ups = [threads.submit(LocalRuntime(runtime.folder).up) for _ in range(2)]
+    with runtime as addresses:
+        assert [up.result() for up in ups] == [addresses] * 2
         yield runtime
 
 
@@ -119,28 +123,6 @@ def test_data_survives_a_crash_of_each_service(runtime: LocalRuntime) -> None:
     assert consume(addresses.kafka, "crash") == [b"kept"]
     with redis_client(addresses.redis) as redis:
         assert redis.get("crash") == b"kept"
-
-
-def test_second_folder_runs_beside_the_first(runtime: LocalRuntime, tmp_path: Path) -> None:
-    second = LocalRuntime(tmp_path / "second")
-    # And two that start it at once start it once.
-    with ThreadPoolExecutor(2) as threads:
-        ups = [threads.submit(LocalRuntime(second.folder).up) for _ in range(2)]
-    assert ups[0].result() == ups[1].result()
-    with second as addresses:
-        assert addresses == ups[0].result()
-        processes = [pid for pid in pids(second).values() if pid is not None]
-        assert not set(processes) & set(pids(runtime).values())
-        create_topic(addresses.kafka, "only-here")
-        admin = KafkaAdminClient(bootstrap_servers=runtime.addresses().kafka)
-        assert "only-here" not in admin.list_topics()
-        admin.close()
-    assert len(processes) == 2
-    for pid in processes:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-    second.down()
-    assert all(service.answers for service in runtime.status())
 
 
 def test_taken_port_is_named_and_nothing_stays_behind(idle: LocalRuntime) -> None:
@@ -283,6 +265,25 @@ def test_commands_show_the_runtime(runtime: LocalRuntime, tmp_path: Path) -> Non
     run = CliRunner().invoke(down, ["--folder", str(tmp_path / "never")])
     assert run.exit_code == 0
     assert not (tmp_path / "never").exists()
+
+
+def test_a_folder_runs_beside_another_and_ends_alone(
+    runtime: LocalRuntime, local_runtime: LocalRuntime
+) -> None:
+    """The last that needs it: nothing of it is left."""
+    processes, others = (set(pids(one).values()) for one in (runtime, local_runtime))
+    assert len(processes) == 2
+    assert not processes & others
+    create_topic(runtime.addresses().kafka, "only-here")
+    with KafkaAdminClient(bootstrap_servers=local_runtime.addresses().kafka) as admin:
+        assert "only-here" not in admin.list_topics()
+    for _ in range(2):
+        runtime.down()
+        for pid in processes:
+            assert pid is not None
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+    assert all(service.answers for service in local_runtime.status())
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from agents.history import refold
-from agents.publishing import LOOK_SECONDS
 from infra.dead_letters import read_letters
 from pipeline.messages.topics import Topic
 from state import codec
@@ -21,11 +20,18 @@ from tests.trusted import TRUST
 
 SHARE = TRUST + "largest_share = { share = 0.75, after = 4 }\n"
 SLOTS = 20
+#: A worker looks at its topics every ten seconds: here every second.
+LOOKS = """\
+from agents import announcing, folding, publishing
+announcing.LOOK_SECONDS = publishing.LOOK_SECONDS = folding.WATCH_SECONDS = 1.0
+"""
 
 
 @pytest.fixture
 def stage(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
-    yield from lent(Stage(tmp_path, kafka, redis_url, study_text(partitions=1) + SHARE))
+    made = Stage(tmp_path, kafka, redis_url, study_text(partitions=1) + SHARE)
+    made.before = LOOKS
+    yield from lent(made)
 
 
 @pytest.fixture
@@ -49,7 +55,6 @@ def anew(stage: Stage, topic: Topic) -> None:
     stage.ensure_topics()
 
 
-@pytest.mark.takes("the worker looks at its topics every ten seconds")
 def test_clients_go_on_where_topics_were_made_anew(stage: Stage) -> None:
     """Without a model none of them knows how many have come, and all are at their share.
 
@@ -90,7 +95,7 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
     stage.final_estimate()
     topic = stage.topics.models.name
     stage.until(lambda: stage.read(topic), "a model")
-    time.sleep(LOOK_SECONDS + 1)
+    time.sleep(2.0)
     newest = stage.read(topic)[-1]
     assert "somebody else" not in stage.said("w0")
     # Redis may have lost it at the same time
@@ -100,7 +105,6 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
     assert "somebody else writes to it" in stage.said("w0")
 
 
-@pytest.mark.takes("a worker looks every ten seconds how far the log goes")
 def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
@@ -116,7 +120,6 @@ def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage:
     assert "veilstream study recover" in stage.said("w1")
 
 
-@pytest.mark.takes("a worker looks every ten seconds how far the log goes")
 def test_a_worker_sees_that_a_client_made_the_releases_topic_anew(stage: Stage) -> None:
     """What comes then has lower offsets than what was folded, and would be taken for known."""
     opened(stage, "north")
