@@ -19,7 +19,7 @@ RUNS = {
     "fold --releases 3000 --rounds 1 --out {out}": "worker_over_bare",
     "fold --kind ldp-sgd --releases 1000 --rounds 1 --out {out}": "worker_over_bare",
     "latency --rate 5 --seconds 2 --out {out}": "the estimate's topic",
-    "mutants --faults 4 --tests tests/unit/test_losses.py tests/unit/test_rate.py": "faults are",
+    "mutants --faults 4 --tests tests/unit/test_families.py tests/unit/test_samplers.py": "faults are",
     "plans few sgd-lax --streams 1": "sgd-lax",
     "real_coefficients plain --streams 1 --records 20000": "20,000",
     "real_coefficients poisson --streams 1 --records 10000 --former": "10,000",
