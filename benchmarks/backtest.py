@@ -25,25 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.backtest import backtest
+from tests.builders import study_text
 
 RESULTS = Path(__file__).parent / "results" / "backtest.json"
 FEATURES, CLIENTS, PART = 10, 8, 100_000
-STUDY = """
-[study]
-name = "speed"
-[data]
-response = {{ name = "y", positive = "1", negative = "0" }}
-[data.features]
-{features}
-[estimator]
-loss = "logistic"
-[privacy]
-mechanism = "discrete-gaussian"
-epsilon = 1
-delta = 1e-6
-[window]
-records = 250
-"""
 CASES: dict[str, dict[str, Any]] = {
     "scores and pooled fit": {},
     "scores alone": {"pooled": False},
@@ -66,8 +51,9 @@ def main() -> None:
     alone, rows = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}, []
     with tempfile.TemporaryDirectory() as folder:
         study = Path(folder) / "study.toml"
-        names = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(FEATURES))
-        study.write_text(STUDY.format(features=names))
+        study.write_text(study_text(
+            p=FEATURES, loss="logistic", ridge=None, epsilon=1.0, delta=1e-6, records=250
+        ))  # fmt: skip
         for count in (options.records, 3 * options.records):
             path = Path(folder) / f"{count}.parquet"
             write(path, count)

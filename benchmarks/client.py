@@ -36,7 +36,7 @@ import pyarrow.parquet
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from benchmarks.timing import TABLES
+from benchmarks.timing import SETTINGS
 from infra.local import LocalRuntime
 from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
@@ -48,10 +48,11 @@ from producers.budget import Limit
 from producers.client import Client
 from producers.sources import open_source
 from producers.store import ClientStore
+from tests.builders import study_text
 
 #: Records of a window of the script, and of a batch that it reads at a time.
 WINDOW, AT_A_TIME = 2500, 50_000
-#: The name of the study in `TABLES`.
+#: The name of the study in `SETTINGS`.
 STUDY = "timing"
 
 
@@ -104,8 +105,7 @@ class Case:
     def __post_init__(self) -> None:
         """Write them."""
         names = [f"x{i}" for i in range(self.slopes)]
-        ranges = "".join(f"{name} = {{ min = -1, max = 1 }}\n" for name in names)
-        self.task = task_of(parse_study(TABLES + ranges))
+        self.task = task_of(parse_study(study_text(p=self.slopes, **SETTINGS)))
         rng = np.random.default_rng(7)
         columns = {name: rng.uniform(-1, 1, self.records).round(6) for name in names}
         positive = columns["x0"] + rng.logistic(size=self.records) > 0

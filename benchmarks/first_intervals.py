@@ -26,7 +26,6 @@ import numpy as np
 from benchmarks.interval_streams import Drawn, Stream, chosen
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.estimators.reference_fit import study_rows, target
-from pipeline.methods import task_of
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.privacy.randomness import SeededStream
 from pipeline.records.encoder import Arrays
@@ -36,8 +35,8 @@ from pipeline.stream.in_process import OfflineRecord
 from pipeline.stream.merge import estimate_of, slots_seen
 from pipeline.stream.partition import Partition
 from pipeline.stream.release import release_of
-from pipeline.study_file.load import parse_study
 from pipeline.types import Integers, Vector
+from tests.builders import task_of
 
 RESULTS = Path(__file__).parent / "results" / "first_intervals.json"
 #: No rule was chosen on its draws.
@@ -52,27 +51,6 @@ COLUMNS = """\
 | stream | setting | draws | given | first ones hold | least | all hold | gone again \
 | first after |
 |---|---|---|---|---|---|---|---|---|"""
-STUDY = """
-[study]
-name = "intervals"
-[data]
-response = {{ name = "y", positive = "1", negative = "-1" }}
-[data.features]
-{features}
-[estimator]
-loss = "{loss}"
-norm_bound = {norm_bound}
-{weights}
-[privacy]
-mechanism = "insecure-simulation"
-epsilon = {epsilon}
-delta = 1e-6
-seed = 1
-[window]
-records = 250
-[stream]
-publish = {{ releases = {rhythm} }}
-"""
 
 
 def main() -> None:
@@ -183,14 +161,11 @@ def told(share: tuple[float, float | None] | None) -> str:
 @lru_cache(maxsize=64)
 def task_for(stream: Stream, setting: Setting) -> RenewableTask:
     """Return the task of a study that says nothing of the ridge."""
-    text = STUDY.format(
-        features="\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(stream.features)),
-        loss=setting.loss, norm_bound=stream.norm_bound, epsilon=setting.epsilon, rhythm=RHYTHM,
-        weights="class_weights = { maximum = 8.0 }" if stream.weighed else "",
+    return task_of(
+        p=stream.features, loss=setting.loss, ridge=None, norm_bound=float(stream.norm_bound),
+        maximum=8.0 if stream.weighed else None, mechanism="insecure-simulation",
+        epsilon=setting.epsilon, delta=1e-6, records=250, releases=RHYTHM,
     )  # fmt: skip
-    task = task_of(parse_study(text))
-    assert isinstance(task, RenewableTask)
-    return task
 
 
 def streamed(task: RenewableTask, drawn: Drawn, seed: int) -> list[Estimate]:

@@ -34,8 +34,9 @@ from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
 
-from benchmarks.planted import FAILED, ROOT
-
+ROOT = Path(__file__).parents[1]
+#: What a test that failed is printed as; its parameters are left out.
+FAILED = re.compile(r"^(?:FAILED|ERROR) (?P<test>[^\s\[]+)", re.MULTILINE)
 PACKAGES = ("pipeline", "producers", "agents", "state", "infra")
 #: Of the quickest tests that pass a place, and of others: seconds in all, and how many at least.
 SECONDS, LEAST_TESTS = 10.0, 20
@@ -225,7 +226,7 @@ def covered(
     seen = tree / "seen"
     seen.mkdir()
     command = [*tests, "-p", "benchmarks.mutant_probe", *(["-n", str(jobs)] if jobs > 1 else [])]
-    ran = _pytest(tree, command, MUTANTS_SEEN=str(seen))
+    ran = run_tests(tree, command, MUTANTS_SEEN=str(seen))
     found: list[list[tuple[str, float]]] = [[] for _ in chosen]
     passed: dict[str, tuple[float, list[int]]] = {}
     for file in seen.glob("*.json"):
@@ -260,7 +261,7 @@ def caught(tree: Path, place: Place, tests: list[tuple[str, float]]) -> str:
     path.write_bytes(place.planted(right))
     try:
         patience = PATIENCE[0] + PATIENCE[1] * sum(seconds for _, seconds in tests)
-        ran = _pytest(tree, ["-x", *(test for test, _ in tests)], timeout=patience)
+        ran = run_tests(tree, ["-x", *(test for test, _ in tests)], timeout=patience)
     except subprocess.TimeoutExpired:
         return "no end"
     finally:
@@ -272,9 +273,10 @@ def caught(tree: Path, place: Place, tests: list[tuple[str, float]]) -> str:
     return ", ".join(FAILED.findall(ran.stdout)) or "nothing can be imported"
 
 
-def _pytest(
+def run_tests(
     tree: Path, arguments: list[str], timeout: float | None = None, **more: str
 ) -> subprocess.CompletedProcess[str]:
+    """Run some tests in a copy of the program, slow ones left out."""
     # a file that changes twice within a second must not be read from its byte code
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **more}
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-m", "not slow"]

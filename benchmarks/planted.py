@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.mutants import FAILED, LEFT, ROOT, run_tests
 from benchmarks.planted_faults import FAULTS, Fault
 
-ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "planted.json"
-PARTS = ("pipeline", "producers", "agents", "state", "infra", "tests", "benchmarks", "docs")
-#: What a test that failed is printed as; its parameters are left out.
-FAILED = re.compile(r"^(?:FAILED|ERROR) (?P<test>[^\s\[]+)", re.MULTILINE)
 
 
 def main() -> None:
@@ -36,7 +31,8 @@ def main() -> None:
         return
     chosen = [fault for fault in FAULTS if not options.names or fault.name in options.names]
     with tempfile.TemporaryDirectory() as folder:
-        tree = copied(Path(folder) / "tree")
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*LEFT))
         if failed := caught_by(tree, sorted({test for fault in chosen for test in fault.tests})):
             sys.exit(f"without any fault these tests fail already: {', '.join(failed)}")
         rows = [_row(tree, fault) for fault in chosen]
@@ -46,16 +42,6 @@ def main() -> None:
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     if passed := [row["fault"] for row in rows if not row["caught"]]:
         sys.exit(f"no test sees: {', '.join(map(str, passed))}")
-
-
-def copied(tree: Path) -> Path:
-    """Copy the program and its tests."""
-    for part in PARTS:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / part, tree / part, ignore=ignored)
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, tree / name)
-    return tree
 
 
 def planted(fault: Fault, text: str) -> str:
@@ -70,9 +56,7 @@ def planted(fault: Fault, text: str) -> str:
 
 def caught_by(tree: Path, tests: list[str]) -> list[str]:
     """Run some tests in a copy of the program, and return those that fail, without parameters."""
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-m", "not slow"]
-    command += ["-p", "no:cacheprovider", *tests]
-    ran = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    ran = run_tests(tree, tests)
     if ran.returncode not in (0, 1):
         sys.exit(f"the tests did not run: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
     return sorted(set(FAILED.findall(ran.stdout)))

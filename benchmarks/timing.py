@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pipeline.methods import task_of
 from pipeline.records.blocks import Window
@@ -26,26 +26,16 @@ from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
 from producers.intake import encoded
 from producers.sources import Slot
+from tests.builders import study_text
 
 RESULTS = Path(__file__).parent / "results" / "timing.json"
 FEATURES, SLOTS = 9, 250
 Kind = TypeVar("Kind", Slot, Arrays)
-TABLES = """
-[study]
-name = "timing"
-[data]
-response = { name = "y", positive = "1", negative = "0" }
-[estimator]
-loss = "logistic"
-[privacy]
-mechanism = "discrete-gaussian"
-epsilon = 1.0
-delta = 1e-6
-[window]
-records = 250
-[data.features]
-"""
-STUDY = TABLES + "".join(f"x{i} = {{ min = -10, max = 10 }}\n" for i in range(FEATURES))
+SETTINGS: dict[str, Any] = {
+    "name": "timing", "loss": "logistic", "ridge": None, "epsilon": 1.0, "delta": 1e-6,
+    "records": 250,
+}  # fmt: skip
+STUDY = study_text(p=FEATURES, low=-10, high=10, **SETTINGS)
 GOOD = {**{f"x{i}": f"{i - 4.37:.4f}" for i in range(FEATURES)}, "y": "1"}
 LAST = f"x{FEATURES - 1}"
 KINDS: dict[str, dict[str, str] | None] = {

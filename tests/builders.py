@@ -42,7 +42,7 @@ def study_text(
     q: float = 1.0,
     smoothing: float | None = None,
     method: str | None = None,
-    ridge: float = 0.01,
+    ridge: float | None = 0.01,
     norm_bound: float | str | None = None,
     maximum: float | None = None,
     scaling: str = "unit",
@@ -79,10 +79,11 @@ def study_text(
         *([f"interactions = {list(interactions)}"] if interactions else []),
         "[data.features]",
         *(declared or [f"x{i} = {{ min = {low}, max = {high} }}" for i in range(p)]),
-        f'[estimator]\nloss = "{loss}"\nq = {q}\nridge = {ridge}',
+        f'[estimator]\nloss = "{loss}"\nq = {q}',
     ]
     given = {
-        "residual_bound": residual_bound, "noise_scale": noise_scale, "smoothing": smoothing,
+        "ridge": ridge, "residual_bound": residual_bound, "noise_scale": noise_scale,
+        "smoothing": smoothing,
         "method": None if method is None else f"{{ {method} }}",
         "norm_bound": None if norm_bound is None else repr(norm_bound),
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ RUNS = {
     "fold --releases 3000 --rounds 1 --out {out}": "worker_over_bare",
     "fold --kind ldp-sgd --releases 1000 --rounds 1 --out {out}": "worker_over_bare",
     "latency --rate 5 --seconds 2 --out {out}": "the estimate's topic",
-    "mutants --faults 4 --tests tests/unit/test_losses.py tests/unit/test_rate.py": "faults are",
+    "mutants --faults 4 --tests tests/unit/test_families.py": "faults are",
+    "planted 'class counts outside of the shares'": "test_mechanisms.py",
     "plans few sgd-lax --streams 1": "sgd-lax",
     "real_coefficients plain --streams 1 --records 20000": "20,000",
     "real_coefficients poisson --streams 1 --records 10000 --former": "10,000",
@@ -41,7 +43,7 @@ CHANCE = ("papers.dwd", "papers.ldp_sgd", "papers.noisy_mle", "mutants")
 @pytest.mark.takes("runs a benchmark")
 def test_a_benchmark_comes_to_its_end_and_leaves_what_is_stored(run: str, tmp_path: Path) -> None:
     stored = {file: file.read_bytes() for file in RESULTS.iterdir()}
-    words = run.format(out=tmp_path / "out.json").split()
+    words = shlex.split(run.format(out=tmp_path / "out.json"))
     ended = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],

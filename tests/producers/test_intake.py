@@ -13,22 +13,23 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from benchmarks.timing import GOOD, KINDS, STUDY, TABLES, slot_of
+from benchmarks.timing import GOOD, KINDS, SETTINGS, STUDY, slot_of
 from pipeline.records.batch import Column, Columns
 from pipeline.records.encoder import Encoder
 from pipeline.records.values import Codes
 from pipeline.study_file.load import parse_study
 from producers.intake import encoded
 from producers.sources.json_lines import Objects
+from tests.builders import study_text
 
 #: Features of every kind, with a good record, and what may be wrong with a level.
-DECLARED = """\
-amount = { min = 0, max = 1e6, transform = "asinh", unit = 100, typical = 2000 }
-heat = { min = -10, max = 10, typical = 1 }
-region = { kind = "category", levels = ["north", "south", "west"] }
-code = { kind = "category", levels = ["1", "2"] }
-"""
-STUDY_OF_KINDS = TABLES + DECLARED
+DECLARED = (
+    'amount = { min = 0, max = 1e6, transform = "asinh", unit = 100, typical = 2000 }',
+    "heat = { min = -10, max = 10, typical = 1 }",
+    'region = { kind = "category", levels = ["north", "south", "west"] }',
+    'code = { kind = "category", levels = ["1", "2"] }',
+)
+STUDY_OF_KINDS = study_text(declared=DECLARED, **SETTINGS)
 OF_KINDS = {"amount": "812.50", "heat": "3.1", "region": "west", "code": "2", "y": "1"}
 LEVEL_KINDS = {
     "good": OF_KINDS,

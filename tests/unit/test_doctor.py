@@ -386,7 +386,7 @@ def of_classes(task: Task, **size: int) -> Estimate:
 CLASSES = population_target(3, q=1.0, ridge=0.01)
 OF_COUNTS = study_text(p=3, loss="poisson", records=200, most=12.0, ridge=0.0, private=False)
 #: Study, stream, what it estimates, and a run that tells an interval from one half as wide: its
-#: streams, rounds and clients. Other losses: `benchmarks.coverage`.
+#: streams, rounds and clients. Other losses: `doctor coverage`.
 CASES: dict[str, tuple[str, Callable[..., Estimate], np.ndarray, tuple[int, int, int]]] = {
     "open": (study_text(p=3, private=False, records=200), of_classes, CLASSES, (30, 12, 4)),
     "private": (study_text(p=3, epsilon=2.0, records=200), of_classes, CLASSES, (20, 20, 8)),
