@@ -107,9 +107,9 @@ def fit(
     study
         A study, the path of a study file, or its text (a string with a line break).
     data
-        The path of a .csv, .jsonl, .ndjson or .parquet file; a pandas frame or a mapping from names
-        to columns, with the response; or an array (n, p) in the study's order of features. A
-        record that cannot be used leaves its slot empty.
+        The path of a .csv, .jsonl, .ndjson or .parquet file; a table of pandas, polars or Arrow or
+        a mapping from names to columns, with the response; or an array (n, p) in the study's order
+        of features. A record that cannot be used leaves its slot empty.
     y
         The responses, shape (n,), where `data` does not hold them.
     client_column

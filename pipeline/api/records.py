@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.backtest.history import table_batches
 from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.records.columns import names_of
 from pipeline.records.encoder import Encoder, Row
 from pipeline.records.features import there
 from pipeline.records.values import Record
@@ -156,8 +157,8 @@ class Records:
     def _joined(self) -> dict[str, Any]:
         """Return the columns of features and responses that came apart."""
         names, response = self._encoder.features.columns, self._encoder.response.name
-        if hasattr(self._data, "columns") or isinstance(self._data, Mapping):
-            return {**{name: self._data[name] for name in self._data}, response: self._y}
+        if (given := names_of(self._data)) is not None:
+            return {**{name: self._data[name] for name in given}, response: self._y}
         array = np.asarray(self._data)
         if array.ndim != 2 or array.shape[1] != len(names):
             raise DataError(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pipeline.backtest.options import EventTime, Options
 from pipeline.errors import ConfigError, DataError
 from pipeline.records.batch import Batch, Column, Columns
+from pipeline.records.columns import names_of
 from pipeline.records.encoder import Arrays, Block, Encoder, Stretch
 from pipeline.records.features import LAST, there
 from pipeline.release.policy import Growth
@@ -199,7 +200,7 @@ class Windows:
         return Closed(at, client, rows)
 
 
-#: The path of a file, a data frame, or a mapping from names to columns.
+#: The path of a file, or a table as of `names_of`.
 History: TypeAlias = Any
 #: Records of a table that are worked on at once.
 RECORDS = 65_536
@@ -429,17 +430,15 @@ def shuffled(batches: Iterator[Stretch], names: Sequence[str], seed: int) -> Ite
 
 
 def table_batches(table: History, columns: Sequence[str]) -> Iterator[Stretch]:
-    """Yield a data frame, or a mapping from names to columns, in batches.
+    """Yield a table, as of `names_of`, in batches.
 
     DataError if it is neither, lacks a column, or its columns have different lengths.
     """
-    if isinstance(table, Mapping):
-        names = list(table)
-    elif hasattr(table, "columns") and hasattr(table, "__getitem__"):
-        names = list(table.columns)
-    else:
+    names = names_of(table)
+    if names is None:
         raise DataError(
-            "records come as the path of a file, a data frame, or a mapping from names to columns"
+            "records come as the path of a file, a table of pandas, polars or Arrow, or a mapping "
+            "from names to columns"
         )
     missing = [name for name in columns if name not in names]
     if missing:

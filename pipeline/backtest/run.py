@@ -181,8 +181,8 @@ def backtest(
     study
         A study, the path of a study file, or its text (a string with a line break).
     history
-        The path of a .csv, .jsonl, .ndjson or .parquet file, a data frame, or a mapping from names
-        to columns, in the order of time.
+        The path of a .csv, .jsonl, .ndjson or .parquet file; a table of pandas, polars or Arrow; or
+        a mapping from names to columns. In the order of time.
     progress
         Called about once for each batch.
     options

@@ -1,6 +1,6 @@
 """What callers hold in memory to values (n, k): arrays, data frames, and lists of records.
 
-A data frame is anything with `columns` whose items are columns; nothing is imported for it.
+A table is anything that names its columns and gives each by its name; nothing is imported for it.
 Errors name the column and the row, counted from 0, never the value.
 """
 
@@ -28,8 +28,8 @@ def values_of(X: Table, features: Features, *, keep: bool = False) -> Matrix:
     Where a value is missing, that which the study declares is read in its place.
 
     X: An array or nested lists of shape (n, k), in the order in which the study names its features;
-        a data frame with a column for each of them (further columns are not read); or a sequence of
-        mappings from names to numbers or text.
+        a table with a column for each of them, as of `names_of` (further columns are not read); or
+        a sequence of mappings from names to numbers or text.
     keep: Whether there is NaN where a value is missing and nothing is declared in its place.
 
     Raises DataError if the shape is wrong, a column is missing, or a value is no finite number or
@@ -38,7 +38,7 @@ def values_of(X: Table, features: Features, *, keep: bool = False) -> Matrix:
     names = features.columns
     if isinstance(X, (Mapping, str, bytes)):
         raise DataError("X is a single record; pass a list of records, such as [record]")
-    if hasattr(X, "columns") and hasattr(X, "__getitem__"):
+    if names_of(X) is not None:
         return _of_frame(X, features, keep=keep)
     if isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], Mapping):
         return _of_records(X, features, keep=keep)
@@ -55,6 +55,19 @@ def values_of(X: Table, features: Features, *, keep: bool = False) -> Matrix:
     if np.ma.is_masked(X):
         raise DataError("X holds masked values; leave those records out, or fill them in")
     return _of_columns(dict(zip(names, array.T, strict=True)), features, keep=keep)
+
+
+def names_of(table: Any) -> list[str] | None:
+    """Return the names of a table's columns: of pandas, polars or Arrow, or a mapping from names.
+
+    Returns: None if it is no table.
+    """
+    if isinstance(table, Mapping):
+        return list(table)
+    # what Arrow calls columns are the values
+    names = getattr(table, "column_names", None)
+    names = getattr(table, "columns", None) if names is None else names
+    return None if names is None or not hasattr(table, "__getitem__") else list(names)
 
 
 def labels_of(y: Any, count: int) -> list[object]:
@@ -83,7 +96,7 @@ def by_row(convert: Callable[[Any], Any], items: Sequence[object]) -> list[Any]:
 
 
 def _of_frame(frame: Any, features: Features, *, keep: bool) -> Matrix:
-    features.check_columns(list(frame.columns))
+    features.check_columns(names_of(frame) or [])
     columns = {name: np.asarray(frame[name]) for name in features.columns}
     for name, column in columns.items():
         if column.ndim != 1:

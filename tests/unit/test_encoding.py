@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -491,11 +492,15 @@ def test_frames_and_records_learn_fit_and_predict_alike(tmp_path: Path) -> None:
     values = [row.value for row in learner.estimate_.coefficients]
     assert [row.name for row in fitted.message.coefficients] == list(NAMES)
     assert [row.value for row in fitted.message.coefficients] == values
+    arrow = pa.Table.from_pandas(X)
+    of_arrow = StreamClassifier(MISSING).fit(arrow, y).estimate_.coefficients
+    assert [row.value for row in of_arrow] == values
     X.assign(y=y).to_csv(tmp_path / "a.csv", index=False)
     from_file = vs.fit(MISSING, tmp_path / "a.csv").message.coefficients
     assert [row.value for row in from_file] == values
     model = learner.to_model()
     expected = model.linear_predictor(X)
+    assert_array_equal(model.linear_predictor(arrow), expected)
     assert_array_equal(model.linear_predictor(records), expected)
     assert_array_equal(model.linear_predictor(X.to_numpy()), expected)
     again = LinearClassifier(read_model_file(write_model_file(model.file)))

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 
@@ -58,6 +59,8 @@ def test_every_form_of_the_same_records_gives_the_same_estimate(text: str, tmp_p
         vs.fit(text, columns),
         vs.fit(text, X, columns["y"]),
         vs.fit(text, frame.drop(columns="y"), frame["y"]),
+        vs.fit(text, pa.table(columns)),
+        vs.fit(text, pa.table(columns).drop_columns("y"), columns["y"]),
         vs.fit(vs.parse_study(text), str(tmp_path / "all.csv")),
     ):
         assert numbers(other) == once

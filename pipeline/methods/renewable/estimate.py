@@ -39,10 +39,14 @@ from pipeline.methods.renewable.solution import (
     solve,
 )
 from pipeline.methods.renewable.state import PrivateState, Weighed, noise_of_counts, total_of
+from pipeline.study.reference import law_of, moments
 from pipeline.types import Matrix, Vector
 
 #: Slopes that lie in hidden directions at least so much as the one that does most are named.
 ALONG = 0.5
+#: A direction that noise hides is one of the records where features as the study declares them would
+#: have so many times the size of the noise there: twice what is surely known.
+SURPRISING = 2 * SURELY_KNOWN
 #: A class is taken to occur when its count is so many standard deviations of the noise above 0.
 COUNTS_NOISE = 3.0
 
@@ -127,14 +131,14 @@ def known_curvature(task: RenewableTask, found: Solution, slots: int) -> Conditi
 
 
 def _alike(task: RenewableTask, found: Solution) -> str:
-    """Name the features of the hidden direction; empty if it is not one.
+    """Name the features of the hidden direction; empty if it is not one, or may be noise alone.
 
     A feature that stays near one end of its range is as good as constant beside the intercept, one
     that fills little of it as good as absent; others go together. Of several hidden directions
-    noise says which features they hold.
+    noise says which features they hold, and of one while features as declared would be hidden too.
     """
     bread: Bread = found.bread
-    if bread.hidden != 1:
+    if bread.hidden != 1 or _declared_along(task, bread) < SURPRISING * bread.noise:
         return ""
     turned = bread.turned
     along = turned[1:] >= ALONG * turned[1:].max()
@@ -167,6 +171,14 @@ def _alike(task: RenewableTask, found: Solution) -> str:
     )
 
 
+def _declared_along(task: RenewableTask, bread: Bread) -> float:
+    """Return the curvature that the hidden direction has if features are as the study says."""
+    along = bread.vectors[:, int(np.argmin(bread.values))]
+    products = moments(task.encoding, law_of(task.encoding))
+    of_a_record = float(bread.vectors[0] ** 2 @ bread.values)
+    return of_a_record * float(along @ products @ along)
+
+
 def _undeclared(task: RenewableTask, found: Solution) -> str:
     """Name the features in hidden directions of which a new study could say more; empty: none.
 
@@ -186,7 +198,8 @@ def _undeclared(task: RenewableTask, found: Solution) -> str:
         )
     if levels:
         told.append(
-            f"if most records have {' or '.join(levels)}, it does as the base level (data.features)"
+            f"if nearly all records have {' or '.join(levels)}, make it the base level, and if "
+            "hardly any have, leave it out (data.features)"
         )
     return f". In a new study: {'; '.join(told)}" if told else ""
 
