@@ -29,6 +29,8 @@ MOST_RECORDS = 10**9
 BEFORE_MODELS = "too early to say how many records intervals take"
 #: Stands in the place of a sampling error that the noise hides.
 HIDDEN = "below noise"
+#: Noise moves a number by so many of its standard deviations at most, in 95 of 100 cases.
+REACH = 1.96
 #: So many coefficients of one kind are named.
 NAMED = 4
 
@@ -201,13 +203,23 @@ def spread_line(message: EstimateMessage, study: Study) -> str:
     kind = study.data.response.kind
     if kind == "class" or not method_of(study).spec.features:
         return ""
-    found = message.dispersion
+    found, error = message.dispersion, message.details.get("dispersion_error", 0.0)
+    given = study.estimator.noise_scale is not None
+    if found is None or (not given and REACH * error > found):
+        said = "not yet known"
+    elif kind == "count":
+        said = f"{found:.4g}{_by_noise(REACH * error)}"
+    else:
+        root = math.sqrt(found)
+        by_noise = "" if given else _by_noise(REACH * error / (2 * root))
+        said = f"{root:.4g} ({'known' if given else 'estimated'}{by_noise})"
     if kind == "count":
-        said = "not yet known" if found is None else f"{found:.4g}"
         return f"dispersion (variance / mean): {said}; 1 for Poisson counts"
-    known = "known" if study.estimator.noise_scale is not None else "estimated"
-    said = "not yet known" if found is None else f"{math.sqrt(found):.4g} ({known})"
     return f"noise scale (standard deviation of the residuals): {said}"
+
+
+def _by_noise(reach: float) -> str:
+    return f", give or take {reach:.2g} for the privacy noise" if reach else ""
 
 
 def fit_table(message: FitMessage, study: Study) -> RenderableType:

@@ -273,6 +273,23 @@ def test_the_dispersion_of_counts_tells_poisson_from_overdispersed_ones() -> Non
         assert abs(found / expected - 1) < 5 * 4 / math.sqrt(20_000)
 
 
+def test_the_error_of_a_dispersion_is_what_noise_makes_of_it() -> None:
+    apart, errors = [], []
+    for seed in range(40):
+        task = task_of(
+            p=3, loss="poisson", mechanism="insecure-simulation", seed=seed, most=12.0, records=250,
+            epsilon=2.0,
+        )  # fmt: skip
+        X, y = counts(np.random.default_rng(13), 4000)
+        found = message_of(task, X, y)
+        if found.dispersion is not None:
+            apart.append(found.dispersion - 1.0)
+            errors.append(found.details["dispersion_error"])
+    assert len(apart) > 35
+    # one of the 40 draws differs from its error by a factor in 1 +- 4 / sqrt(2 x 40) at the most
+    assert 0.55 < np.sqrt(np.mean(np.square(apart))) / np.median(errors) < 1.45
+
+
 # --- odd data
 
 

@@ -38,14 +38,20 @@ from pipeline.methods.renewable.solution import (
     shortened,
     solve,
 )
-from pipeline.methods.renewable.state import PrivateState, Weighed, noise_of_counts, total_of
+from pipeline.methods.renewable.state import (
+    PrivateState,
+    Sums,
+    Weighed,
+    noise_of_counts,
+    total_of,
+)
 from pipeline.study.reference import law_of, moments
 from pipeline.types import Matrix, Vector
 
 #: Slopes that lie in hidden directions at least so much as the one that does most are named.
 ALONG = 0.5
-#: A direction that noise hides is one of the records where features as the study declares them would
-#: have so many times the size of the noise there: twice what is surely known.
+#: Records have a direction that noise hides, and not noise alone, where features as the study
+#: declares them would have so many times its size there: twice what is surely known.
 SURPRISING = 2 * SURELY_KNOWN
 #: A class is taken to occur when its count is so many standard deviations of the noise above 0.
 COUNTS_NOISE = 3.0
@@ -311,6 +317,9 @@ def _later(
     if sums.slopes is not None:
         carried = float(sums.curvature[0, 0]) / sums.slots
         dispersion = dispersion_of(sums.slopes / sums.slots, carried)
+        if dispersion is not None:
+            error = _noise_of_dispersion(task, sums, dispersion, carried)
+            details["dispersion_error"] = task.response_scale[1] ** 2 * error
     return Estimate(
         coefficients=found.coefficients,
         covariance=covariance,
@@ -329,6 +338,16 @@ def _later(
         progress=progress_of(conditions, slots),
         details=details,
     )
+
+
+def _noise_of_dispersion(
+    task: RenewableTask, sums: Sums, dispersion: float, carried: float
+) -> float:
+    """Return the standard deviation that noise alone gives a dispersion."""
+    channels = task.update_channels
+    deviations = [part.standard_deviation for part in (channels.counts, channels.curvature) if part]
+    squared, curved = (math.sqrt(sums.noise) / sums.slots * one for one in deviations)
+    return math.hypot(squared, dispersion * curved) / carried
 
 
 def _conditions(task: RenewableTask, parts: Weighed, found: Solution) -> list[Condition]:
