@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from pipeline.errors import DataError
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.samplers import DiscreteLaplace
@@ -53,6 +55,7 @@ class Looked:
         form that is not read.
     faults: Of all that cannot be used, by kind.
     outside: How many values of the usable ones lie outside their range, by column.
+    far: How many of the usable ones have a value that lies further outside than the range is wide.
     """
 
     slots: int
@@ -60,11 +63,19 @@ class Looked:
     undeclared: int
     faults: Counter[str]
     outside: Counter[str]
+    far: int
 
     def told(self, when: str = "") -> str:
         """Return what people are told, with the kinds of faults and never a value."""
+        far = ""
+        if self.far:
+            named = worded(Counter({f"column {n!r}": count for n, count in self.outside.items()}))
+            far = (
+                f", and {self.far} of them have a value further outside its range than that is "
+                f"wide (outside by any amount: {named})"
+            )
         return (
-            f"{self.usable} of the first {self.slots} record slots can be used{when}. Faults: "
+            f"{self.usable} of the first {self.slots} record slots can be used{when}{far}. Faults: "
             f"{worded(self.faults) or 'none'}"
         )
 
@@ -102,14 +113,15 @@ def look(
             held.opened = held.opened or time.monotonic()
             held.slots += new
         report(slots - len(held.slots))
-    usable, faults = 0, Counter[str]()
+    usable, far, faults = 0, 0, Counter[str]()
     for start in range(0, len(held.slots), STEP):
         block = encoded(encoder, times, held.slots[start : start + STEP], take=False)
         usable += block.usable
+        far += int(np.count_nonzero(encoder.far(block)))
         faults += block.reasons.count()
     del faults[""]
     undeclared = sum(faults[refusal] for refusal in encoder.refusals)
-    return Looked(len(held.slots), usable, undeclared, faults, encoder.clipped)
+    return Looked(len(held.slots), usable, undeclared, faults, encoder.clipped, far)
 
 
 def passed(
@@ -166,7 +178,7 @@ def _refuses(trial: Trial, found: Looked) -> bool:
     if trial.scale:
         drawn = DiscreteLaplace(trial.scale).draw(2, SecureStream())
         noise = int(drawn[0]), int(drawn[1])
-    few = trial.refuses(found.usable, found.slots, noise[0])
+    few = trial.refuses(found.usable - found.far, found.slots, noise[0])
     return few or trial.mistakes(found.undeclared, found.slots, noise[1])
 
 
@@ -190,8 +202,8 @@ def _refusal(name: str, found: Looked, number: int | None) -> DataError:
     return DataError(
         f"source {name!r}: it is refused, and nothing was spent. {found.told()}{tries}. The data "
         f"owner must correct the source{kept}, or the operator the study's [data]: classes and "
-        "levels are compared letter by letter, and numbers have a decimal point and nothing else. "
-        "If the source really is like this, start once with --accept-unusable"
+        "levels are compared letter by letter, numbers have a decimal point and nothing else, and "
+        "ranges are in the unit of the source. If the source really is like this, start once with --accept-unusable"
     )
 
 
@@ -276,7 +288,7 @@ def refusal(
     if source.columns is not None:
         Encoder(task.study).check_columns(source.columns)
     found = look(task, source, held, times, Trial.of(task).slots, stopped)
-    return refusal_of(task, found.usable, found.undeclared, found.slots), found
+    return refusal_of(task, found.usable, found.undeclared, found.slots, found.far), found
 
 
 #: Record slots that are looked at, if a client's own test takes no more; seconds they may take.

@@ -225,6 +225,13 @@ class Encoder:
         self._beyond += np.add.reduce(beyond, axis=0)
         return Block(Arrays(features, responses, levels), reasons, values, written, beyond)
 
+    def far(self, block: Block) -> NDArray[np.bool_]:
+        """Return which records have a value further outside its range than that is wide, (n,)."""
+        low, high = self.features.encoding.range
+        away = np.abs(block.values - self.features.clip(block.values)) > high - low
+        given = [*away.T, self.response.far(block.written)]
+        return np.logical_or.reduce(given) & (block.reasons.codes == 0)
+
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
         """Encode records whose values have been read.
 

@@ -361,6 +361,9 @@ class Response(Protocol):
         dummy: Is read in place of what stands behind another fault.
         """
 
+    def far(self, written: Vector) -> Mask:
+        """Return which values lie further outside their range than that is wide, (n,)."""
+
 
 def response_of(study: Study) -> Response:
     """Return the response of a study."""
@@ -424,6 +427,11 @@ class NumberResponse:
         scaled = (inside - self.centre) / self.unit
         return inside, scaled if self._whole else np.minimum(np.maximum(scaled, -1.0), 1.0)
 
+    def far(self, written: Vector) -> Mask:
+        """As `Response.far`."""
+        far: Mask = np.abs(written - self._encoded(written)[0]) > self._high - self._low
+        return far
+
     def value_of(self, label: object) -> float:
         """Return the response in its own unit, as it was written: without any clipping.
 
@@ -464,6 +472,10 @@ class ClassResponse:
         signs, gone[:] = _typed(column, self._classes, LAST, reasons), column.gone
         np.isnan(signs, out=bad)
         return Responses.of_classes(np.where(bad, 0.0, signs))
+
+    def far(self, written: Vector) -> Mask:
+        """As `Response.far`: none."""
+        return np.zeros(len(written), dtype=np.bool_)
 
     def labels(self, like: object = "") -> tuple[Label, Label]:
         """Return the labels of the negative and the positive class, in the type of `like`.

@@ -89,7 +89,8 @@ class Trial:
     def refuses(self, usable: int, tested: int, noise: int) -> bool:
         """Whether a source is refused.
 
-        usable, tested: How many of so many slots hold a record that can be used.
+        usable, tested: How many of so many slots hold a record that can be used, without those of
+            which a value is so far outside its range that its unit must be another one.
         noise: A draw of the noise.
         """
         threshold = self.threshold(tested)
@@ -108,17 +109,23 @@ class Trial:
         return undeclared + noise > max(tested / 10, 10 * self.scale)
 
 
-def refusal_of(task: Task, usable: int, undeclared: int, slots: int) -> str:
+def refusal_of(task: Task, usable: int, undeclared: int, slots: int, far: int = 0) -> str:
     """Return why a client would refuse a source like this at its start; empty if it would not.
 
     usable, undeclared, slots: Of its first slots, as many as `Trial.slots` or as it has: as for
         `Trial.refuses` and `Trial.mistakes`.
+    far: How many of the usable ones have a value further outside its range than that is wide.
     """
     trial = Trial.of(task)
     if trial.threshold(slots) <= 0:
         return ""
     if trial.refuses(usable, slots, 0):
         return "hardly any of its records can be used"
+    if trial.refuses(usable - far, slots, 0):
+        return (
+            "nearly all of its records have a value further outside its range than that is wide, "
+            "as one of another unit has"
+        )
     if trial.mistakes(undeclared, slots, 0):
         return (
             "too many of its records hold a class or a level that the study does not declare, or a "

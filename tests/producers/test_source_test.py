@@ -119,6 +119,27 @@ def test_a_class_that_is_spelt_otherwise_is_a_refusal_although_most_records_can_
         tried(task, store, path)
 
 
+@pytest.mark.parametrize("privacy", [None, OPEN])
+@pytest.mark.parametrize(("column", "times"), [("heat", 1000), ("load", -5)])
+def test_a_column_in_another_unit_is_refused_and_one_that_is_cut_is_not(
+    tmp_path: Path, privacy: str | None, column: str, times: int
+) -> None:
+    task = task_of(parse_study(study_text() if privacy is None else study_text(privacy=privacy)))
+    rows = [{"heat": 31.5 + i % 60, "load": (-1) ** i, "failed": "yes"} for i in range(60)]
+    path = tmp_path / "data.jsonl"
+    with ClientStore(tmp_path / "site.db", "site") as store:
+        store.open_stream(task, "csv:data.csv")
+        path.write_text("".join(json.dumps({**r, column: times * r[column]}) + "\n" for r in rows))
+        with pytest.raises(DataError, match="nothing was spent") as caught:
+            tried(task, store, path)
+        said = str(caught.value)
+        assert "have a value further outside its range than that is wide" in said
+        assert f"column '{column}'" in said
+        # outside, but by less than the range is wide: cut, as the study says
+        path.write_text("".join(json.dumps({**r, "load": 2.9 * r["load"]}) + "\n" for r in rows))
+        tried(task, store, path)
+
+
 def test_what_was_looked_at_is_handed_out_again_once_and_in_order(
     task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
