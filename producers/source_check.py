@@ -203,7 +203,8 @@ def _refusal(name: str, found: Looked, number: int | None) -> DataError:
         f"source {name!r}: it is refused, and nothing was spent. {found.told()}{tries}. The data "
         f"owner must correct the source{kept}, or the operator the study's [data]: classes and "
         "levels are compared letter by letter, numbers have a decimal point and nothing else, and "
-        "ranges are in the unit of the source. If the source really is like this, start once with --accept-unusable"
+        "ranges are in the unit of the source. If the source really is like this, start once with "
+        "--accept-unusable"
     )
 
 

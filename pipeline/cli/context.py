@@ -27,6 +27,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.prediction.estimators import rule_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.study.data import OF_TRIALS
 from pipeline.study.model import Study
 from pipeline.study_file.load import load_study
 from pipeline.words import counted
@@ -144,7 +145,7 @@ def _load(path: Path) -> Study:
     study = load_study(path)
     if not Settings.read().trial:
         return study
-    heading = replace(study.study, name=f"{study.name[:57]}-trial")
+    heading = replace(study.study, name=f"{study.name[:57]}{OF_TRIALS}")
     trust = study.trust and replace(study.trust, key=None)
     return replace(study, study=heading, trust=trust)
 

@@ -20,7 +20,7 @@ from pipeline.cli.context import FILE, FORMAT, INPUT, STUDY, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.methods import require_live
 from pipeline.prediction.estimators import LinearClassifier, Rule, load_model, rule_of
-from pipeline.prediction.scores import Confusion, Errors, predict_records
+from pipeline.prediction.scores import Confusion, Errors, Ranking, predict_records
 from pipeline.records.values import Record
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -108,6 +108,7 @@ class Summary:
 
     def __init__(self, model: Rule) -> None:
         self._model, self._confusion, self._errors = model, Confusion(), Errors()
+        self._ranking = Ranking()
         self.records = self.predicted = 0
         self.outside: Counter[str] = Counter()
         #: How many responses are outside the public range: learning has clipped such ones.
@@ -150,6 +151,7 @@ class Summary:
         """Count predictions of records whose response is known, shapes (n,)."""
         if isinstance(self._model, LinearClassifier):
             self._confusion.add_all(responses, np.where(values >= 0, 1.0, -1.0))
+            self._ranking.add_all(responses, values)
             return
         low, high = self._model.file.response.ends
         self._errors.add_all(responses, values)
@@ -158,10 +160,12 @@ class Summary:
     def _of_classes(self) -> Iterator[str]:
         if self._confusion.accuracy is None:
             return
-        balanced = self._confusion.balanced_accuracy
+        balanced, area = self._confusion.balanced_accuracy, self._ranking.area
+        both = "balanced accuracy and AUC unknown (records of one class only)"
+        if balanced is not None and area is not None:
+            both = f"balanced accuracy {balanced:.4f}, AUC {area:.4f}"
         yield (
-            f"accuracy {self._confusion.accuracy:.4f}, balanced accuracy "
-            f"{'unknown (records of one class only)' if balanced is None else f'{balanced:.4f}'}, "
+            f"accuracy {self._confusion.accuracy:.4f}, {both}, "
             f"of {counted(self._confusion.total, 'record')} whose class is known"
         )
 

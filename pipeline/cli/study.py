@@ -294,8 +294,9 @@ def init(path: Path, records: int, clients: int, kind: str | None, event_time: s
     few = found.own.outlook.usual > found.records
     whose = "with the features of the example, " if found.study.data.features else ""
     say(f"{'WARNING: ' if few else ''}{whose}{verdict(found)}")
-    if said := told(found.chosen.outlook, found.study, records, clients).get("classes"):
-        say(said)
+    words = told(found.chosen.outlook, found.study, records, clients)
+    for name in {"classes", "counts"} & words.keys():
+        say(words[name])
     size = f"--records {records} --clients {clients}"
     again = f", and for your features `veilstream study design {path} {size}`" if whose else ""
     estimator = found.study.estimator

@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.reference_fit import Rows, study_rows, target
 from pipeline.release.task import Task
-from pipeline.study.reference import SEED, Seen, draw, law_of, moments, sample
+from pipeline.study.reference import SEED, Seen, draw, law_of, moments, sample, typical_mean
 from pipeline.types import Matrix, Vector
 
 #: Standard deviation of the linear predictor by kind of response, in encoded units.
@@ -180,7 +180,7 @@ def default_truth(task: Task, seen: Seen | None = None) -> Vector:
 
     The standard deviation of the predictor is 1 for classes, which are as frequent as the study
     guesses (`data.response.typical`, by default equally), 0.25 for numbers, about the middle of
-    their range, and 0.3 for counts, whose mean is about a quarter of the largest.
+    their range, and 0.3 for counts, whose mean is about what the study guesses.
     """
     kind = task.study.data.response.kind
     products = moments(task.encoding, law_of(task.encoding)) if seen is None else seen.products
@@ -190,8 +190,10 @@ def default_truth(task: Task, seen: Seen | None = None) -> Vector:
     deviations[deviations == 0] = 1.0
     signs = np.where(np.arange(task.size - 1) % 2, -1.0, 1.0)
     slopes = signs * SPREAD[kind] / math.sqrt(task.size - 1) / deviations
-    middle = math.log(task.study.data.response.ends[1] / 4) if kind == "count" else 0.0
-    if (share := task.study.data.response.typical) is not None:
+    middle, share = 0.0, task.study.data.response.typical
+    if kind == "count":
+        middle = math.log(typical_mean(task.study))
+    elif share is not None:
         middle = _log_odds(task, slopes, share, seen) + float(slopes @ means)
     return np.append(middle - float(slopes @ means), slopes)
 

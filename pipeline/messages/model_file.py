@@ -20,7 +20,7 @@ from pipeline.messages.results import FitMessage
 from pipeline.privacy.guarantee import Guarantee
 from pipeline.records.features import ClassResponse, Features
 from pipeline.release.task import Task
-from pipeline.study.data import Feature, Response, check_features, check_keys
+from pipeline.study.data import OF_TRIALS, Feature, Response, check_features, check_keys
 from pipeline.study.encoding import Encoding
 
 TYPE = "model-file/1"
@@ -123,9 +123,12 @@ def check_origin(task: Task, study: str, revision: str, what: str) -> None:
     ConfigError, naming both.
     """
     if study != task.study.name:
+        advice = "the operator must name the two that belong together"
+        if study.endswith(OF_TRIALS) and not task.study.name.endswith(OF_TRIALS):
+            advice = "a trial made it, so put `veilstream play` in the place of `veilstream`"
         raise ConfigError(
             f"{what} belongs to study {study!r}, and the study file is that of "
-            f"{task.study.name!r}; the operator must name the two that belong together"
+            f"{task.study.name!r}; {advice}"
         )
     if revision != task.revision:
         raise ConfigError(

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.methods.base import Plan
 from pipeline.study.model import Study
-from pipeline.study.reference import rarer_share
+from pipeline.study.reference import rarer_share, typical_mean
 from pipeline.words import counted
 
 #: What a size supposes, and what the ridge does not reach.
@@ -43,6 +43,7 @@ def told(outlook: Plan, study: Study, records: int, clients: int) -> dict[str, s
         "ridge": with_ridge(outlook),
         "exact": exact(outlook, study, records),
         "classes": classes(outlook, study),
+        "counts": counts(outlook, study),
         "but": outlook.why,
     }
     return {name: said for name, said in found.items() if said}
@@ -127,6 +128,10 @@ def half(outlook: Plan, study: Study, records: int, clients: int) -> str:
     kept = "" if outlook.kept is None else f", of which the ridge keeps about {outlook.kept:.0%}"
     which = f"penalised slopes{kept}" if study.estimator.ridge else "real slopes"
     size = counted_of(records, clients)
+    first = outlook.usual if outlook.first is None else outlook.first
+    if first > records:
+        late = NOT_WITHIN if first >= NEVER else f"none before about {_about(first)}"
+        return f"{size} are too few for intervals: {late}"
     return f"+-{outlook.usual_half:.2g} for a slope at {size}, {_supposed(outlook)}: of {which}"
 
 
@@ -177,6 +182,19 @@ def classes(outlook: Plan, study: Study) -> str:
         f"assumed: {share:.3g} of the records have the rarer class ({whence}). No interval comes "
         "before both noised class counts stand out of their noise, here after about "
         f"{_about(after)} records; a rarer class does so later"
+    )
+
+
+def counts(outlook: Plan, study: Study) -> str:
+    """Say which mean of counts a plan supposes; empty where it has seen some, or of no counts."""
+    if study.data.response.kind != "count" or outlook.seen:
+        return ""
+    whence = "as data.response.typical says"
+    if study.data.response.typical is None:
+        whence = "a quarter of the largest, as data.response has no `typical`, a public guess of it"
+    return (
+        f"assumed: a mean count of {typical_mean(study):.3g} ({whence}). Smaller counts say less "
+        "of the log of their mean: intervals then come later, and are longer"
     )
 
 

@@ -33,6 +33,10 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all tables of a study file."""
 
 
+#: Behind the name that a study has in a trial (`veilstream play`).
+OF_TRIALS = "-trial"
+
+
 class Heading(Strict, frozen=True, kw_only=True):
     """`[study]`: who is who."""
 
@@ -136,6 +140,10 @@ class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):
         return self.min, self.max
 
 
+#: Beyond it a count is not told from its neighbours, and its noise hides everything.
+LARGEST_COUNT = 10**6
+
+
 class Response(Strict, frozen=True, kw_only=True):
     """`data.response`: the column to explain: one of two classes, a number, or a count."""
 
@@ -154,10 +162,11 @@ class Response(Strict, frozen=True, kw_only=True):
         float | None, key("upper end of the public range of a number or count", 100.0)
     ] = None
     typical: Annotated[
-        Annotated[float, Meta(ge=1e-6, le=1 - 1e-6)] | None,
+        Annotated[float, Meta(ge=1e-6, le=LARGEST_COUNT)] | None,
         key(
-            "of classes: a public guess of the share of `positive`, from 1e-6 to 1 - 1e-6; plans "
-            "and simulations alone use it, no release and no estimate does; default: 0.5",
+            "a public guess: of classes the share of `positive`, from 1e-6 to 1 - 1e-6, by default "
+            "0.5; of counts the mean, from 1e-6 to `max`, by default a quarter of that; plans and "
+            "simulations alone use it, no release and no estimate does",
             0.1,
         ),
     ] = None
@@ -473,8 +482,6 @@ def _same(level: str) -> str | float:
         return level
 
 
-#: Beyond it a count is not told from its neighbours, and its noise hides everything.
-LARGEST_COUNT = 10**6
 #: A response of each kind.
 RESPONSES = {
     "class": '{ name = "anomaly", positive = "1", negative = "0" }',
@@ -483,6 +490,10 @@ RESPONSES = {
 }
 #: Keys of a response that each kind needs; it takes no others.
 _OF_KIND = {"class": {"positive", "negative"}, "number": {"min", "max"}, "count": {"max"}}
+
+
+def _most_typical(response: Response) -> float:
+    return 1 - 1e-6 if response.kind == "class" else response.ends[1]
 
 
 def check_keys(response: Response) -> None:
@@ -499,14 +510,19 @@ def check_keys(response: Response) -> None:
         raise ConfigError(
             f'data.response.{missing[0]}: is required with kind = "{response.kind}"; {example}'
         )
-    if response.typical is not None and response.kind != "class":
+    if response.typical is not None and response.kind == "number":
         raise ConfigError(
-            "data.response.typical: is a guess of the share of one of two classes, and does not go "
-            f'with kind = "{response.kind}"; remove it'
+            "data.response.typical: is a guess of the share of one of two classes, or of the mean "
+            'of counts, and does not go with kind = "number"; remove it'
         )
     if extra := sorted(given - needed):
         raise ConfigError(
             f'data.response.{extra[0]}: does not go with kind = "{response.kind}"; {example}'
+        )
+    if response.typical is not None and response.typical > _most_typical(response):
+        raise ConfigError(
+            f"data.response.typical: must be at most {_most_typical(response):g} where kind = "
+            f'"{response.kind}"'
         )
     if response.kind == "class" and response.positive == response.negative:
         raise ConfigError("data.response: positive and negative must be different values")

@@ -142,9 +142,17 @@ def moments(encoding: Encoding, law: Law = "typical") -> Matrix:
 
 
 def rarer_share(study: Study) -> float:
-    """Return the public guess of the share of the rarer class, in (0, 0.5]."""
-    typical = study.data.response.typical
-    return 0.5 if typical is None else min(typical, 1.0 - typical)
+    """Return the public guess of the share of the rarer class, in (0, 0.5]; 0.5 of no classes."""
+    response = study.data.response
+    if response.typical is None or response.kind != "class":
+        return 0.5
+    return min(response.typical, 1.0 - response.typical)
+
+
+def typical_mean(study: Study) -> float:
+    """Return the public guess of the mean of counts."""
+    response = study.data.response
+    return response.ends[1] / 4 if response.typical is None else response.typical
 
 
 def evenness(study: Study) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import stat
 import sys
 import tracemalloc
@@ -17,10 +18,13 @@ import pytest
 from pipeline.api import feed
 from pipeline.cli.main import main
 from pipeline.cli.predict import Summary, write_predictions
-from pipeline.errors import DataError, NumericError
+from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.estimators.estimate import FAR
 from pipeline.learning import StreamClassifier
+from pipeline.messages.model_file import check_origin
+from pipeline.methods import task_of
 from pipeline.prediction.estimators import LinearClassifier
+from pipeline.study_file.load import parse_study
 from producers.sources import open_once
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
 
@@ -97,6 +101,11 @@ def test_the_lines_are_the_model_s_own_predictions(bare: Stage, run: Runner) -> 
     hits = [row["class"] == record["failed"] for row, record in zip(rows, records, strict=True)]
     assert "250 records: 250 predictions\n" in err
     assert f"accuracy {sum(hits) / 250:.4f}, balanced accuracy 0." in err
+    ups = [c for c, r in zip(chances, records, strict=True) if r["failed"] == "yes"]
+    downs = [c for c, r in zip(chances, records, strict=True) if r["failed"] == "no"]
+    area = sum(up > down for up in ups for down in downs) / (len(ups) * len(downs))
+    # scores are compared in half precision: near ones tie
+    assert float(re.findall(r"AUC (0\.\d{4})", err)[0]) == pytest.approx(area, abs=1e-3)
     assert "of 250 records whose class is known" in err
 
 
@@ -210,7 +219,7 @@ def test_the_output_file_is_its_owner_s_and_never_the_input(bare: Stage, run: Ru
     ("old", "new", "word"),
     [
         ("max = 100", "max = 90", "belongs to revision"),
-        ('name = "t-', 'name = "u-', "belongs to study"),
+        ('name = "t-', 'name = "u-', "the operator must name the two that belong together"),
     ],
 )
 def test_a_model_of_another_study_or_revision_ends_with_10(
@@ -222,6 +231,12 @@ def test_a_model_of_another_study_or_revision_ends_with_10(
     code, out, err = run("predict", other, "--input", source, "--model", model_of(bare))
     assert (code, out) == (10, "")
     assert word in err
+
+
+def test_a_model_of_a_trial_is_for_predictions_of_the_trial() -> None:
+    task = task_of(parse_study(study_text()))
+    with pytest.raises(ConfigError, match="put `veilstream play` in the place of `veilstream`"):
+        check_origin(task, f"{task.study.name}-trial", task.revision, "model.json")
 
 
 def test_without_a_model_and_without_servers_it_says_how_to_name_them(

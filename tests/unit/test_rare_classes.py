@@ -14,8 +14,8 @@ from pipeline.api.check import check_study
 from pipeline.api.sample import of_sample
 from pipeline.errors import ConfigError
 from pipeline.estimators.population import Population
-from pipeline.methods import method_of, task_of
-from pipeline.methods.plan_words import classes
+from pipeline.methods import method_of, revision_of, task_of
+from pipeline.methods.plan_words import classes, told
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import Windows
 from pipeline.methods.renewable.method import COUNTS_PLANNED, MOST_COUNTS, records_until
@@ -59,6 +59,24 @@ def test_a_share_that_is_none_is_refused(typical: str) -> None:
     )
     with pytest.raises(ConfigError, match=r"data\.response\.typical"):
         parse_study(text)
+
+
+def test_counts_have_a_typical_mean_and_a_plan_says_which() -> None:
+    text = study_text(loss="poisson", most=15, epsilon=4.0, delta=1e-6)
+    usual, rare = parse_study(text), parse_study(text.replace("max = 15", "max = 15, typical = 1"))
+    assert revision_of(usual) == revision_of(rare)
+    halves, said = [], []
+    for study in (usual, rare):
+        found = method_of(study).plan(task_of(study), 200_000, CLIENTS)
+        halves.append(found.usual_half)
+        said.append(told(found, study, 200_000, CLIENTS)["counts"])
+    assert "a mean count of 3.75 (a quarter of the largest" in said[0]
+    assert "a mean count of 1 (as data.response.typical says)" in said[1]
+    # noise stays, and a record tells a log mean by its mean: 3.75 times less
+    assert 2 < halves[1] / halves[0] < 4.5
+    for wrong in ("0", "16"):
+        with pytest.raises(ConfigError, match=r"data\.response\.typical"):
+            parse_study(text.replace("max = 15", f"max = 15, typical = {wrong}"))
 
 
 def test_numbers_have_no_share() -> None:
