@@ -11,7 +11,9 @@ from pipeline.methods import method_of
 from pipeline.methods.renewable import open as open_side
 from pipeline.methods.renewable.client import local_fit, summarise
 from pipeline.methods.renewable.open import OpenRow, OpenState, estimate_open
+from pipeline.records.encoder import Arrays
 from pipeline.release.task import Task
+from pipeline.stream.in_process import OfflineRun
 from tests.builders import oracle, simulate, task_of
 
 RIDGE = 0.01
@@ -103,8 +105,60 @@ def test_no_curvature_gives_a_reason_and_no_made_up_number() -> None:
     one_class = np.full_like(responses, responses[0])
     found = estimate_open(task, state_of(task, [row_of(task, features, one_class, far)]))
     assert found.status == "warming"
-    assert "not positive definite" in found.reason
+    assert "do not determine intercept, x0, x1, x2: " in found.reason
     assert found.covariance is None
+
+
+def test_what_records_do_not_determine_is_drawn_to_0_named_and_comes_back() -> None:
+    """A column that hardly moves, and whose few other values all go with one class.
+
+    Its coefficient has no finite fit, nor has the intercept; models must stay near, or all sums to
+    come are taken where the loss is flat.
+    """
+    task = task_of(p=3, private=False, ridge=0.0, loss="logistic", records=250)
+    rng = np.random.default_rng(1)
+    run, found = OfflineRun(task), list[Estimate]()
+    for number in range(40):
+        features = rng.uniform(-1, 1, (250, 3))
+        chance = 1 / (1 + np.exp(1 - features[:, 0] + features[:, 1] / 2))
+        responses = np.where(rng.random(250) < chance, 1.0, -1.0)
+        features[:, 2] = -1.0
+        if number % 4 == 0:
+            features[np.flatnonzero(responses < 0)[:2], 2] = -0.9
+        if number >= 16:
+            features[:, 2] = np.where(rng.random(250) < 0.1, 0.5, -1.0)
+        client = f"c{number % 6}"
+        run.fold(client, run.release(client, Arrays(features, responses), run.model))
+        found.append(run.publish())
+    for early in found[:16]:
+        assert early.status == "warming"
+        assert early.reason.startswith("the records so far do not determine intercept, x2:")
+        assert np.abs(early.coefficients).max() < open_side.LARGE
+    assert_allclose(found[-1].coefficients, [-1.0, 1.0, -0.5, 0.0], atol=0.2)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "linear", "poisson"])
+def test_windows_without_a_usable_record_leave_the_start(loss: str) -> None:
+    task = task_of(p=3, private=False, ridge=0.0, loss=loss)
+    nothing = row_of(task, np.empty((0, 3)), np.empty(0), np.zeros(4))
+    found = estimate_open(task, state_of(task, [nothing]))
+    assert found.status == "warming"
+    assert not found.coefficients.any()
+
+
+def test_units_do_not_decide_what_records_determine() -> None:
+    """Of a column in grams or in tons the same records tell the same."""
+    features, responses = simulate(np.random.default_rng(8), 400, 3)
+    steps = np.array([1e-3, 1.0, 1e4])
+    found = []
+    for unit in (np.ones(3), steps):
+        declared = [f"x{i} = {{ min = {-u}, max = {u} }}" for i, u in enumerate(unit)]
+        task = task_of(declared=declared, private=False, ridge=0.0, loss="logistic", scaling="none")
+        at = np.array([0.1, 0.2, -0.1, 0.0]) / np.append(1.0, unit)
+        rows = [row_of(task, features * unit, responses, at)]
+        found.append(estimate_open(task, state_of(task, rows)))
+        assert found[-1].status == "ready"
+    assert_allclose(found[1].coefficients[1:] * steps, found[0].coefficients[1:], rtol=1e-6)
 
 
 def test_weights_count_a_record_as_often_as_they_say() -> None:

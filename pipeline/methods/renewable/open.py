@@ -6,6 +6,10 @@ the sandwich is the sum of score products, each score with its ridge. With forge
 weighed by w and score products by w^2. Where no client is late, this is eq. (37) of paper dwd,
 written as sums. Releases are added one by one in the order of the log, so that the bits do not
 depend on fetch batches.
+
+Where the records determine no coefficients, A is singular or near it, and its inverse would make
+what rounding or a few records leave of b as large as it likes. There coefficients are drawn to 0,
+as in `solution`, by a prior in the place of noise: it is all they have until records say more.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipeline.errors import NumericError, StateError
+from pipeline.errors import StateError
 from pipeline.estimators.estimate import (
     FAR,
     Estimate,
@@ -29,7 +33,6 @@ from pipeline.estimators.estimate import (
 from pipeline.estimators.forgetting import State, effective
 from pipeline.linalg import (
     condition_number,
-    is_singular,
     pack_upper,
     sandwich,
     solve_positive,
@@ -37,6 +40,7 @@ from pipeline.linalg import (
 )
 from pipeline.methods.base import Server
 from pipeline.methods.renewable.client import RenewableTask
+from pipeline.methods.renewable.solution import Bread, bread_of
 from pipeline.methods.renewable.spec import JUMPS
 from pipeline.release.layout import Rows
 from pipeline.types import Matrix, Vector
@@ -51,10 +55,17 @@ AT_THE_KINK = (
     "keep curvatures of early models. Intervals may be too short: 95 % intervals have covered 86 "
     "%. Fit the records again at the end (`veilstream fit --without-privacy`)"
 )
+#: A direction with less of the largest curvature than so many roundings a coefficient has none.
+ROUNDED = 64
 #: Sums of a feature's values and of their squares are alike up to rounding.
 ALIKE = 1e-9
 #: How intervals are made.
 INTERVAL = "sandwich, record scores"
+#: Deviation of the prior of coefficients that records do not determine, for a step from the middle
+#: of a range to its end: units of log odds, of the residuals' deviation, of the log of a mean.
+LARGE = 5.0
+#: Coefficients that lie in such directions at least so much as the one that does most are named.
+ALONG = 0.1
 #: Intervals need this many records for each coefficient.
 RECORDS_PER_COEFFICIENT = 10
 #: Windows at the start stay if they hold this many records for each pair of coefficients.
@@ -233,9 +244,13 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
     reason, condition = "no release has come yet", None
     if releases:
         condition = condition_number(bread)
-        right = state.part("right")
-        try:
-            coefficients = _solved(bread, right)
+        largest = np.append(1.0, task.magnitudes)
+        right, told = state.part("right"), _told(task, state, bread, largest)
+        if told.weak.any():
+            coefficients = told.inverse @ (right / largest) / largest
+            status, reason = "warming", _undetermined(task, told)
+        else:
+            coefficients = solve_positive(bread, right)
             covariance = sandwich(bread, _meat(squared, ridge, size))
             status, reason = "ready", _crowded(task, state)
             doubt = _doubt(task, state, total) or (ROUGH if rough and not late else "")
@@ -245,10 +260,6 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
                 doubt = doubt or FAR
             if doubt:
                 status, reason, covariance = "warming", doubt, None
-        except NumericError as error:
-            # the shortest solution: clients need a point to go on from
-            coefficients = np.asarray(np.linalg.lstsq(bread, right)[0], dtype=np.float64)
-            status, reason = "warming", str(error)
         needed = RECORDS_PER_COEFFICIENT * size
         if known < needed:
             status, covariance = "warming", None
@@ -274,16 +285,30 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
     )
 
 
-def _solved(bread: Matrix, right: Vector) -> Vector:
-    """Solve, but not with a matrix that has a Cholesky factor by luck of rounding alone."""
-    if is_singular(bread):
-        raise NumericError(
-            "the records so far do not determine all coefficients (the curvature is not positive "
-            "definite): more records, a larger estimator.ridge or fewer collinear or constant "
-            "features are needed"
-        )
-    solution: Vector = solve_positive(bread, right)
-    return solution
+def _told(task: RenewableTask, state: OpenState, bread: Matrix, largest: Vector) -> Bread:
+    """Return what records tell of coefficients, beside a prior, for steps of `largest`.
+
+    largest: Of each column of (1, x), shape (d,).
+    """
+    scaled = bread / np.outer(largest, largest)
+    # of a regression the curvature says what is known in units of the residuals' variance
+    variance = 1.0
+    if task.loss.name == "linear":
+        variance = dispersion_of(float(state.part("scores")[0]), float(bread[0, 0])) or 1.0
+    rounding = ROUNDED * len(bread) * float(np.finfo(float).eps)
+    size = max(variance / LARGE**2, rounding * float(np.abs(scaled).max()))
+    return bread_of(scaled, np.zeros(len(bread)), size)
+
+
+def _undetermined(task: RenewableTask, told: Bread) -> str:
+    """Name the coefficients in directions that records do not determine."""
+    turned = told.vectors**2 @ told.weak
+    along = turned >= ALONG * turned.max()
+    names = ", ".join(np.array(task.study.coefficient_names)[along])
+    return (
+        f"the records so far do not determine {names}: what they leave open is drawn to 0, and "
+        "more records, a larger estimator.ridge or fewer collinear or constant features are needed"
+    )
 
 
 def _distance(state: OpenState, coefficients: Vector) -> float:
