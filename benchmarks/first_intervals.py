@@ -54,7 +54,6 @@ COLUMNS = """\
 
 
 def main() -> None:
-    """Print a row for each stream and loss."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of elec.csv.gz and of held-out data")
     parser.add_argument("--streams", default="", help="only streams with this text in their name")
@@ -86,12 +85,10 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """What stands in its row."""
         return f"{self.loss}{' 1' if self.loss == 'gdwd' else ''}, epsilon {self.epsilon:g}"
 
 
 def row_of(stream: Stream, setting: Setting, draws: int) -> str:
-    """Return the row of a stream and a setting."""
     task = task_for(stream, setting)
     aim = None if stream.fixed else population_fit(stream, task)
     firsts, every, came, gone, shown = list[Vector](), list[Vector](), list[float](), 0, 0
@@ -227,7 +224,6 @@ def pooled(task: RenewableTask, drawn: Drawn) -> Vector:
 
 
 def population_fit(stream: Stream, task: RenewableTask) -> Vector:
-    """Return the penalised fit to many draws of a stream."""
     draws = [stream.draw(np.random.default_rng([6, k]), task.loss) for k in range(POPULATION)]
     features, responses = (np.concatenate([draw[part] for draw in draws]) for part in (0, 1))
     return pooled(task, (features, responses, None))
