@@ -66,23 +66,28 @@ class Ends:
     read_to: int = 0
 
     def pump(self) -> None:
+        """Take what waits."""
         numbers = [item.seq for item in self.store.unsent(STUDY, -1, 1000)]
         if numbers:
             self.store.sent(STUDY, numbers, (0, numbers[-1]))
             self.read_to = numbers[-1] + 1
 
     def unseen(self, offset: int) -> tuple[int, int]:
+        """Return that nothing is."""
         del offset
         return 0, 0
 
     def wait(self, seconds: float) -> bool:
+        """Return that nothing came."""
         time.sleep(seconds)
         return False
 
     def drain(self) -> None:
+        """Take what waits."""
         self.pump()
 
     def poll(self, seconds: float = 0.0) -> Model:
+        """Return the model."""
         del seconds
         return self.newest
 
@@ -98,6 +103,7 @@ class Case:
     task: Task = field(init=False)
 
     def __post_init__(self) -> None:
+        """Write them."""
         names = [f"x{i}" for i in range(self.slopes)]
         self.task = task_of(parse_study(study_text(p=self.slopes, **SETTINGS)))
         rng = np.random.default_rng(7)
@@ -132,6 +138,7 @@ class Case:
             producer.close()
 
     def path(self, kind: str) -> Path:
+        """Return the file of a kind."""
         return self.folder / f"data{self.slopes}.{kind}"
 
     def spec(self, kind: str) -> str:
@@ -253,6 +260,7 @@ KINDS = ("parquet", "arrow", "csv", "jsonl", "kafka", "sqlite", "duckdb")
 
 
 def main() -> None:
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=KINDS)
     parser.add_argument("--records", type=int, default=1_000_000)
@@ -278,6 +286,7 @@ def main() -> None:
 
 
 def measured(case: Case, kind: str, rounds: int) -> dict[str, object]:
+    """Return the medians of a kind."""
     ways: dict[str, Callable[[str], float]] = {"client": case.by_client, "script": case.by_hand}
     found = [{name: way(kind) for name, way in ways.items()} for _ in range(rounds)]
     middle = {name: round(statistics.median(each[name] for each in found), 3) for name in ways}

@@ -53,6 +53,7 @@ KINDS: dict[str, dict[str, str] | None] = {
 
 
 def main() -> None:
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=2000, help="of each kind in a round")
     parser.add_argument("--rounds", type=int, default=21, help="in which all kinds take turns")

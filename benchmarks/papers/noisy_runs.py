@@ -117,14 +117,13 @@ def alpha(epsilon: float, delta: float) -> float:
 
 def infem(
     fits: Sequence[Fit], count: int, noise: float, rng: np.random.Generator,
-    *, shift: float = 0.0, shrink: float = 1.0,
+    *, shift: float = 0.0,
 ) -> Vector:  # fmt: skip
-    """Return INFEMBLER's estimate; the last site says what is shifted, or too precise."""
+    """Return INFEMBLER's estimate; the last site says what is shifted."""
     scales = np.array([COPIES * f.weighed**2 / noise**2 for f in fits[1:]])
     drawn = [draw(f, COPIES, psi, rng) for f, psi in zip(fits[1:], scales, strict=True)]
     means, scatters = (np.array(part) for part in zip(*drawn, strict=True))
     means[-1] += shift
-    scatters[-1] *= shrink
     many = np.ones(len(scales))
     sites = Copies(count * many, (COPIES - 1) * many, scales, scales / COPIES, means, scatters)
     return assemble(sites, count, fits[0].theta, fits[0].information).theta
