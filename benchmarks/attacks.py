@@ -42,7 +42,6 @@ Row = dict[str, str | float | None]
 
 
 def main() -> None:
-    """Run the attacks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=80_000, help="of each release and neighbour")
     parser.add_argument("--streams", type=int, default=500, help="of each stream and neighbour")
@@ -116,7 +115,6 @@ class Attacks:
         self._draws, self._streams, self._generator = draws, streams, generator
 
     def run(self) -> None:
-        """Run them in the order of the table."""
         print(f"{'attack':42} {'mechanism':18} {'neighbours':18} {'claimed':>12} {'by events':>10}"
               f" {'measured':>9}")  # fmt: skip
         for mechanism in BOTH:

@@ -3,12 +3,10 @@
 `python -m benchmarks.first_intervals [--data FOLDER] [--streams TEXT] [--epsilon E] [--draws N]`;
 `--show` prints the stored table. Streams are those of `interval_streams`; every study says ranges,
 a norm bound and epsilon, and leaves the ridge to its default. Columns: the share of coefficients
-that had an interval at any time; how many of the first ones hold the target, with the Monte Carlo
-error, and of the coefficient whose first ones hold it least often, if ten draws had one; the same
-of all that were shown in the course of a stream; how often an interval that was there was gone in
-the next estimate; and after which share of the records the median first one came. The target is the
-penalised fit to a million other records, and where every draw has the same records the fit to them.
-Writes `benchmarks/results/first_intervals.json`; other rows stay.
+that had an interval at any time; and how many hold the target, with the Monte Carlo error, of the
+first ones and of all that were shown in the course of a stream. The target is the penalised fit to
+a million other records, and where every draw has the same records the fit to them. Writes
+`benchmarks/results/first_intervals.json`; other rows stay.
 """
 
 from __future__ import annotations
@@ -41,20 +39,16 @@ from tests.builders import task_of
 RESULTS = Path(__file__).parent / "results" / "first_intervals.json"
 #: No rule was chosen on its draws.
 SEED = 20261127
-#: A coefficient of which fewer draws had an interval is not compared with others.
-FEW = 10
 #: Draws of 40,000 records that stand for a population.
 POPULATION = 25
 #: Clients where the stream does not say whose records are whose; releases for each model.
 CLIENTS, RHYTHM = 8, 8
 COLUMNS = """\
-| stream | setting | draws | given | first ones hold | least | all hold | gone again \
-| first after |
-|---|---|---|---|---|---|---|---|---|"""
+| stream | setting | draws | given | first ones hold | all hold |
+|---|---|---|---|---|---|"""
 
 
 def main() -> None:
-    """Print a row for each stream and loss."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of elec.csv.gz and of held-out data")
     parser.add_argument("--streams", default="", help="only streams with this text in their name")
@@ -86,15 +80,13 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """What stands in its row."""
         return f"{self.loss}{' 1' if self.loss == 'gdwd' else ''}, epsilon {self.epsilon:g}"
 
 
 def row_of(stream: Stream, setting: Setting, draws: int) -> str:
-    """Return the row of a stream and a setting."""
     task = task_for(stream, setting)
     aim = None if stream.fixed else population_fit(stream, task)
-    firsts, every, came, gone, shown = list[Vector](), list[Vector](), list[float](), 0, 0
+    firsts, every = list[Vector](), list[Vector]()
     for number in range(draws):
         name = crc32(f"{stream.name}, {setting.label}".encode())
         rng = np.random.default_rng([SEED, name, number])
@@ -105,19 +97,11 @@ def row_of(stream: Stream, setting: Setting, draws: int) -> str:
         flags = np.array([held(one, aim) for one in estimates])
         firsts.append(first(flags))
         every.append(flags.ravel())
-        given = ~np.isnan(flags)
-        came += list(given.argmax(axis=0)[given.any(axis=0)] / len(flags))
-        gone += int(np.sum(given[:-1] & ~given[1:]))
-        shown += int(np.sum(given[:-1]))
     # windows of clients fill at other times, so that draws may have more estimates or fewer
     longest = max(flags.size for flags in every)
     every = [np.append(flags, np.full(longest - flags.size, np.nan)) for flags in every]
-    some = [column[~np.isnan(column)] for column in np.array(firsts).T]
-    each = [share_of(list(flags[:, None])) for flags in some if len(flags) >= FEW]
-    least = min((share for share in each if share), key=lambda share: share[0], default=None)
     cells = [stream.name, setting.label, str(draws), f"{np.mean(~np.isnan(firsts)):.0%}"]
-    cells += [told(share) for share in (share_of(firsts), least, share_of(every))]
-    cells += [f"{gone / max(shown, 1):.1%}", f"{np.median(came):.0%}" if came else ""]
+    cells += [told(share_of(firsts)), told(share_of(every))]
     return f"| {' | '.join(cells)} |"
 
 
@@ -227,7 +211,6 @@ def pooled(task: RenewableTask, drawn: Drawn) -> Vector:
 
 
 def population_fit(stream: Stream, task: RenewableTask) -> Vector:
-    """Return the penalised fit to many draws of a stream."""
     draws = [stream.draw(np.random.default_rng([6, k]), task.loss) for k in range(POPULATION)]
     features, responses = (np.concatenate([draw[part] for draw in draws]) for part in (0, 1))
     return pooled(task, (features, responses, None))

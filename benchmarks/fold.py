@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import aiokafka
 import numpy as np
@@ -39,43 +40,21 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from state import RedisStore, codec
+from tests.sites import study_text
 
 RESULTS = Path(__file__).parent / "results"
 FEATURES, CLIENTS, NAME = 9, 50, "bench"
-STUDY = """
-[study]
-name = "bench"
-[data]
-response = {response}
-[data.features]
-{features}
-[estimator]
-{estimator}
-[privacy]
-mechanism = "discrete-gaussian"
-delta = 1e-6
-{privacy}
-[window]
-records = {records}
-[stream]
-partitions = 1
-"""
 #: What studies of each kind have of their own, and how many releases are sent.
-KINDS: dict[str, tuple[dict[str, str], int]] = {
-    "renewable": ({
-        "response": '{ name = "y", positive = "1", negative = "0" }', "records": "250",
-        "estimator": 'loss = "gdwd"\nclass_weights = { maximum = 8.0 }', "privacy": "epsilon = 1.0",
-    }, 200_000),
+KINDS: dict[str, tuple[dict[str, Any], int]] = {
+    "renewable": ({"maximum": 8.0, "ridge": None, "epsilon": 1.0, "records": 250}, 200_000),
     "ldp-sgd": ({
-        "response": '{ name = "y", kind = "number", min = -10, max = 10 }', "records": "100",
-        "estimator": 'kind = "ldp-sgd"\nloss = "linear"\nridge = 0\nresidual_bound = 1.345',
-        "privacy": 'epsilon = 10.997\nneighbours = "replace-one"',
+        "loss": "linear", "least": -10, "most": 10, "residual_bound": 1.345, "ridge": 0.0,
+        "epsilon": 10.997, "neighbours": "replace-one", "records": 100,
     }, 40_000),
 }  # fmt: skip
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=KINDS, default="renewable")
     parser.add_argument("--releases", type=int, help="default: 200,000, or 40,000 of gradients")
@@ -107,9 +86,8 @@ def main() -> None:
 
 
 def study_of(kind: str) -> str:
-    """Return the study of a kind, d = 10."""
-    features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(FEATURES))
-    return STUDY.format(features=features, **KINDS[kind][0])
+    text = study_text(kind=kind, name=NAME, p=FEATURES, delta=1e-6, **KINDS[kind][0])
+    return f"{text}partitions = 1\n"
 
 
 def summaries(task: Task, count: int) -> list[Answer]:
@@ -196,7 +174,6 @@ def worker(task: Task, text: str, settings: Settings, count: int) -> dict[str, f
 
 
 def start_worker(text: str, settings: Settings) -> subprocess.Popen[bytes]:
-    """Start a worker of a study."""
     study = Path(settings.folder) / "study.toml"
     study.write_text(text)
     env = {

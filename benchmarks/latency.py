@@ -35,34 +35,17 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from state import codec
+from tests.sites import study_text
 
 RESULTS = Path(__file__).parent / "results" / "latency_sites.json"
 SITES, SIZE = 1000, 8
-FEATURES = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(SIZE))
 #: Of sums at 0: no site waits for a model, and all estimates have intervals.
-STUDY = f"""
-[study]
-name = "{NAME}"
-[data]
-response = {{ name = "y", kind = "number", min = -1, max = 1 }}
-[data.features]
-{FEATURES}
-[estimator]
-kind = "noisy-mle"
-loss = "linear"
-ridge = 0.001
-norm_bound = "typical"
-method = {{ release = "sufficient", sites = {SITES} }}
-[privacy]
-mechanism = "discrete-gaussian"
-epsilon = 4.0
-delta = 1e-5
-[window]
-records = 1000
-[stream]
-partitions = 1
-publish = {{ releases = 1, seconds = 0.05, pause = 0.0 }}
-"""
+STUDY = study_text(
+    f'release = "sufficient", sites = {SITES}', name=NAME, p=SIZE, loss="linear", ridge=0.001,
+    norm_bound="typical", epsilon=4.0, records=1000, releases=1,
+).replace(
+    "{ releases = 1 }", "{ releases = 1, seconds = 0.05, pause = 0.0 }\npartitions = 1"
+)  # fmt: skip
 
 
 def releases(task: Task, count: int) -> list[tuple[bytes, bytes]]:
@@ -167,7 +150,6 @@ async def measure(
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=int, default=10, help="releases a second")
     parser.add_argument("--seconds", type=float, default=20)

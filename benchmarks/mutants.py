@@ -288,7 +288,6 @@ def run_tests(
 
 
 def main() -> None:
-    """Plant the faults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)

@@ -100,7 +100,6 @@ class Shell:
             print(f"    {line[:150]}", flush=True)
 
     def run(self, *words: str, lines: int = 2) -> str:
-        """Run a command to its end, show the last lines that it says, and return its output."""
         self.say(f"$ veilstream {shlex.join(words)}")
         done = subprocess.run(
             [PROGRAM, *words], cwd=self.folder, env=self._environment, capture_output=True,
@@ -112,7 +111,6 @@ class Shell:
         return done.stdout
 
     def start(self, *words: str) -> Running:
-        """Run a command in the background."""
         self.say(f"$ veilstream {shlex.join(words)} &")
         log = self.folder / f"{len(self.running)}-{words[0]}.log"
         with log.open("w") as file:

@@ -30,34 +30,7 @@ from pipeline.study.model import Study
 from pipeline.study.reference import Seen, narrowed
 from pipeline.study_file.load import parse_study
 from pipeline.types import Vector
-
-STUDY = """
-[study]
-name = "planned"
-[data]
-response = {response}
-[data.features]
-{features}
-[estimator]
-loss = "{loss}"
-{bound}
-{kind}
-[privacy]
-mechanism = "discrete-gaussian"
-epsilon = {epsilon}
-delta = 1e-6
-neighbours = "{neighbours}"
-[window]
-records = {window}
-[stream]
-partitions = 1
-"""
-KINDS = {"renewable": 'norm_bound = "typical"', "ldp-sgd": 'kind = "ldp-sgd"\nridge = 0'}
-RESPONSES = {
-    "linear": '{ name = "y", kind = "number", min = -1, max = 1 }',
-    "poisson": '{ name = "y", kind = "count", max = 12 }',
-}
-CLASSES = '{{ name = "y", positive = "1", negative = "0", typical = {} }}'
+from tests.sites import study_text
 
 #: A stream is looked at again when it has grown by so much.
 LOOK = 31 / 30
@@ -84,15 +57,16 @@ class Planned:
 
     @property
     def study(self) -> Study:
-        """The study."""
-        names = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(self.features))
-        text = STUDY.format(
-            response=RESPONSES.get(self.loss, CLASSES.format(self.rarer)), features=names,
-            loss=self.loss, bound="residual_bound = 0.4" if self.loss == "linear" else "",
-            epsilon=self.epsilon, window=self.window, kind=KINDS[self.kind],
-            neighbours="zero-out" if self.kind == "renewable" else "replace-one",
+        sums = self.kind == "renewable"
+        text = study_text(
+            kind=self.kind, p=self.features, loss=self.loss, epsilon=self.epsilon, delta=1e-6,
+            ridge=None if sums else 0.0, norm_bound="typical" if sums else None,
+            residual_bound=0.4 if self.loss == "linear" else None, records=self.window,
+            most=12.0 if self.loss == "poisson" else 1.0,
+            neighbours="zero-out" if sums else "replace-one",
         )  # fmt: skip
-        return parse_study(text)
+        guess = f'negative = "0", typical = {self.rarer} }}'
+        return parse_study(text.replace('negative = "0" }', guess) + "partitions = 1\n")
 
 
 DESIGNS = {
@@ -165,7 +139,6 @@ def _population(planned: Planned) -> Population:
 
 
 def main() -> None:
-    """Print a row for each design."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("designs", nargs="*", default=[*DESIGNS])
     parser.add_argument("--streams", type=int, default=40)

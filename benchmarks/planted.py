@@ -21,7 +21,6 @@ RESULTS = Path(__file__).parent / "results" / "planted.json"
 
 
 def main() -> None:
-    """Plant the faults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="faults; default: all")
     parser.add_argument("--markdown", action="store_true", help="print the results file and end")

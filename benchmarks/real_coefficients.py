@@ -22,6 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -38,9 +39,10 @@ from pipeline.release.task import clipped_to_norm
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
+from tests.builders import study_text
 
 DESIGNS = (
-    "plain", "strong", "few", "rare", "turns", "wide", "close", "closer", "linear", "poisson",
+    "plain", "strong", "few", "rare", "turns", "wide", "close", "linear", "poisson",
     "differ", "gdwd", "gdwd-even", "gdwd-levels",
 )  # fmt: skip
 SLOPES = [0.8, -0.6, 0.4, 0.0, 0.9, -0.3, 0.5]
@@ -77,7 +79,7 @@ class Population:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, name = plan, plan.design
-        self.rho = {"close": 0.8, "closer": 0.95}.get(name, 0.0)
+        self.rho = 0.8 if name == "close" else 0.0
         count = {"wide": 20, "gdwd": 8, "gdwd-even": 8, "gdwd-levels": 8}.get(name, 7)
         times = {"strong": 3.0, "linear": 0.1, "poisson": 0.4}.get(name, 1.0)
         slopes = times * np.resize(SLOPES, count)
@@ -150,31 +152,22 @@ class Population:
 
     @property
     def study(self) -> str:
-        """The study's file."""
         plan, name = self.plan, self.plan.design
         loss = name.partition("-")[0] if name.startswith("gdwd") else name
         loss = loss if loss in ("linear", "poisson", "gdwd") else "logistic"
-        response = {
-            "linear": '{ name = "y", kind = "number", min = -1, max = 1 }',
-            "poisson": f'{{ name = "y", kind = "count", max = {COUNTS} }}',
-        }.get(loss, '{ name = "y", positive = "1", negative = "0" }')
-        kinds = ["{ min = -1, max = 1 }"] * (len(self.beta) - 1)
-        if self.plan.design == "rare":
-            kinds[-2] = '{ kind = "category", levels = ["no", "yes"] }'
-        features = "".join(f"x{i} = {kind}\n" for i, kind in enumerate(kinds))
-        former = plan.former
-        lines = [
-            '[study]\nname = "simulated"\n[data]', f"response = {response}", "[data.features]",
-            features, "[estimator]", f'loss = "{loss}"', f"norm_bound = {self.bound}",
-            "residual_bound = 0.6" if loss == "linear" else "",
-            "" if plan.ridge is None else f"ridge = {plan.ridge}",
-            '[privacy]\nmechanism = "insecure-simulation"\nseed = 1', f"epsilon = {plan.epsilon}",
-            "delta = 1e-6", "noise_memory = 0" if former else "",
-            "split = { gradient = 0.665, curvature = 0.285, counts = 0.05 }" if former else "",
-            "[window]\nrecords = 250", "growth = 0" if former else "",
-            "[stream]\npublish = { releases = 1 }",
-        ]  # fmt: skip
-        return "\n".join(lines)
+        features = [f"x{i} = {{ min = -1, max = 1 }}" for i in range(len(self.beta) - 1)]
+        if name == "rare":
+            features[-2] = f'x{len(features) - 2} = {{ kind = "category", levels = ["no", "yes"] }}'
+        former: dict[str, Any] = {
+            "noise_memory": 0, "growth": 0.0,
+            "split": "gradient = 0.665, curvature = 0.285, counts = 0.05",
+        }  # fmt: skip
+        return study_text(
+            declared=features, loss=loss, norm_bound=self.bound, ridge=plan.ridge, records=250,
+            most=float(COUNTS) if loss == "poisson" else 1.0, releases=1,
+            residual_bound=0.6 if loss == "linear" else None, mechanism="insecure-simulation",
+            epsilon=plan.epsilon, delta=1e-6, **(former if plan.former else {}),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -299,7 +292,6 @@ def stream(plan: Plan, seed: int) -> tuple[float | None, list[Seen | None]]:
 
 
 def main() -> None:
-    """Simulate, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("design", choices=DESIGNS, nargs="?", default="plain")
     parser.add_argument("--epsilon", type=float, default=1.0)
@@ -333,7 +325,6 @@ def main() -> None:
 def report(
     plan: Plan, runs: list[tuple[float | None, list[Seen | None]]]
 ) -> list[dict[str, float]]:
-    """Print what came out, and return it."""
     warnings.simplefilter("ignore")
     firsts = [first for first, _ in runs if first is not None]
     print(

@@ -103,7 +103,6 @@ def _stream(loss: str, windows: tuple[int, ...], seed: int, bound: float) -> lis
 
 
 def main() -> None:
-    """Print the grid."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=400)
     parser.add_argument("--bounds", type=float, nargs="*", help="linear fits alone, with these")

@@ -39,43 +39,11 @@ from pipeline.release.task import Task
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
+from tests.sites import study_text
 
 RESULTS = Path(__file__).parent / "results" / "sites_coverage.json"
 LEAST, MOST = 0.93, 0.975
 SPREAD = 0.15
-STUDY = """\
-[study]
-name = "coverage"
-[data]
-response = {response}
-[data.features]
-a = {{ min = -1, max = 1 }}
-b = {{ min = -1, max = 1 }}
-c = {{ min = -1, max = 1 }}
-[estimator]
-{kind}
-loss = "{loss}"
-ridge = 0.0
-norm_bound = "typical"
-{residual}
-[privacy]
-mechanism = "insecure-simulation"
-epsilon = {epsilon}
-delta = 1e-5
-seed = {seed}
-[window]
-records = {records}
-growth = {growth}
-[stream]
-publish = {{ releases = {every} }}
-"""
-
-
-def kind_of(release: str) -> str:
-    """Return the lines of a study that say what sites release."""
-    if release == "copies":
-        return 'kind = "noisy-copies"'
-    return f'kind = "noisy-mle"\nmethod = {{ release = "{release}" }}'
 
 
 @dataclass(frozen=True)
@@ -107,7 +75,6 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What stands in front of its rows."""
         more = f"{' uneven' * self.uneven}{f' every {self.every}' * bool(self.every)}"
         more += f" rare={self.rare:g}" * bool(self.rare)
         more += f" {self.stopping} stop" * bool(self.stopping)
@@ -140,24 +107,20 @@ class Cell:
         return 3 if self.uneven and site % 3 == 0 else 1
 
     def task(self, seed: int) -> Task:
-        """Return the task of a stream's study."""
         return task_of(parse_study(self.text(seed)))
 
     def text(self, seed: int) -> str:
-        """Return a stream's study file."""
-        linear = self.loss == "linear"
-        number = '{ name = "y", kind = "number", min = -1, max = 1 }'
-        return STUDY.format(
-            response=number if linear else '{ name = "y", positive = "1", negative = "0" }',
-            loss=self.loss,
-            residual="residual_bound = 0.5" if self.release == "score" and linear else "",
-            kind=kind_of(self.release),
-            epsilon=self.epsilon,
-            seed=seed,
-            records=self.records,
-            growth=0.1 if self.grows else 0,
-            every=self.every or sum(map(self.windows_of, range(self.sites))),
-        )
+        copies, score = self.release == "copies", self.release == "score"
+        return study_text(
+            "" if copies else f'release = "{self.release}"',
+            kind="noisy-copies" if copies else "noisy-mle",
+            declared=[f"{name} = {{ min = -1, max = 1 }}" for name in "abc"],
+            loss=self.loss, ridge=0.0, norm_bound="typical", mechanism="insecure-simulation",
+            epsilon=self.epsilon, seed=seed, records=self.records,
+            residual_bound=0.5 if score and self.loss == "linear" else None,
+            growth=0.1 if self.grows else 0.0,
+            releases=self.every or sum(map(self.windows_of, range(self.sites))),
+        )  # fmt: skip
 
     def window(self, rng: np.random.Generator, site: int = 0, records: int = 0) -> Arrays:
         """Draw a window of a site, of so many records; 0: of those of the first."""
@@ -214,7 +177,6 @@ CELLS = (
 
 
 def main() -> None:
-    """Print the grid."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="200 streams of a cell")
     parser.add_argument("--cells", default="", help="only cells whose label holds this text")
@@ -321,7 +283,6 @@ def pooled_fit(loss: str, windows: Sequence[Arrays], near: Vector) -> Vector:
 
 
 def row_of(cell: Cell, number: int, told: Sequence[tuple[Estimate, Vector]]) -> dict[str, Any]:
-    """Sum up the streams of a cell after a round."""
     ready = [(one, pooled) for one, pooled in told if one.status == "ready"]
     row = {"cell": cell.label, "round": number + 1, "streams": len(told),
            "ready": len(ready) / len(told), "coverage": None, "outside": False}  # fmt: skip

@@ -20,15 +20,16 @@ import math
 import random
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from agents.history import refold
 from infra.local import LocalRuntime
@@ -78,7 +79,6 @@ class Storm:
         self._grown = 0.0
 
     def prepare(self) -> None:
-        """Make what the study needs before anybody starts."""
         self.stage.ensure_topics()
 
     def run(self, kills: int, minutes: float) -> None:
@@ -102,7 +102,6 @@ class Storm:
         self.rest()
 
     def begin(self) -> None:
-        """Start workers and clients, with the first records."""
         self.prepare()
         for client in self.clients:
             self._file(client).write_text("mark,heat,load,failed,at\n")
@@ -129,7 +128,6 @@ class Storm:
         self.strike(kind)
 
     def strike(self, kind: str) -> None:
-        """Let a blow of some kind fall."""
         if kind in ("redis", "kafka"):
             self.counts["SIGKILL"] += 1
             self.runtime.kill(kind)
@@ -200,7 +198,6 @@ class Storm:
             raise RuntimeError(f"{name} ended with {code}: {said}")
 
     def start(self, name: str) -> None:
-        """Start a client or worker."""
         if name not in self.clients:
             self.stage.worker(name)
         else:
@@ -297,7 +294,6 @@ class TrustedStorm(Storm):
     weights = MappingProxyType({**Storm.weights, "rotate": 12, "revoke": 16, "rebalance": 20})
 
     def prepare(self) -> None:
-        """Make keys, and admit all clients."""
         super().prepare()
         self._run("study", "keys")
         for client in self.clients:
@@ -306,7 +302,6 @@ class TrustedStorm(Storm):
             self._admit(client)
 
     def strike(self, kind: str) -> None:
-        """Let a blow fall."""
         if kind == "rotate":
             self._run("study", "keys", "--rotate")
             # a worker that starts tells the clients
@@ -359,32 +354,31 @@ class TrustedStorm(Storm):
 
 
 def main() -> int:
-    """Run all studies, print what happened, and say whether all held."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, help="how many times SIGKILL is sent")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of blows, for each study")
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--only", nargs="*", choices=STUDIES, default=STUDIES)
     chosen = parser.parse_args()
-    began, counts, faults = time.monotonic(), dict[str, Any](), list[str]()
-    if len(chosen.only) == 1:
-        [name] = chosen.only
-        storm = storm_of(name, chosen.kills, chosen.minutes, chosen.seed)
-        counts, faults = {name: storm.counts}, [f"{name}: {fault}" for fault in storm.faults]
-    else:
-        for result in beside_each_other(chosen):
-            counts |= {name: result[name] for name in STUDIES if name in result}
-            faults += result["faults"]
+    began, only = time.monotonic(), chosen.only
+    kills = [(chosen.kills + part) // len(only) for part in range(len(only))]
+    seeds = [chosen.seed + part for part in range(len(only))]
+    # beside each other: most of the time they wait
+    with ProcessPoolExecutor(len(only), mp_context=get_context("spawn")) as pool:
+        struck = partial(struck_by, minutes=chosen.minutes)
+        runs = dict(zip(only, pool.map(struck, only, kills, seeds), strict=True))
+    faults = [f"{name}: {fault}" for name, (_, own) in runs.items() for fault in own]
     result = {
-        "storm": chosen.kills, "seed": chosen.seed, **counts, "faults": faults[:20],
+        "storm": chosen.kills, "seed": chosen.seed,
+        **{name: counts for name, (counts, _) in runs.items()}, "faults": faults[:20],
         "held": not faults, "seconds": round(time.monotonic() - began),
     }  # fmt: skip
     print(json.dumps(result))
     return int(bool(faults))
 
 
-def storm_of(name: str, kills: int, minutes: float, seed: int) -> Storm:
-    """Run one study, on servers of its own, and return what happened to it."""
+def struck_by(name: str, kills: int, seed: int, minutes: float) -> tuple[Counter[str], list[str]]:
+    """Run one study, on servers of its own, and return what happened, and what was wrong."""
     noised = study_text(f"storm-{name}", records=SLOTS).replace('"1d"', '"forever"')
     texts = {
         "noised": noised,
@@ -400,25 +394,7 @@ def storm_of(name: str, kills: int, minutes: float, seed: int) -> Storm:
                 storm.run(kills, minutes)
             except (RuntimeError, AssertionError) as error:
                 storm.faults.append(str(error))
-    return storm
-
-
-def beside_each_other(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Run each study as a process, and yield what it printed: most of the time they wait."""
-    running = []
-    for part, name in enumerate(chosen.only):
-        words = ["--only", name, "--kills", (chosen.kills + part) // len(chosen.only)]
-        words += ["--minutes", chosen.minutes, "--seed", chosen.seed + part]
-        command = [sys.executable, "-m", "benchmarks.storm", *map(str, words)]
-        running.append((name, subprocess.Popen(command, stdout=subprocess.PIPE, text=True)))
-    for name, process in running:
-        printed, _ = process.communicate()
-        lines = printed.splitlines()
-        yield (
-            json.loads(lines[-1])
-            if lines
-            else {"faults": [f"{name}: it ended with {process.returncode}"]}
-        )
+    return storm.counts, storm.faults
 
 
 if __name__ == "__main__":

@@ -97,7 +97,6 @@ def _gated(what: str, where: str, printed: float, ours: float, rounding: float) 
 
 
 def main() -> None:
-    """Compute, print and write down."""
     options = arguments(__doc__, TITLES, "age.json")
     sys.exit(run([({"stated"}, lambda: [*stated()])], TITLES, options))
 

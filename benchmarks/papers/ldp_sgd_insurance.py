@@ -79,7 +79,6 @@ REFERENCE = {
 
 
 def insurance(*, count: int) -> list[Cell]:
-    """Return the table."""
     x, y = people(np.random.default_rng(11), TRAINING + TEST)
     test = x[TRAINING:], y[TRAINING:]
     plain, errors = least_squares(x[:TRAINING], y[:TRAINING])

@@ -93,7 +93,6 @@ class Setting:
 
     @property
     def steps(self) -> StepRule:
-        """The rule of its steps."""
         return StepRule(1.0, ALPHA, self.cap)
 
 
@@ -312,7 +311,6 @@ def normal(errors: Vector, level: float) -> Vector:
 
 
 def scaling(run: Replication, _: np.random.Generator) -> Interval:
-    """Return random scaling's intervals."""
     found = random_scaling([(run.sums, run.origin)])
     return found.mean, found.half_width
 
@@ -332,7 +330,6 @@ def exact(run: Replication, _: np.random.Generator) -> Interval:
 
 
 def without(run: Replication, _: np.random.Generator) -> Interval:
-    """Return the intervals of PPI-0."""
     return _plugged(run, plug_in.without_release([run.sums]))
 
 
@@ -378,7 +375,6 @@ def symmetric(rng: np.random.Generator, beside: float, diagonal: float | None = 
 
 
 def mean_of(run: Replication) -> Vector:
-    """Return the average iterate."""
     return run.origin + run.sums.c / run.sums.records
 
 

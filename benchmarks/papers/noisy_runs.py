@@ -26,14 +26,12 @@ from pipeline.types import Matrix, Vector
 DEVIATION = {"linear": 4.0, "logistic": 1.0}
 #: Newton steps of a site's fit, and the ridge that keeps separated classes finite.
 STEPS, RIDGE = 30, 1e-6
+#: Copies that a site sends.
+COPIES = 40
 #: Rounds of an assembly at most.
 MOST = 500
 #: Shares of score and curvature in SCORE, and where its residuals are cut, in deviations.
 SPLIT, CUT = 2.0, 2.5
-#: Steps, rates and clipping norms that DP-SGD is tuned over, on the truth, as the paper did.
-DESCENTS = [
-    (steps, rate, limit) for steps in (5, 10) for rate in (0.2, 0.5) for limit in (0.15, 0.3, 0.6)
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +45,13 @@ class Fit:
     weighed: float
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Privacy of every remote site, and how many copies it sends."""
-
-    epsilon: float = 4.0
-    delta: float | None = None
-    copies: int = 40
-
-
 def truth_of(size: int) -> Vector:
-    """Return the coefficients."""
     return np.where(np.arange(size) < 4, 0.5, 0.0)
 
 
 def drawn(
     loss: str, size: int, count: int, sites: int, rng: np.random.Generator
 ) -> list[tuple[Matrix, Vector]]:
-    """Return the records of all sites."""
     found = []
     for site in range(1, sites + 1):
         rows = rng.standard_normal((count, size)) / math.sqrt(site)
@@ -76,9 +63,9 @@ def drawn(
     return found
 
 
-def fit(loss: str, rows: Matrix, responses: Vector, scale: float | None = None) -> Fit:
-    """Return the maximum likelihood estimate of some records; `scale` is sigma of a linear one."""
-    size, sigma = rows.shape[1], DEVIATION[loss] if scale is None else scale
+def fit(loss: str, rows: Matrix, responses: Vector) -> Fit:
+    """Return the maximum likelihood estimate of some records."""
+    size, sigma = rows.shape[1], DEVIATION[loss]
     theta = np.zeros(size)
     for _ in range(1 if loss == "linear" else STEPS):
         slope, weight = _derivatives(loss, rows @ theta, responses, sigma)
@@ -100,41 +87,26 @@ def fit(loss: str, rows: Matrix, responses: Vector, scale: float | None = None) 
 
 
 def estimates(
-    loss: str, records: Sequence[tuple[Matrix, Vector]], how: Setting, rng: np.random.Generator,
-    *, names: Sequence[str], norms: Sequence[float] | None = None, scale: float | None = None,
-    cut: float | None = None,
+    loss: str, records: Sequence[tuple[Matrix, Vector]], epsilon: float,
+    rng: np.random.Generator, names: Sequence[str],
 ) -> dict[str, Vector]:  # fmt: skip
-    """Return estimates by name: OPT, Site1, AVG, INFEM, SCORE, DPSGD.
-
-    norms, cut: Public bounds of rows and residuals; by default those of the simulation.
-    """
+    """Return estimates by name: OPT, Site1, AVG, INFEM, SCORE."""
     count, size = records[0][0].shape
-    delta = 1 / count if how.delta is None else how.delta
-    sigma = DEVIATION[loss] if scale is None else scale
-    fits = [fit(loss, *site, scale) for site in records]
-    rows = np.concatenate([site[0] for site in records])
-    responses = np.concatenate([site[1] for site in records])
+    fits = [fit(loss, *site) for site in records]
     found = {"Site1": fits[0].theta}
-    noise = alpha(how.epsilon, delta)
+    noise = alpha(epsilon, 1 / count)
     if "OPT" in names:
-        found["OPT"] = fit(loss, rows, responses, scale).theta
+        rows, responses = (np.concatenate(part) for part in zip(*records, strict=True))
+        found["OPT"] = fit(loss, rows, responses).theta
     if "AVG" in names:
         noised = [fits[0].theta] + [
             f.theta + f.moved / noise * rng.standard_normal(size) for f in fits[1:]
         ]
         found["AVG"] = np.mean(noised, axis=0)
     if "INFEM" in names:
-        found["INFEM"] = infem(fits, count, how, noise, rng)
-    public = list(norms or (math.sqrt(1.5 * size / (m + 1)) for m in range(len(records))))
-    bound = cut if cut is not None else CUT * sigma if loss == "linear" else 1.0
-    deviation = 1 / mu_of(how.epsilon, delta)
+        found["INFEM"] = infem(fits, count, noise, rng)
     if "SCORE" in names:
-        found["SCORE"] = score(loss, records, fits[0], public, bound, deviation, sigma, rng)
-    if "DPSGD" in names:
-        for steps, rate, clip in DESCENTS:
-            found[f"DPSGD {steps} {rate} {clip}"] = descent(
-                loss, records, clip * bound * float(np.mean(public)), deviation, steps, rate, rng
-            )
+        found["SCORE"] = score(loss, records, fits[0], 1 / mu_of(epsilon, 1 / count), rng)
     return found
 
 
@@ -144,19 +116,16 @@ def alpha(epsilon: float, delta: float) -> float:
 
 
 def infem(
-    fits: Sequence[Fit], count: int, how: Setting, noise: float, rng: np.random.Generator,
-    *, shift: float = 0.0, shrink: float = 1.0,
+    fits: Sequence[Fit], count: int, noise: float, rng: np.random.Generator,
+    *, shift: float = 0.0,
 ) -> Vector:  # fmt: skip
-    """Return INFEMBLER's estimate; the last site says what is shifted, or too precise."""
-    scales = np.array([how.copies * f.weighed**2 / noise**2 for f in fits[1:]])
-    drawn = [draw(f, how.copies, psi, rng) for f, psi in zip(fits[1:], scales, strict=True)]
+    """Return INFEMBLER's estimate; the last site says what is shifted."""
+    scales = np.array([COPIES * f.weighed**2 / noise**2 for f in fits[1:]])
+    drawn = [draw(f, COPIES, psi, rng) for f, psi in zip(fits[1:], scales, strict=True)]
     means, scatters = (np.array(part) for part in zip(*drawn, strict=True))
     means[-1] += shift
-    scatters[-1] *= shrink
     many = np.ones(len(scales))
-    sites = Copies(
-        count * many, (how.copies - 1) * many, scales, scales / how.copies, means, scatters
-    )
+    sites = Copies(count * many, (COPIES - 1) * many, scales, scales / COPIES, means, scatters)
     return assemble(sites, count, fits[0].theta, fits[0].information).theta
 
 
@@ -208,14 +177,17 @@ def assemble(
 
 
 def score(
-    loss: str, records: Sequence[tuple[Matrix, Vector]], first: Fit, norms: Sequence[float],
-    cut: float, deviation: float, sigma: float, rng: np.random.Generator,
+    loss: str, records: Sequence[tuple[Matrix, Vector]], first: Fit, deviation: float,
+    rng: np.random.Generator,
 ) -> Vector:  # fmt: skip
     """Return the estimate from noised scores and curvatures at the centre's own estimate."""
     size, noise = len(first.theta), deviation * math.sqrt(1 + SPLIT**2)
     whole, step = first.information.copy(), np.zeros(size)
-    most = 1.0 if loss == "linear" else 0.25
-    for (rows, responses), norm in zip(records[1:], norms[1:], strict=True):
+    sigma = DEVIATION[loss]
+    # public bounds of a row at site m, of residuals and of curvatures
+    cut, most = (CUT * sigma, 1.0) if loss == "linear" else (1.0, 0.25)
+    for site, (rows, responses) in enumerate(records[1:], 2):
+        norm = math.sqrt(1.5 * size / site)
         shorter = np.minimum(1.0, norm**2 / np.sum(rows**2, axis=1))
         slope, weight = _derivatives(loss, rows @ first.theta, responses, 1.0)
         own = noise * norm * cut / SPLIT
@@ -232,26 +204,6 @@ def score(
     values, vectors = np.linalg.eigh(whole)
     least = float(np.linalg.eigvalsh(first.information)[0])
     return first.theta + vectors @ ((vectors.T @ step) / np.maximum(values, least))
-
-
-def descent(
-    loss: str, records: Sequence[tuple[Matrix, Vector]], limit: float, deviation: float, steps: int,
-    rate: float, rng: np.random.Generator,
-) -> Vector:  # fmt: skip
-    """Return DP-SGD's estimate: full batches, clipped gradients, noise of each remote site."""
-    size, theta = records[0][0].shape[1], np.zeros(records[0][0].shape[1])
-    count = sum(len(rows) for rows, _ in records)
-    bend = np.mean([np.mean(rows**2) for rows, _ in records]) * (1 if loss == "linear" else 0.25)
-    for _ in range(steps):
-        # a sum of equal Gaussians of all remote sites
-        noise = limit * math.sqrt(steps * (len(records) - 1)) * deviation
-        total = noise * rng.standard_normal(size)
-        for rows, responses in records:
-            slope, _weight = _derivatives(loss, rows @ theta, responses, 1.0)
-            lengths = np.abs(slope) * np.linalg.norm(rows, axis=1)
-            total += rows.T @ (slope * np.minimum(1.0, limit / np.maximum(lengths, 1e-300)))
-        theta = theta + rate / bend * total / count
-    return theta
 
 
 def _derivatives(

@@ -250,6 +250,7 @@ def test_plans_say_when_scores_are_near() -> None:
     assert method.plan(task_of(at_zero), 10**6, 10).usual < windows
 
 
+@pytest.mark.takes("whole streams of simulated clients")
 @pytest.mark.parametrize(
     "clients", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (7, 10))]
 )
