@@ -111,6 +111,10 @@ bench: .venv/ready  ## A worker beside a bare consumer, a client beside a bare s
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.backtest
 
+.PHONY: peers
+peers: .venv/ready  ## The worker beside Quix Streams and Bytewax, which it installs apart
+	@$(BIN)/python -m benchmarks.peers
+
 # The documents show the last run of an hour; a shorter one leaves its picture in build.
 SECONDS ?= 3600
 SOAKED = $(if $(filter 3600,$(SECONDS)),--picture docs/soak.png --out benchmarks/results/soak.json,--picture build/soak.png)

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.first_intervals [--data FOLDER] [--streams TEXT] [--epsilon E] [--draws N]`;
 `--show` prints the stored table. Streams are those of `interval_streams`; every study says ranges,
-a norm bound and epsilon, and leaves the ridge to its default. Columns: the share of coefficients
+a norm bound and epsilon, and leaves the ridge to its default. Windows do not grow here, and none
+remembers the noise before it. Columns: the share of coefficients
 that had an interval at any time; and how many hold the target, with the Monte Carlo error, of the
 first ones and of all that were shown in the course of a stream. The target is the penalised fit to
 a million other records, and where every draw has the same records the fit to them. Writes

@@ -10,7 +10,6 @@ JSON; a step that fails ends with 1.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import os
@@ -36,7 +35,6 @@ from kafka.admin import NewTopic
 import veilstream as vs
 
 FILES, TOPIC = ("site-1", "site-2", "site-3"), "site-4"
-COLUMNS = ("when", "temperature", "humidity", "vibration", "failed")
 #: One cell of so many is empty.
 EMPTY = 100
 TABLES = """\
@@ -151,16 +149,10 @@ def write_files(folder: Path, count: int) -> None:
     """Write the files of three sites, and what all four have, by time, as a history."""
     sites = {site: list(records(site, count)) for site in (*FILES, TOPIC)}
     for site in FILES:
-        write_csv(folder / f"{site}.csv", sites[site])
+        pd.DataFrame(sites[site]).to_csv(folder / f"{site}.csv", index=False)
     together = [row for rows in sites.values() for row in rows]
-    write_csv(folder / "history.csv", sorted(together, key=lambda row: row["when"]))
-
-
-def write_csv(path: Path, rows: list[dict[str, str]]) -> None:
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(rows)
+    history = pd.DataFrame(sorted(together, key=lambda row: row["when"]))
+    history.to_csv(folder / "history.csv", index=False)
 
 
 def fill_in(study: Path) -> None:
