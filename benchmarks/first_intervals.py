@@ -2,8 +2,7 @@
 
 `python -m benchmarks.first_intervals [--data FOLDER] [--streams TEXT] [--epsilon E] [--draws N]`;
 `--show` prints the stored table. Streams are those of `interval_streams`; every study says ranges,
-a norm bound and epsilon, and leaves the ridge to its default. Windows do not grow here, and none
-remembers the noise before it. Columns: the share of coefficients
+a norm bound and epsilon, and leaves all else to its default. Columns: the share of coefficients
 that had an interval at any time; and how many hold the target, with the Monte Carlo error, of the
 first ones and of all that were shown in the course of a stream. The target is the penalised fit to
 a million other records, and where every draw has the same records the fit to them. Writes
@@ -28,12 +27,9 @@ from pipeline.estimators.reference_fit import study_rows, target
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.privacy.randomness import SeededStream
 from pipeline.records.encoder import Arrays
-from pipeline.release.model import round_model
-from pipeline.stream.fold import Reducer
-from pipeline.stream.in_process import OfflineRecord
-from pipeline.stream.merge import estimate_of, slots_seen
-from pipeline.stream.partition import Partition
-from pipeline.stream.release import release_of
+from pipeline.release.model import Model
+from pipeline.stream.in_process import OfflineRun
+from pipeline.stream.merge import estimate_of
 from pipeline.types import Integers, Vector
 from tests.builders import task_of
 
@@ -42,8 +38,8 @@ RESULTS = Path(__file__).parent / "results" / "first_intervals.json"
 SEED = 20261127
 #: Draws of 40,000 records that stand for a population.
 POPULATION = 25
-#: Clients where the stream does not say whose records are whose; releases for each model.
-CLIENTS, RHYTHM = 8, 8
+#: Where the stream does not say whose records are whose.
+CLIENTS = 8
 COLUMNS = """\
 | stream | setting | draws | given | first ones hold | all hold |
 |---|---|---|---|---|---|"""
@@ -149,41 +145,44 @@ def task_for(stream: Stream, setting: Setting) -> RenewableTask:
     return task_of(
         p=stream.features, loss=setting.loss, ridge=None, norm_bound=float(stream.norm_bound),
         maximum=8.0 if stream.weighed else None, mechanism="insecure-simulation",
-        epsilon=setting.epsilon, delta=1e-6, records=250, releases=RHYTHM,
+        epsilon=setting.epsilon, delta=1e-6, records=250,
     )  # fmt: skip
 
 
 def streamed(task: RenewableTask, drawn: Drawn, seed: int) -> list[Estimate]:
-    """Run one stream: every client releases full windows, in the order of its records.
+    """Run one stream: clients fill the windows that the study wants, in the order of its records.
 
-    Returns the estimate that each model was made of, and the last one.
+    Returns what was published, and the estimate of all records, for which open windows close.
     """
     features, responses, clients = drawn
-    reducer, partition, model = Reducer(task), Partition.empty(task), task.first_model
-    log, sequence, found = list[OfflineRecord](), dict[int, int](), list[Estimate]()
-    for number, (client, rows) in enumerate(windows(responses, clients, task.slots)):
-        sequence[client] = sequence.get(client, -1) + 1
-        payload = release_of(
-            task, Arrays(features[rows], responses[rows]), model,
-            SeededStream(seed, str(client), sequence[client]),
-            client=str(client), ledger="l", seq=sequence[client],
-        )  # fmt: skip
-        log.append(OfflineRecord(number, str(client).encode(), payload))
-        if len(log) == RHYTHM:
-            letters = reducer.fold(partition, log)
-            if letters:
-                raise letters[0].fault
-            found.append(estimate_of(task, [partition]))
-            seen, log = slots_seen([partition]), []
-            model = round_model(model.version + 1, found[-1].expansion, found[-1].weights, seen)
-    reducer.fold(partition, log)
-    return [*found, estimate_of(task, [partition])]
+    run, found = OfflineRun(task), list[Estimate]()
+    open_at: dict[int, tuple[Model, int, list[Integers]]] = {}
+
+    def close(client: int) -> None:
+        model, _, held = open_at.pop(client)
+        rows, name = np.concatenate(held), str(client)
+        noise = SeededStream(seed, name, run.releases)
+        run.fold(name, run.release(name, Arrays(features[rows], responses[rows]), model, noise))
+
+    for client, rows in blocks(responses, clients, task.slots):
+        if client not in open_at:
+            # a window takes the model that is the newest when its first block has come
+            open_at[client] = run.model, run.room(str(client)) or task.slots, []
+        _, size, held = open_at[client]
+        held.append(rows)
+        if len(held) * task.slots == size:
+            close(client)
+            if run.wait() is not None:
+                found.append(run.publish())
+    for client in list(open_at):
+        close(client)
+    return [*found, estimate_of(task, run.partitions)]
 
 
-def windows(
+def blocks(
     responses: Vector, clients: Integers | None, slots: int
 ) -> Iterator[tuple[int, Integers]]:
-    """Yield clients and rows of full windows, in the order in which they are full."""
+    """Yield clients and rows of full blocks of slots, in the order in which they are full."""
     if clients is None:
         for number, start in enumerate(range(0, len(responses) - slots + 1, slots)):
             yield number % CLIENTS, np.arange(start, start + slots)
@@ -198,9 +197,9 @@ def windows(
 
 
 def released(task: RenewableTask, drawn: Drawn) -> Drawn:
-    """Return the records that are in a full window: the others never leave their client."""
+    """Return the records that are in a full block: the others never leave their client."""
     features, responses, clients = drawn
-    rows = np.concatenate([rows for _, rows in windows(responses, clients, task.slots)])
+    rows = np.concatenate([rows for _, rows in blocks(responses, clients, task.slots)])
     return features[rows], responses[rows], None if clients is None else clients[rows]
 
 
