@@ -68,8 +68,7 @@ def estimate(task: CopiesTask, parts: Weighed) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
     if not any(state.releases for _, state in parts):
         return report.empty(task.first_model.coefficients, parts)
-    solve = partial(_solution, task, parts)
-    return report.chosen(parts, partial(sent_of, task, parts), solve)[0].estimate
+    return report.chosen(parts, partial(sent_of, task, parts), partial(_solution, task, parts))
 
 
 def _solution(task: CopiesTask, parts: Weighed, sent: Sent) -> report.Solution:
@@ -95,34 +94,36 @@ def _solution(task: CopiesTask, parts: Weighed, sent: Sent) -> report.Solution:
         if np.isnan(covariance).all():
             share = UNSURE
     covariance = covariance + uneven
-    reason = ""
+    lacks = ""
     if share < 1:
-        reason = (
+        lacks = (
             "the noise of the scatters still hides what the records add to the sites' ridge: "
             "intervals need more releases, or larger windows (window.records)"
         )
     elif found.step > CLOSE:
-        reason = f"no estimate has settled within {ROUNDS} rounds: sites contradict each other"
+        lacks = f"no estimate has settled within {ROUNDS} rounds: sites contradict each other"
     elif clear <= 0:
-        reason = (
+        lacks = (
             "fits of sites come within their noise to the bound of their norm, "
             f"estimator.method.coefficient_bound = {task.radius:g}: intervals would miss what lies "
             "beyond it. Wait for more releases, or begin a study with a larger bound; its noise is "
             "larger, and `veilstream study check` prints by how much (noise_over_sampling)"
         )
-    elif not near:
-        reason = FAR
+    far = not (lacks or near)
     error = chance / max(float(found.information[0, 0]), 1e-12) + bent**2
-    told = report.estimate_of(
-        task, parts, sent.names, drawn.coefficients, covariance, privacy,
-        weights=fit.weights, records=copies.records, varied=sent.squared * task.slots,
-        squared=fit.squared, share=share, reason=reason, far=reason == FAR, points=copies.centres,
-        # what far fits leave out is no reason for a short way
-        settled=reason in ("", FAR),
-        more={"rounds": found.rounds, "last_round": found.step},
-    )  # fmt: skip
-    told = replace(told, condition=condition_number(found.whole))
-    return report.Solution(told, reason == FAR, error)
+
+    def estimate_at(standing: report.Standing) -> Estimate:
+        told = report.estimate_of(
+            task, parts, sent.names, drawn.coefficients, covariance, privacy,
+            weights=fit.weights, records=copies.records, varied=sent.squared * task.slots,
+            squared=fit.squared, share=share, reason=FAR if far else lacks, far=far,
+            # what far fits leave out is no reason for a short way
+            points=copies.centres, settled=not lacks,
+            more={"rounds": found.rounds, "last_round": found.step},
+        )  # fmt: skip
+        return replace(told, condition=condition_number(found.whole))
+
+    return report.Solution(bool(lacks), far, error, estimate_at)
 
 
 def limit(size: int) -> float:
