@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -22,8 +22,8 @@ from pipeline.methods.age_aware import card
 from pipeline.methods.age_aware.client import AgedTask
 from pipeline.methods.age_aware.estimate import Members, RoundState, estimate
 from pipeline.methods.age_aware.markov import odds
+from pipeline.methods.age_aware.spec import Group, check, clients_of, spec_of
 from pipeline.methods.age_aware.spec import Spec as Keys
-from pipeline.methods.age_aware.spec import check, clients_of, spec_of
 from pipeline.methods.base import Method, Plan, Report, Rounds, Server, Spec, Timetable
 from pipeline.release.layout import Rows
 from pipeline.study.model import Study
@@ -180,13 +180,6 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
             f"estimator.method.cap decides the noise of {int(plan.capped.sum())} of "
             f"{len(plan.names)} clients; their age alone would allow less noise"
         )
-    found += [
-        f"group {name!r}: rate {rate:g} promises that one slot later no value is more than "
-        f"{odds(rate):.4g} times as likely after one value as after another. A record that often "
-        'stays exactly the same breaks this promise: describe it with mixing = "matrix"'
-        for name, card in plan.cards.items()
-        if (rate := card.group.rate) is not None
-    ]
     if not plan.knows_level:
         found.append(
             "a card of constant mixing has no level, so a value that is missing or set aside "
@@ -207,27 +200,37 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
             "and it stops: use longer rounds, a smaller estimator.method.cap, or a larger "
             "privacy.epsilon"
         )
-    found += [
-        f"the model card of group {name!r} has been estimated: check its lower bound of mixing, "
-        "because a card that mixes too fast breaks the promise of privacy"
-        for name, card in plan.cards.items()
-        if card.group.card_epsilon
-    ]
-    found += [
-        f"the model card of group {name!r} has an error and no card_epsilon. That is right if it "
-        "was estimated from public records, or from others than these. If `veilstream schedule "
-        "card` estimated it from these records, set the card_epsilon that it printed"
-        for name, card in plan.cards.items()
-        if card.group.error and not card.group.card_epsilon
-    ]
-    found += [
-        f"the model card of group {name!r} ends with round {last} (last_round): from round "
-        f"{last + 1} on its clients release nothing and spend nothing. Check the card again "
-        "before that, and start a study with a new name"
-        for name, card in plan.cards.items()
-        if (last := card.group.last_round) is not None
-    ]
+    for name, of_group in plan.cards.items():
+        found += _of_group(f"group {name!r}", of_group.group)
     return tuple(found)
+
+
+def _of_group(name: str, group: Group) -> Iterator[str]:
+    """Yield what to know of the model card of a group."""
+    if (rate := group.rate) is not None:
+        yield (
+            f"{name}: rate {rate:g} promises that one slot later no value is more than "
+            f"{odds(rate):.4g} times as likely after one value as after another. A record that "
+            "often stays exactly the same breaks this promise: describe it with mixing = "
+            '"matrix"'
+        )
+    if group.card_epsilon:
+        yield (
+            f"the model card of {name} has been estimated: check its lower bound of mixing, "
+            "because a card that mixes too fast breaks the promise of privacy"
+        )
+    elif group.error:
+        yield (
+            f"the model card of {name} has an error and no card_epsilon. That is right if it was "
+            "estimated from public records, or from others than these. If `veilstream schedule "
+            "card` estimated it from these records, set the card_epsilon that it printed"
+        )
+    if (last := group.last_round) is not None:
+        yield (
+            f"the model card of {name} ends with round {last} (last_round): from round "
+            f"{last + 1} on its clients release nothing and spend nothing. Check the card again "
+            "before that, and start a study with a new name"
+        )
 
 
 def loss_of(task: AgedTask) -> float:
