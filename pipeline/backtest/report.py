@@ -25,7 +25,7 @@ from pipeline.backtest.options import Options
 from pipeline.backtest.result import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.scores import WORDS
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.messages.topics import rfc3339
+from pipeline.messages.envelope import rfc3339
 from pipeline.methods import method_of, task_of
 from pipeline.methods.plan_words import half_at
 from pipeline.settings import extra

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.backtest.scores import ProbabilityGroup, Scores
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
-from pipeline.messages.topics import rfc3339
 from pipeline.settings import extra
 from pipeline.words import counted
 

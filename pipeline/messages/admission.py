@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import PayloadError
-from pipeline.messages.topics import Headers, json_headers, rfc3339
+from pipeline.messages.envelope import Headers, json_headers, rfc3339
 from pipeline.release.task import Task
 from pipeline.trust import (
     LAST_GENERATION,

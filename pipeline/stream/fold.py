@@ -18,8 +18,8 @@ import numpy as np
 from pipeline.errors import ConfigError, OffsetGap, PayloadError, StateError
 from pipeline.estimators.forgetting import KEPT, bucket_of
 from pipeline.messages.authentic import Authenticator
+from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.release import MOST_LOST, Decoder, Incoming, Mask
-from pipeline.messages.topics import DeadLetter
 from pipeline.methods import require_live, server_of
 from pipeline.release.layout import Rows, ends_of, slots_of
 from pipeline.release.task import Task

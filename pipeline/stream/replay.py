@@ -30,9 +30,9 @@ import msgspec
 
 from pipeline.errors import ConfigError, NumericError, PayloadError
 from pipeline.messages.authentic import Authenticator
+from pipeline.messages.envelope import DeadLetter, rfc3339
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import header_of
-from pipeline.messages.topics import DeadLetter, rfc3339
 from pipeline.methods import method_of, server_of
 from pipeline.records.values import parse_rfc3339
 from pipeline.release.task import Task
