@@ -1,7 +1,4 @@
-"""The page over HTTP: files, a stream of events, a table; nothing that could change anything.
-
-The threads that follow a study's topics for a page; they only read, and go on after a fault.
-"""
+"""The page over HTTP, and the threads that follow a study's topics for it: both only read."""
 
 from __future__ import annotations
 

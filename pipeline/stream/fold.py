@@ -1,7 +1,5 @@
 """The fold: a batch of the log into a partition's state, duplicates found out.
 
-Folding a batch of log records: decode, check, drop duplicates, add.
-
 A batch is a structured array from the payloads to the sums: no release is an object of its own.
 """
 

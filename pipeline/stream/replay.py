@@ -1,19 +1,14 @@
 """A log folded again: where it begins and ends, with other settings, and compared.
 
-Where a replay begins and ends, and its rhythm: texts to offsets, and what the log has lost.
-
 A bound of time means, in each partition, the first release of that time or later: the replay begins
 with it, or ends before it. Admissions have the time at which somebody was admitted, which may be
 years behind those of a history: they count with what comes before them, or else behind them.
 
-What a replay may set otherwise than the live study: keys of which clients know nothing.
+Settings may differ in keys of which clients know nothing: a release is made of the records, the
+model and the keys that clients use; it stays what it is. Keys that only the fold or the estimate
+reads may differ.
 
-A release is made of the records, the model and the keys that clients use; it stays what it is. Keys
-that only the fold or the estimate reads may differ.
-
-A replay: records of the log in, in an order that is always the same, and estimates out.
-
-Nothing but its arguments is read or written.
+Records go in in an order that is always the same; nothing but its arguments is read or written.
 """
 
 from __future__ import annotations

@@ -1,27 +1,20 @@
-"""The estimate of copies: sites put together, its bias and when it is shown.
-
-Sites' noisy copies put together by INFEMBLER, far sites weighed down.
+"""Sites' noisy copies put together by INFEMBLER: the estimate, its bias, and when it is shown.
 
 The windows of a site are one site of all its records: their means are averaged, their scatters
 added up. An estimate starts from the middle of all sites and not from the one before it, so that it
 is a function of the sums alone. Derived in docs/methods/noisy-copies.md.
 
-Linear fits near the bound of their norm: when there are no intervals, and how long others are.
+Linear fits near the bound of their norm: those that were cut at it lie on it, however far beyond it
+the truth is, so that intervals come only where fits stay clear of it. Whether they do is seen with
+the estimate's own noise: near the bound those estimates come first that chance drew inwards. So the
+number that decides has the interval of a normal number that is shown only below a limit (Lee, Sun,
+Sun and Taylor 2016, Exact post-selection inference, theorem 5.2).
 
-Fits that were cut at the bound lie on it, however far beyond it the truth is, so that intervals
-come only where fits stay clear of it. Whether they do is seen with the estimate's own noise: near
-the bound those estimates come first that chance drew inwards. So the number that decides has the
-interval of a normal number that is shown only below a limit (Lee, Sun, Sun and Taylor 2016, Exact
-post-selection inference, theorem 5.2), whatever the share of streams that it shows.
+The sites' ridges: a fit with a ridge goes the share k = l / (l + ridge) of the way from where the
+ridge draws it, l being the information of a record. An estimate divides by that share, which is
+known from scatters and has their noise, (1 - k) sqrt(2 / degrees).
 
-What decides whether an estimate of copies is shown: what records add to the sites' ridges.
-
-A fit with a ridge goes the share k = l / (l + ridge) of the way from where the ridge draws it, l
-being the information of a record. An estimate divides by that share, which is known from scatters
-and has their noise, (1 - k) sqrt(2 / degrees).
-
-The ridge of a study of copies, which is part of what is estimated: coefficients drawn to 0.
-
+The study's ridge, part of what is estimated, draws coefficients to 0:
 (J + R) theta = J theta_0, where theta_0 is what the sites say without it and J the mean information
 of a record. J is that of the scatters: the posterior informations of INFEMBLER are drawn to what
 all sites have in common, and so a ridge beside them would draw further than in a fit of all

@@ -3,12 +3,9 @@
 Of the most epochs whose scores were taken near enough. The first models are far. So older epochs
 count only where all that linearised scores leave out is small beside every standard error.
 
-The sites put together: one step from where their scores were taken, far sites weighed down.
-
-theta solves sum_m w_m a_m e_m(theta) = N R theta with the scores e_m(theta) = sum (g + J (t -
-theta)) of site m, its optimal weight a_m and its guard w_m. Derived in docs/methods/noisy-mle.md.
-
-What a ridge adds to the residuals of a level's records, which the model's curvature lacks.
+Far sites are weighed down: theta solves sum_m w_m a_m e_m(theta) = N R theta with the scores
+e_m(theta) = sum (g + J (t - theta)) of site m, its optimal weight a_m and its guard w_m. Derived in
+docs/methods/noisy-mle.md.
 
 A ridge holds a level's coefficient back, so that its records' responses m are off on average: the
 score is zero where share * m = ridge * theta. Squared residuals are then larger than the curvature

@@ -1,6 +1,4 @@
-"""What an estimate says of its sites, whatever they release.
-
-What any study of sites can be told from public numbers alone: for `study check` and planning.
+"""What an estimate says of its sites, and what their study is told from public numbers alone.
 
 Sites move together. A class that is rare lies far from the public start, which takes more models,
 and there a logistic loss bends less. Derived in docs/methods/noisy-mle.md.
