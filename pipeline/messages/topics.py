@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.study.model import Study
+from pipeline.words import SECONDS
 
 #: How far a client's clock may be ahead of Kafka's where a study forgets by seconds.
 AHEAD_MS = 600_000
 #: Kafka takes compressed records apart before it looks at their size, and readers get them plain:
 #: else 40 KB of a stranger could become gigabytes in a worker, or need a library that it has not.
 PLAIN = {"compression.type": "uncompressed"}
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def retention_ms(text: str) -> int:
     """Return a retention such as "30d" in milliseconds; -1 for "forever"."""
     if text == "forever":
         return -1
-    return int(text[:-1]) * _SECONDS[text[-1]] * 1000
+    return int(text[:-1]) * SECONDS[text[-1]] * 1000
 
 
 _MASK = 0xFFFFFFFF

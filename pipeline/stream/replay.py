@@ -37,8 +37,8 @@ from pipeline.stream.partition import Partition
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import check_key
+from pipeline.words import SECONDS
 
-UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,9})([smhd])", re.ASCII)
 _OFFSETS = re.compile(r"\d{1,4}:\d{1,18}(,\d{1,4}:\d{1,18})*", re.ASCII)
 _ALLOWED = (
@@ -99,7 +99,7 @@ def parse_bound(text: str, option: str, *, now: float, partitions: int) -> Bound
             raise ConfigError(f"{option}: {text!r} leaves nothing to replay; {_ALLOWED}")
         return None
     if found := _AGO.fullmatch(text):
-        return Moment(max(round(now * 1000) - int(found[1]) * UNITS[found[2]], 0))
+        return Moment(max(round(now * 1000) - int(found[1]) * 1000 * SECONDS[found[2]], 0))
     if text.isascii() and text.isdecimal() and len(text) <= 18 and partitions == 1:
         return Offsets(((0, int(text)),))
     if _OFFSETS.fullmatch(text):
@@ -213,7 +213,9 @@ def parse_rhythm(text: str) -> Rhythm:
             "a time of the log such as 10s (s, m, h, d)"
         )
     number = int(found[1])
-    return Rhythm(milliseconds=number * UNITS[found[2]]) if found[2] else Rhythm(releases=number)
+    if not found[2]:
+        return Rhythm(releases=number)
+    return Rhythm(milliseconds=1000 * number * SECONDS[found[2]])
 
 
 #: The keys that may differ, with what reads them.
