@@ -180,6 +180,13 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
             f"estimator.method.cap decides the noise of {int(plan.capped.sum())} of "
             f"{len(plan.names)} clients; their age alone would allow less noise"
         )
+    found += [
+        f"group {name!r}: rate {rate:g} promises that one slot later no value is more than "
+        f"{odds(rate):.4g} times as likely after one value as after another. A record that often "
+        'stays exactly the same breaks this promise: describe it with mixing = "matrix"'
+        for name, card in plan.cards.items()
+        if (rate := card.group.rate) is not None
+    ]
     if not plan.knows_level:
         found.append(
             "a card of constant mixing has no level, so a value that is missing or set aside "
@@ -207,13 +214,6 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
 
 def _of_group(name: str, group: Group) -> Iterator[str]:
     """Yield what to know of the model card of a group."""
-    if (rate := group.rate) is not None:
-        yield (
-            f"{name}: rate {rate:g} promises that one slot later no value is more than "
-            f"{odds(rate):.4g} times as likely after one value as after another. A record that "
-            "often stays exactly the same breaks this promise: describe it with mixing = "
-            '"matrix"'
-        )
     if group.card_epsilon:
         yield (
             f"the model card of {name} has been estimated: check its lower bound of mixing, "
