@@ -57,46 +57,42 @@ class RoundReport(Report):
 
     def lines(self, study: Study, details: Mapping[str, Any]) -> list[str]:
         """As `Report.lines`; nothing of details that are none of a round."""
-        return _lines(study, details)
-
-
-def _lines(study: Study, details: Mapping[str, Any]) -> list[str]:
-    try:
-        said = msgspec.convert(dict(details), Said)
-    except msgspec.ValidationError:
-        return []
-    spec = spec_of(study)
-    last, following = (said.round + 1) * spec.slots - 1, said.round + 1
-    of = clients_of(spec)
-    without = "unknown: a card of constant mixing knows no level"
-    if said.loss_without_data is not None and said.value_without_data is not None:
-        alone = math.sqrt(said.loss_without_data)
-        helped = "" if said.data_help else ": data do not help"
-        without = f"{said.value_without_data:.5g}, error {alone:.4g}{helped}"
-    due = (
-        f"round {following} is due after slot {last + spec.slots} of each source; who reports "
-        f"which slot: `veilstream schedule --round {following}`"
-    )
-    if all(_ended(spec, group, following) for group in spec.groups):
+        try:
+            said = msgspec.convert(dict(details), Said)
+        except msgspec.ValidationError:
+            return []
+        spec = spec_of(study)
+        last, following = (said.round + 1) * spec.slots - 1, said.round + 1
+        of = clients_of(spec)
+        without = "unknown: a card of constant mixing knows no level"
+        if said.loss_without_data is not None and said.value_without_data is not None:
+            alone = math.sqrt(said.loss_without_data)
+            helped = "" if said.data_help else ": data do not help"
+            without = f"{said.value_without_data:.5g}, error {alone:.4g}{helped}"
         due = (
-            "no later round comes: all model cards have ended (last_round). Check them again, "
-            "and start a study with a new name"
+            f"round {following} is due after slot {last + spec.slots} of each source; who reports "
+            f"which slot: `veilstream schedule --round {following}`"
         )
-    which = (
-        f"round {said.round} (slots {last - spec.slots + 1} to {last} of each source): "
-        f"{said.clients_used} of {len(of)} clients{_missing(spec, of, said)}"
-    )
-    error = (
-        f"expected error {math.sqrt(said.expected_loss):.4g}; without any data the value would be "
-        f"{without}"
-    )
-    spent = (
-        f"epsilon of a round: {said.epsilon_now:.4g} about a value at its end, "
-        f"{said.epsilon_when_collected:.4g} when it was collected; of all rounds: "
-        f"{said.epsilon_at_any_time:.4g} about any one time, {said.epsilon_of_all_rounds:.4g} "
-        "about the history"
-    )
-    return [which, error, due, spent]
+        if all(_ended(spec, group, following) for group in spec.groups):
+            due = (
+                "no later round comes: all model cards have ended (last_round). Check them again, "
+                "and start a study with a new name"
+            )
+        which = (
+            f"round {said.round} (slots {last - spec.slots + 1} to {last} of each source): "
+            f"{said.clients_used} of {len(of)} clients{_missing(spec, of, said)}"
+        )
+        error = (
+            f"expected error {math.sqrt(said.expected_loss):.4g}; without any data the value would "
+            f"be {without}"
+        )
+        spent = (
+            f"epsilon of a round: {said.epsilon_now:.4g} about a value at its end, "
+            f"{said.epsilon_when_collected:.4g} when it was collected; of all rounds: "
+            f"{said.epsilon_at_any_time:.4g} about any one time, {said.epsilon_of_all_rounds:.4g} "
+            "about the history"
+        )
+        return [which, error, due, spent]
 
 
 def _missing(spec: Keys, of: Mapping[str, str], said: Said) -> str:
