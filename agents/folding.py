@@ -20,7 +20,8 @@ import prometheus_client as prometheus
 
 from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
-from pipeline.messages.topics import MAX_LETTER_BYTES, DeadLetter, Topics
+from pipeline.messages.envelope import DeadLetter
+from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.stream.fold import LogRecord, Reducer, known
 from pipeline.stream.partition import Head, Partition
@@ -244,7 +245,7 @@ class Folding:
         return False
 
     async def _send_letters(self, partition: int, letters: Sequence[DeadLetter]) -> None:
-        letters = [letter.cut(MAX_LETTER_BYTES) for letter in letters]
+        letters = [letter.cut() for letter in letters]
         for start in range(0, len(letters), LETTERS):
             await asyncio.gather(
                 *(

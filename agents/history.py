@@ -35,7 +35,8 @@ from agents.folding import Meters, check_end
 from infra.kafka import LogReader, asking, log_reader
 from infra.topics import check_partitions
 from pipeline.errors import BrokerError, OffsetGap, StateError
-from pipeline.messages.topics import DeadLetter, Topics
+from pipeline.messages.envelope import DeadLetter
+from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.stream.fold import LogRecord, Reducer, may_be_word

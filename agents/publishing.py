@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from agents.folding import STALLED_SECONDS, Folding, Send
 from pipeline.errors import NumericError, PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
+from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.model import Newest, is_possible, read_model, write_model
-from pipeline.messages.topics import Topics, json_headers, rfc3339
+from pipeline.messages.topics import Topics
 from pipeline.release.model import Model
 from pipeline.release.policy import Rhythm
 from pipeline.release.task import Task

@@ -28,8 +28,9 @@ from agents.announcing import authenticator, begin_admitted, store_of
 from agents.history import History, Interrupted, history_of
 from pipeline.errors import LocalStoreError, NumericError, OffsetGap, PayloadError
 from pipeline.messages.authentic import Authenticator
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, read_estimate, write_estimate
-from pipeline.messages.topics import Topics, rfc3339
+from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings, extra
 from pipeline.stream.fold import LogRecord, Reducer

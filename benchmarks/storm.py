@@ -33,7 +33,7 @@ from types import MappingProxyType
 
 from agents.history import refold
 from infra.local import LocalRuntime
-from pipeline.messages.topics import header
+from pipeline.messages.envelope import header
 from pipeline.stream.partition import differences
 from tests.log_checks import PLANTED, noised_twice, payloads, shared_records, uncounted
 from tests.stage import Stage, study_text

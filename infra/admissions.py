@@ -29,7 +29,8 @@ from pipeline.messages.admission import (
     write_signed,
 )
 from pipeline.messages.authentic import Admitted
-from pipeline.messages.topics import Topics, json_headers, partition_of, rfc3339
+from pipeline.messages.envelope import json_headers, rfc3339
+from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.trust import can_agree

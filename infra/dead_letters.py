@@ -27,15 +27,13 @@ from kafka.errors import (
 from infra.admissions import own_roll
 from infra.kafka import PATIENCE_SECONDS, asking, producing, read_partition
 from infra.keyring import read_study, study_path
-from pipeline.messages.topics import (
-    MAX_LETTER_BYTES,
+from pipeline.messages.envelope import (
     DeadLetter,
-    Topics,
     dlq_headers,
     marks_of,
-    partition_of,
     without_marks,
 )
+from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.trust import GENERATION, Stamp
@@ -230,7 +228,7 @@ class Keeper:
                 (letter.place, _digest(letter.key, letter.value))
                 for letter in read_letters(self._study, self._settings)
             }
-        cut = [letter.cut(MAX_LETTER_BYTES) for letter in letters]
+        cut = [letter.cut() for letter in letters]
         new = [
             letter
             for letter in cut

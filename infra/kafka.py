@@ -23,7 +23,7 @@ from kafka.protocol.consumer import IsolationLevel
 
 from infra.preflight import check_servers, ssl_context
 from pipeline.errors import BrokerError, ConfigError, NoTopic, VeilstreamError
-from pipeline.messages.topics import rfc3339
+from pipeline.messages.envelope import rfc3339
 from pipeline.settings import Settings
 
 

@@ -2,21 +2,16 @@
 
 Pure functions over bytes; files of keys are `infra.keyring`, topics are the agents' and producers'.
 
-The key pairs of a study and of a client, each drawn as one seed.
+Each key pair is drawn as one seed. A study signs with Ed25519, agrees with each client on a MAC key
+by X25519, and puts tickets on its models. A study that changes its keys keeps the old ones:
+releases and models under them stay in the log. They are told apart by their generation, 1, 2, ...
 
-A study signs with Ed25519, agrees with each client on a MAC key by X25519, and puts tickets on its
-models. A study that changes its keys keeps the old ones: releases and models under them stay in the
-log. They are told apart by their generation, 1, 2, ...
+The MAC of a release and the ticket of a model are keyed BLAKE2b (RFC 7693), 16 bytes: a function
+of key and bytes alone, so that there is no nonce that a restored client could repeat.
 
-The MAC of a release and the ticket of a model: keyed BLAKE2b (RFC 7693), 16 bytes.
-
-It is a function of key and bytes alone: there is no nonce that a restored client could repeat, and
-bytes that are sent again are the same.
-
-Signed JSON: the signature is the last member of the object, over all that is before it.
-
-So a message carries its signature wherever it is kept: in a topic, in Redis, in a file. Nobody
-needs a canonical form of JSON, and who knows nothing of signatures reads the object as ever.
+Signed JSON has its signature as the last member, over all that is before it. So a message carries
+its signature wherever it is kept: in a topic, in Redis, in a file. Nobody needs a canonical form of
+JSON, and who knows nothing of signatures reads the object as ever.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Counts in words, for people.
-
-Lines of CSV that a spreadsheet shows and never computes.
-"""
+"""Counts and numbers for people, and lines of CSV that a spreadsheet shows and never computes."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
+
+#: Seconds of a unit of time, by the letter that people write.
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def counted(number: int, noun: str, several: str | None = None) -> str:
@@ -22,6 +22,22 @@ def listed(names: Sequence[str], noun: str) -> str:
     """Return how many there are, and the first of them by name."""
     first = ", ".join(sorted(names)[:10])
     return f"{counted(len(names), noun)}: {first}{', ...' if len(names) > 10 else ''}"
+
+
+def digits(number: float | None) -> str:
+    """Return a number by its leading digits; "-" for none."""
+    return "-" if number is None else f"{number:.4g}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share in whole percent; "-" for none."""
+    return "-" if share is None else f"{share:.0%}"
+
+
+def rounded_up(count: int, digits: int) -> int:
+    """Return a guess of a number without digits that it does not know, rounded up."""
+    unit: int = 10 ** max(len(str(count)) - digits, 0)
+    return -(-count // unit) * unit
 
 
 def clipped_line(clipped: Mapping[str, int]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.errors import VeilstreamError
-from pipeline.messages.topics import BINARY, headers, rfc3339
+from pipeline.messages.envelope import BINARY, headers, rfc3339
 from pipeline.privacy.events import Event
 from pipeline.privacy.memory import empty_rows
 from pipeline.records.blocks import Window

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 
 from infra.topics import TimeRules, are_there, time_rules
 from pipeline.errors import ConfigError, DataError, RecordError
-from pipeline.messages.topics import AHEAD_MS, Topics, retention_ms, rfc3339
+from pipeline.messages.envelope import rfc3339
+from pipeline.messages.topics import AHEAD_MS, Topics, retention_ms
 from pipeline.records.batch import Batch
 from pipeline.records.encoder import Block, Encoder
 from pipeline.records.features import there

@@ -11,7 +11,8 @@ from kafka.errors import KafkaError
 
 from infra.kafka import close_producer, record_producer, told
 from pipeline.errors import VeilstreamError
-from pipeline.messages.topics import Topics, header, milliseconds, partition_of
+from pipeline.messages.envelope import header, milliseconds
+from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from producers.membership import Membership
 from producers.rollback import Claims

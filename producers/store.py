@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError, StateError
-from pipeline.messages.topics import Headers, rfc3339
+from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.privacy import memory
 from pipeline.privacy.events import Event
 from pipeline.release.task import Task

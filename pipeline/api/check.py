@@ -1,7 +1,4 @@
-"""What separates two files of a study: what goes on with its state, and what begins anew.
-
-What a study means, before it runs: its guarantee, noise and topics, and what to think about.
-"""
+"""What a study means before it runs, and what separates two files of one."""
 
 from __future__ import annotations
 

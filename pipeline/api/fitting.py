@@ -16,9 +16,9 @@ from pipeline.api.records import Records, Rows
 from pipeline.api.result import Result
 from pipeline.errors import ConfigError, DataWarning, RangeWarning
 from pipeline.estimators.reference_fit import exact_fit
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Provenance, compose
 from pipeline.messages.results import FitMessage, compose_fit
-from pipeline.messages.topics import rfc3339
 from pipeline.methods import METHODS, offline_method, task_of
 from pipeline.records.encoder import Arrays, Row, stack
 from pipeline.release.task import Task

@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods import METHODS, load_live, method_of, require_live, task_of
 from pipeline.methods.base import LARGEST_EPSILON, Plan, Proposal
-from pipeline.methods.plan_words import by_ridge, counted_of, when
+from pipeline.methods.plan_words import by_ridge, counted_of, two_digits, when
 from pipeline.study.model import Study
 from pipeline.study.reference import Seen
 from pipeline.study_file.edit import with_keys
@@ -93,11 +93,10 @@ def _finds(found: StudyPlan) -> list[str]:
         step = "half a feature's range"
         if response.kind == "number":
             unit = f" ({seen / (response.ends[1] - response.ends[0]):.0%} of the response's range)"
-    said = f"They find only effects larger than {_plain(seen)}{unit}, over {step}"
+    said = f"They find only effects larger than {two_digits(seen)}{unit}, over {step}"
     if kept is not None and kept < NEARLY_ALL:
-        said += (
-            f" ({_plain(own.detectable)} after the ridge, which keeps about {kept:.0%} of a slope)"
-        )
+        least = two_digits(own.detectable)
+        said += f" ({least} after the ridge, which keeps about {kept:.0%} of a slope)"
     return [said]
 
 
@@ -105,11 +104,6 @@ def _leaves_little(found: StudyPlan) -> bool:
     """Whether the ridge leaves so little of slopes that hardly any can be found."""
     kept = found.own.outlook.kept
     return kept is not None and kept < LITTLE
-
-
-def _plain(number: float) -> str:
-    """Return a number with two digits, without an exponent where it is not tiny."""
-    return f"{float(f'{number:.2g}'):,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _is_blind(found: StudyPlan) -> bool:
@@ -344,19 +338,18 @@ def _least(ordered: Sequence[T], is_enough: Callable[[T], bool]) -> T | None:
 
 
 def least_epsilon(
-    study: Study, records: int, clients: int, seen: Seen | None = None, step: float = 1.1
+    study: Study, records: int, clients: int, seen: Seen | None = None
 ) -> float | None:
-    """Return the least epsilon, on a grid, at which so many records usually have intervals.
+    """Return the least epsilon, in steps of a tenth, at which so many records have intervals.
 
     seen: As `Method.plan` takes it.
-    step: From one epsilon of the grid to the next, > 1; the study's own comes before the first.
 
     Returns: None where none does, or the study has no single epsilon.
     """
     epsilon = study.privacy.epsilon
     if study.privacy.personal is not None:
         return None
-    while epsilon is not None and (epsilon := step * epsilon) <= LARGEST_EPSILON:
+    while epsilon is not None and (epsilon := 1.1 * epsilon) <= LARGEST_EPSILON:
         try:
             tried = with_keys(study, {"privacy.epsilon": epsilon}, name="the study")
             if method_of(tried).plan(task_of(tried), records, clients, seen).usual <= records:

@@ -1,13 +1,8 @@
-"""How many records are longer than the norm that is kept of them: expected, and in a sample file.
+"""What a sample file says of a study's ranges, classes and order: of raw records, NOT private.
 
-The first is public: it asks the reference population alone. The second reads raw data, for the eyes
-of whoever holds the file.
-
-What a sample file says for a plan, of its classes, and of its order: from raw records, and NOT
-private.
-
-Estimates take records as independent of their place in the stream: the newest releases count most,
-at models that came from earlier ones. A file that is sorted by its response is no such stream.
+What is expected without one is public: it asks the reference population alone. Estimates take
+records as independent of their place in the stream: the newest releases count most, at models that
+came from earlier ones. A file that is sorted by its response is no such stream.
 """
 
 from __future__ import annotations

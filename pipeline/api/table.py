@@ -18,7 +18,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.results import FitMessage
 from pipeline.methods import method_of
 from pipeline.study.model import Study
-from pipeline.words import counted
+from pipeline.words import counted, rounded_up
 
 #: From this share of its record slots on, an estimate is as precise as if all counted in full,
 #: and no word of it is needed.
@@ -321,13 +321,7 @@ def progress_line(message: EstimateMessage) -> str:
         return f"{said}; it is too early to say how many more records that takes"
     if found.missing_records > MOST_RECORDS:
         return f"{said}; by records alone it would take over {MOST_RECORDS:,} more"
-    return f"{said}, about {_in_two_digits(found.missing_records):,} more record slots"
-
-
-def _in_two_digits(count: int) -> int:
-    """Return a guess of a number without digits that it does not know, rounded up."""
-    unit: int = 10 ** max(len(str(count)) - 2, 0)
-    return -(-count // unit) * unit
+    return f"{said}, about {rounded_up(found.missing_records, 2):,} more record slots"
 
 
 def privacy_line(message: EstimateMessage | FitMessage) -> str:

@@ -1,11 +1,7 @@
-"""Axes of a grid: keys of a study file with the values that each is to take.
-
-What many backtests of one history came to: runs, their means over draws, settings.
+"""Many backtests of one history: settings of a study, each with noise drawn several times.
 
 Standard errors are over draws of the noise on this one history; they say nothing about another
 history.
-
-Many backtests of one history: settings of a study, each with noise drawn several times.
 
 Runs are independent, and may go to other processes. One that fails is kept beside the others, with
 its reason. Beside each setting stands the same study without privacy, run once: what the noise

@@ -1,7 +1,4 @@
-"""Batches of records to the windows of their clients, with the moment at which each one closes.
-
-Histories to parts: batches of a file or of a table in memory, encoded and placed in time.
-"""
+"""A history in encoded batches placed in time, and the windows of its clients as they close."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from pipeline.records.values import LARGEST_NUMBER, MILLISECONDS_FROM, milliseco
 from pipeline.study.model import Study, require_no_level_column
 from pipeline.study.versions import simulated, without_privacy
 from pipeline.types import Integers, Vector
+from pipeline.words import SECONDS
 
 #: Seconds since 1970 at the ends of the years 1 and 9500.
 EARLIEST, LATEST = -62_135_596_800, 237_000_000_000
@@ -115,10 +116,6 @@ def _second(value: object) -> float:
     """Return seconds since 1970, NaN if it is no time."""
     found = milliseconds_of(value)
     return math.nan if found is None else found / 1000
-
-
-#: Units of time.
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)

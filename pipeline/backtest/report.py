@@ -25,12 +25,13 @@ from pipeline.backtest.options import Options
 from pipeline.backtest.result import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.scores import WORDS
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.messages.topics import rfc3339
+from pipeline.messages.envelope import rfc3339
 from pipeline.methods import method_of, task_of
 from pipeline.methods.plan_words import half_at
 from pipeline.settings import extra
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
+from pipeline.words import digits
 
 #: Largest loss of AUC, and of the share of an error, that counts as close.
 CLOSE, CLOSE_SHARE = 0.01, 0.02
@@ -306,7 +307,7 @@ def rows_of(grid: GridResult) -> Iterator[tuple[Cell, list[str]]]:
             [
                 *(text_of(value) for value in cell.setting.changes.values()),
                 _number(means.get(name)),
-                "-" if without_privacy is None else f"{without_privacy:.4g}",
+                digits(without_privacy),
                 _number(means.get("width")),
                 _share(means.get("intervals")),
                 _covered(cell),

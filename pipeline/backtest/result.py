@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.backtest.scores import ProbabilityGroup, Scores
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
-from pipeline.messages.topics import rfc3339
 from pipeline.settings import extra
-from pipeline.words import counted
+from pipeline.words import counted, digits
 
 #: Shades behind the bins of each status.
 SHADES = {"none": "0.85", "empty": "0.85", "starting": "0.9", "warming": "0.95"}
@@ -142,9 +142,11 @@ class Beside:
         score: Its name in `Scores`.
         before: The study's own prequential scores.
         """
-        yield "this study", _told(before, score), _told(self.own, score)
-        for other in self.others:
-            yield other.kind, _told(other.before, score), _told(other.after, score)
+        rows: list[tuple[str, Scores | None, Scores | None]]
+        rows = [("this study", before, self.own)]
+        rows += [(other.kind, other.before, other.after) for other in self.others]
+        for kind, first, last in rows:
+            yield kind, digits(getattr(first, score, None)), digits(getattr(last, score, None))
 
     def said(self) -> Iterator[tuple[str, str]]:
         """Yield what each method really keeps private; kinds that keep the same are together."""
@@ -155,11 +157,6 @@ class Beside:
             found.setdefault(text, []).append(other.kind)
         for text, kinds in found.items():
             yield ", ".join(kinds), text
-
-
-def _told(scores: Scores | None, name: str) -> str:
-    found = None if scores is None else getattr(scores, name)
-    return "-" if found is None else f"{found:.4g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""Prequential scores: what predictions came to, in total and over time, in constant memory.
-
-A history cut into bins of time: never more than a given number, whatever its length.
-"""
+"""Prequential scores: what predictions came to, in total and by bins, in constant memory."""
 
 from __future__ import annotations
 

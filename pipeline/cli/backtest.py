@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ from rich.text import Text
 from pipeline.api.table import information_line, line, privacy_line, unit_lines, value
 from pipeline.backtest import NOT_PRIVATE, BacktestResult, Options, run_backtest
 from pipeline.backtest.grid import Failed, GridResult, Run, named, parse_axis, run_grid
-from pipeline.backtest.history import LINE
+from pipeline.backtest.history import worded_faults
 from pipeline.backtest.report import COLUMNS, FAILED, advise, coefficients_of, report_of, rows_of
 from pipeline.backtest.scores import WORDS, Scores
 from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, show, task_of
@@ -32,7 +32,7 @@ from pipeline.messages.results import GridFailure, GridMessage, GridSetting
 from pipeline.methods import OFFLINE, require_live
 from pipeline.settings import extra
 from pipeline.study.model import Study
-from pipeline.words import counted
+from pipeline.words import counted, digits, percent
 
 
 @click.command()
@@ -420,8 +420,8 @@ def _over_time(result: BacktestResult) -> RenderableType:
         grid.add_column(name, justify="right")
     grid.add_column("status")
     for row in _some(result):
-        cells = [_when(row["start"]), str(row["records"]), *(_number(row[name]) for name in names)]
-        cells += [_number(row["width"]), _share(row["coverage"]), _share(row["privacy_share"])]
+        cells = [_when(row["start"]), str(row["records"]), *(digits(row[name]) for name in names)]
+        cells += [digits(row["width"]), percent(row["coverage"]), percent(row["privacy_share"])]
         grid.add_row(*cells, row["status"])
     return grid
 
@@ -471,7 +471,9 @@ def _lines(result: BacktestResult) -> Iterator[str]:
             f"a live study would charge each of {counted(budget.clients, 'client')} {each}epsilon "
             f"{budget.epsilon:g}, delta {budget.delta:g} for each {budget.unit}"
         )
-    why = f" ({said})" if (said := _faults(result.faults)) else ""
+    why = ""
+    if said := worded_faults(result.faults):
+        why = f" ({said}: missing, no number, or no declared level or class)"
     for count, what in (
         (result.unusable, f"records could not be used; their slots stayed empty{why}"),
         (result.untimed, "of them had no readable time"),
@@ -485,17 +487,6 @@ def _lines(result: BacktestResult) -> Iterator[str]:
     yield privacy_line(result.estimate)
 
 
-def _faults(faults: Mapping[str, int]) -> str:
-    """Return in how many records which columns hold no value that the study can use."""
-    worst = sorted((name for name in faults if name != LINE), key=lambda name: -faults[name])
-    said = [f"column {name!r}: {faults[name]}" for name in worst]
-    if said:
-        said[-1] += "; such values are missing, no number, or no declared level or class"
-    return "; ".join(
-        [*([f"lines that cannot be read: {faults[LINE]}"] if LINE in faults else []), *said]
-    )
-
-
 def _scores(scores: Scores) -> str:
     parts = [counted(scores.records, "record")]
     for name, said in SCORES.items():
@@ -507,14 +498,6 @@ def _scores(scores: Scores) -> str:
 
 def _when(start: str | int) -> str:
     return str(start) if isinstance(start, int) else start[:16].replace("T", " ")
-
-
-def _number(found: float | None) -> str:
-    return "-" if found is None else f"{found:.4g}"
-
-
-def _share(found: float | None) -> str:
-    return "-" if found is None else f"{found:.0%}"
 
 
 #: What the two columns mean.

@@ -30,7 +30,7 @@ from pipeline.settings import Settings
 from pipeline.study.data import OF_TRIALS
 from pipeline.study.model import Study
 from pipeline.study_file.load import load_study
-from pipeline.words import counted
+from pipeline.words import SECONDS, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -164,7 +164,7 @@ def seconds_of(text: str, option: str) -> float:
     found = re.fullmatch(r"(\d{1,6})([smhd])", text, flags=re.ASCII)
     if found is None or not int(found[1]):
         raise ConfigError(f"{option}: it must be a time, such as 30s, 10m, 1h or 1d")
-    return float(int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]])
+    return float(int(found[1]) * SECONDS[found[2]])
 
 
 def save_model(task: Task, message: EstimateMessage | FitMessage, path: Path) -> None:

@@ -1,7 +1,4 @@
-"""`veilstream demo`: the whole system on real data, with a crash on the way.
-
-Each of the four demonstrations has its records, its clients, and what is said of the end.
-"""
+"""`veilstream demo`: the whole system on real data, with a crash on the way."""
 
 from __future__ import annotations
 

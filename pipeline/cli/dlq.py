@@ -13,8 +13,8 @@ from infra.dead_letters import Done, Letter, Place, read_letters, settle
 from infra.local import connected
 from pipeline.cli.context import AS_JSON, STUDY, Group, live_task_of, put, say
 from pipeline.errors import BrokerError, ConfigError
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.release import LONGEST_NAME
-from pipeline.messages.topics import rfc3339
 from pipeline.settings import Settings
 from pipeline.study.model import Study
 from pipeline.words import counted

@@ -1,7 +1,4 @@
-"""The demonstration's own processes: started in sessions of their own, always ended.
-
-A demonstration: its records, and the running system with a crash on the way.
-"""
+"""A demonstration: its records, its processes, and the running system with a crash on the way."""
 
 from __future__ import annotations
 

@@ -31,9 +31,10 @@ from infra.topics import (
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say, study_keys
 from pipeline.errors import ConfigError, NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.model import Newest, is_possible, read_model, write_model
 from pipeline.messages.spend import ledger_topic
-from pipeline.messages.topics import Topics, rfc3339
+from pipeline.messages.topics import Topics
 from pipeline.release.task import Task, release_bytes
 from pipeline.settings import Settings
 from pipeline.stream.merge import expansion_of, model_after, slots_seen, start_is_over

@@ -4,8 +4,6 @@ The state keeps its sums apart by bucket, an eighth of a half-life each; an esti
 by 2^-((newest - b) / 8). Which bucket a release falls into is said by its own record of the log, so
 order, batches and partitions change nothing.
 
-Sums kept apart by age: the newest buckets that are there, and no more.
-
 What is kept depends on the set of buckets that have come, not on their order: a bucket is among the
 `KEPT` highest of all or it is not, and one that has been dropped can never be among them again.
 So partitions may be merged before or after dropping.

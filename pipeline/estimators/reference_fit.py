@@ -1,21 +1,13 @@
-"""Exact fits to records that can all be read: what an estimate aims at, without privacy.
-
-The mean penalised loss over rows that can all be read: its value, gradient and curvature.
-
-It needs sums alone: rows are read anew for each point, and memory does not grow with them.
-
-The one reference solver: what minimises a penalised loss over rows that can all be read.
+"""Exact fits to records that can all be read, without privacy: what estimates aim at.
 
 The losses may have no curvature at the start and jumps in their second derivative, so this is a
 Newton method on the generalised Hessian, held by a share of the majoriser: with all of it every
 step descends, and the share falls tenfold with every step that does, so that the end is a plain
 Newton method. It needs sums alone: rows are read anew for each pass, and memory does not grow.
 
-The exact fit of a study to records that can all be read, with its intervals: no privacy.
-
-It minimises what the private estimate aims at, so its intervals are what privacy is compared with:
-M-estimation, theta +- z sqrt(diag(B^-1 M B^-1)) with B the curvature and M the sum of the scores'
-products, both with the penalty in them (Huber 1967; Theorem 5.21 of van der Vaart 1998).
+A fit's intervals are what privacy is compared with: M-estimation, theta +- z sqrt(diag(B^-1 M
+B^-1)) with B the curvature and M the sum of the scores' products, both with the penalty in them
+(Huber 1967; Theorem 5.21 of van der Vaart 1998).
 """
 
 from __future__ import annotations

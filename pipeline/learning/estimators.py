@@ -1,9 +1,8 @@
 """Learners: a classifier and a regression, of a study or of declared ranges and a budget.
 
-Learners made from declared bounds alone: no study file, and parameters that a grid can search.
-
-They need scikit-learn for its checks of X and y; what they learn with is `StreamClassifier` and
-`StreamRegressor` on a study that `fit` makes from the parameters.
+The latter have parameters that a grid can search. They need scikit-learn for its checks of X and y;
+what they learn with is `StreamClassifier` and `StreamRegressor` on a study that `fit` makes from
+the parameters.
 """
 
 from __future__ import annotations

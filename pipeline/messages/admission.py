@@ -1,6 +1,4 @@
-"""Signed statements about a study: its clients, its keys, its revision.
-
-Who may release: what the study says of its clients and of its own keys, as signed JSON.
+"""Signed statements about a study: who may release, its own keys, its revision.
 
 An admission or revocation is a record of the releases topic itself, in the client's partition: it
 holds for what comes behind it there, so that whoever folds the log believes the same releases. The
@@ -16,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import PayloadError
-from pipeline.messages.topics import Headers, json_headers, rfc3339
+from pipeline.messages.envelope import Headers, json_headers, rfc3339
 from pipeline.release.task import Task
 from pipeline.trust import (
     LAST_GENERATION,

@@ -1,7 +1,4 @@
-"""Whether a release is believed, and why not: who is admitted at an offset of a partition.
-
-Both are functions of the log below it.
-"""
+"""Whether a release is believed, and why not: a function of the log below it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The estimate on the wire: JSON with a published schema, readable in any Kafka tool.
-
-From an estimate and where it comes from to the message that says both.
-"""
+"""The estimate on the wire, with where it comes from: JSON with a published schema."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Models on the wire, and the newest of them that can be believed.
-
-The newest model on the topic that an honest worker can have published.
+"""Models on the wire, and the newest of them that an honest worker can have published.
 
 Versions rise by one with each publication, and each publication puts one message on the models
 topic; one follows another only after a release, but for the first of a worker's start. So offsets

@@ -1,7 +1,5 @@
 """Releases on the wire: written one by one, read and judged a batch at a time.
 
-Releases one by one: written of sealed answers alone, and read for people and reconciliation.
-
 Only the two sealed types of `pipeline.release.privatise` can be written; raw summaries have no
 encoder. Workers read whole batches, see `Decoder`.
 """

@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import Coefficient, Finite, coefficients_of
-from pipeline.messages.topics import rfc3339
 from pipeline.methods.base import FitStatus, OfflineFit, OfflineMethod
 from pipeline.privacy.guarantee import Guarantee
 from pipeline.release.task import Task

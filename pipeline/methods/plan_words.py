@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.methods.base import Plan
 from pipeline.study.model import Study
 from pipeline.study.reference import rarer_share, typical_mean
-from pipeline.words import counted
+from pipeline.words import counted, rounded_up
 
 #: What a size supposes, and what the ridge does not reach.
 SPREAD = "if features are independent and fill their ranges (around `typical`, where it is given)"
@@ -228,14 +228,12 @@ def half_at(outlook: Plan, records: int) -> str:
 
 
 def _about(records: int) -> str:
-    """Return a number of records with three digits, rounded up."""
-    unit = 10 ** max(len(str(records)) - 3, 0)
-    return f"{-(-records // unit) * unit:,}"
+    return f"{rounded_up(records, 3):,}"
 
 
 def counted_of(records: int, clients: int | None = None) -> str:
     """Return a size in words."""
-    said = f"{records:,} record" if records == 1 else f"{records:,} records"
+    said = f"{records:,} {'record' if records == 1 else 'records'}"
     return said if clients is None else f"{said} of {counted(clients, 'client')}"
 
 

@@ -1,6 +1,4 @@
-"""What happened to a stream, as its estimates show it: recoveries, losses, another status.
-
-Clients as the topics show them: what they sent, what is not folded, what was set aside.
+"""What the page shows: what happened to a stream, and its clients as the topics show them.
 
 Everything here is public: keys, times and places of records, reasons of dead letters, and the
 accounts that clients publish. Whoever may write to the topic can add rows; where a study admits its

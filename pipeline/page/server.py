@@ -1,7 +1,4 @@
-"""The page over HTTP: files, a stream of events, a table; nothing that could change anything.
-
-The threads that follow a study's topics for a page; they only read, and go on after a fault.
-"""
+"""The page over HTTP, and the threads that follow a study's topics for it: both only read."""
 
 from __future__ import annotations
 
@@ -26,8 +23,9 @@ from infra.kafka import asking, log_reader, read_all
 from pipeline.api.feed import Feed
 from pipeline.errors import ConfigError, NoTopic, PayloadError, VeilstreamError
 from pipeline.messages import spend as spends
+from pipeline.messages.envelope import marks_of
 from pipeline.messages.spend import is_claim
-from pipeline.messages.topics import Topics, marks_of
+from pipeline.messages.topics import Topics
 from pipeline.page.content import Clients, Watched
 from pipeline.release.layout import MAGIC
 from pipeline.settings import Settings

@@ -1,7 +1,4 @@
-"""The two rules that predict, and whichever of them a file holds.
-
-What the linear rules of model files share: reading, writing, and the linear predictor.
-"""
+"""The linear rules of model files: a classifier and a regressor, read, written, and predicting."""
 
 from __future__ import annotations
 

@@ -1,18 +1,8 @@
-"""Composition of events, and conversion between mu-GDP and (epsilon, delta).
+"""What several privacy events cost a unit together, in mu-GDP and in (epsilon, delta).
 
-Standard normal numbers in floating point, for laws that no lattice holds.
-
-By inversion: a number of 64 random bits is a sign and a tail probability of 63 bits. What floating
-point can give away of them, and how far the caller's rounding hides it, says
-docs/privacy/copies.md.
-
-mu-GDP calibration: exact conversion between mu and (epsilon, delta).
-
-Source: the analytic Gaussian mechanism (Balle and Wang 2018) in the form of Gaussian
+The conversion is exact: the analytic Gaussian mechanism (Balle and Wang 2018) in Gaussian
 differential privacy (Dong, Roth and Su 2022): delta(epsilon) = Phi(-epsilon/mu + mu/2)
 - exp(epsilon) Phi(-epsilon/mu - mu/2).
-
-What several privacy events cost a unit together.
 
 A Gaussian event costs mu (Gaussian differential privacy), a pure one epsilon. Pure epsilon-DP
 implies mu-GDP with mu = -2 Phi^-1(1 / (1 + e^epsilon)): the trade-off function of the first
@@ -52,7 +42,10 @@ FARTHEST = 9.2
 
 
 def normal_numbers(count: int, stream: SecureStream, *, simulated: bool = False) -> Vector:
-    """Return independent standard normal numbers, shape (count,).
+    """Return independent standard normal numbers, shape (count,), for laws that no lattice holds.
+
+    By inversion: 64 random bits are a sign and a tail probability of 63 bits. What floating point
+    can give away of them, and how far rounding hides it, says docs/privacy/copies.md.
 
     simulated: Draw them from the seed of a simulation, which protects nobody.
 

@@ -175,16 +175,6 @@ def covariance_of_sums(one: Integers, other: Integers) -> Vector:
     return found
 
 
-def variance_between(first: int, last: int) -> float:
-    """Return the variance of the noise in a chain's releases `first` to `last` together.
-
-    In the same units: V of the derivation.
-    """
-    ends = np.array([first - 1, max(last, first - 1)])
-    both = covariance_of_sums(ends[:, None], ends)
-    return float(both[1, 1] - 2 * both[0, 1] + both[0, 0])
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
     """Where a client's noise stands: what its next release is made with.

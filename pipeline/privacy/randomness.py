@@ -1,10 +1,8 @@
 """Random words: of the operating system, and for simulations from a seed.
 
-Floating-point noise from a seeded generator: for simulations, and without any protection.
-
-Whoever knows the seed can subtract the noise, and floating-point samples give away low bits of
-what they are added to (Mironov 2012). The policy of such a study says so in every release and
-every estimate.
+Floating-point noise from a seed protects nobody: whoever knows the seed can subtract it, and
+floating-point samples give away low bits of what they are added to (Mironov 2012). The policy of
+such a study says so in every release and every estimate.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Exact samplers of the discrete Gaussian and the discrete Laplace distribution.
 
 Discrete Gaussian noise: P(X = k) proportional to exp(-k^2 / (2 sigma^2)) on the integers.
-
 Source: Canonne, Kamath and Steinke 2020. A small sigma takes one table. For a large one the draw
 is stride X1 + X2 with a table for each, whose law is a discrete Gaussian up to a factor within
 1 +- 2.01 exp(-2 pi^2 s^2) at every point, with s = sigma1 sigma2 / sigma (Poisson summation;
 Micciancio and Walter 2017): within 1 +- 1e-48 here. `pipeline.privacy.laws` draws exactly.
 
 Discrete Laplace noise: P(X = k) proportional to exp(-|k| / scale) on the integers.
-
 Source: Ghosh, Roughgarden and Sundararajan 2012 (the two-sided geometric law). A draw is written
 in digits, X = stride Q + R with 0 <= R < stride a power of two. Given the sign of Q the digits are
 independent, and for a negative Q the digit is stride - 1 - R: a table for each, and no error.

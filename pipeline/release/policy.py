@@ -1,21 +1,18 @@
 """When a window leaves, and when the next model is due.
 
-Release policies: whether a client's open window is released, waits for more, or is dropped.
+A policy says whether a client's open window is released, waits for more, or is dropped. It is pure
+and sees public facts alone: how many record slots have come, when, and what the worker has said. It
+never sees a record, so that what leaves when says nothing about one.
 
-A policy is pure and sees public facts alone: how many record slots have come, when, and what the
-worker has said. It never sees a record, so that what leaves when says nothing about one.
+The worker, a run of a file and a backtest share the rule of when a model is due. Clients that work
+off a backlog wait for models. A release at a point far from the estimate says less, and where sums
+grow by a tenth with each window, so does the error of a model that is late. Counts that are public
+decide alone.
 
-When the next model is due: the worker, a run of a file and a backtest share the rule.
-
-Clients that work off a backlog wait for models. A release at a point far from the estimate says
-less, and where sums grow by a tenth with each window, so does the error of a model that is late.
-Counts that are public decide alone.
-
-Windows that grow: the next one holds a tenth of what its client has released.
-
-A release carries the same noise whatever its size, so that a few large ones carry less than many
-small ones; small ones at the beginning give the first estimates early. Public numbers alone decide
-how large a window is.
+Where windows grow, the next one holds a tenth of what its client has released. A release carries
+the same noise whatever its size, so that a few large ones carry less than many small ones; small
+ones at the beginning give the first estimates early. Public numbers alone decide how large a window
+is.
 """
 
 from __future__ import annotations

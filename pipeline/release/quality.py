@@ -26,6 +26,8 @@ MOST = 50_000
 BLOCK, FEWEST = 250, 20
 #: A jump is of so much at least, and of so many standard errors.
 JUMP, ERRORS = 0.1, 4.0
+#: Kinds of faults that are named.
+NAMED = 4
 #: What to do about values outside their range.
 CUT = (
     "They are cut to it, and spent all the same: stop now with Ctrl-C if the range is wrong; the "
@@ -134,10 +136,11 @@ def refusal_of(task: Task, usable: int, undeclared: int, slots: int, far: int = 
     return ""
 
 
-def worded(faults: Counter[str], most: int = 4) -> str:
+def worded(faults: Counter[str]) -> str:
     """Return kinds of faults with their counts, the most frequent first."""
-    named = [f"{count} x {kind}" for kind, count in faults.most_common(most)]
-    others = sum(faults.values()) - sum(count for _, count in faults.most_common(most))
+    most = faults.most_common(NAMED)
+    named = [f"{count} x {kind}" for kind, count in most]
+    others = sum(faults.values()) - sum(count for _, count in most)
     return "; ".join([*named, *([f"{others} x others"] if others else [])])
 
 

@@ -348,10 +348,22 @@ def judge(
     plan: What formulas expect of the study at this size.
     epsilon: The one at which so many records usually have intervals; None: no larger one is known.
     """
+
+    def wrong(verdict: str, reason: str) -> Verdict:
+        return Verdict(False, verdict, reason, _better(task, found, plan, records, epsilon))
+
+    own = found.intervals[0] if found.intervals else None
     # few streams, and few intervals, can show that those are wrong, and not that they are right
-    wrong = _missed(task, found, plan, records, epsilon) if found.intervals else None
-    if wrong is not None:
-        return wrong
+    if own and own.coverage + CHANCE * own.error < found.level - TOLERATED:
+        return wrong(
+            "no: intervals miss the true coefficients too often",
+            f"{_promised(found, own.coverage, own.error)}{_bent(found)}",
+        )
+    if own and own.worst_coverage + CHANCE_WORST * own.worst_error < found.level - TOLERATED_WORST:
+        return wrong(
+            f"no: intervals of {own.worst!r} miss the true value too often",
+            f"{_promised(found, own.worst_coverage, own.worst_error)}{_bent(found)}",
+        )
     if found.given + CHANCE * found.given_error < LEAST_GIVEN:
         return Verdict(
             False, f"no: {'most coefficients have' if found.ready else 'it has'} no intervals yet",
@@ -359,18 +371,17 @@ def judge(
             f"of all coefficients; {found.reason}",
             _larger(task, plan, records, epsilon),
         )  # fmt: skip
-    if found.intervals and found.bias - CHANCE * found.bias_error > TOLERATED_BIAS:
-        return Verdict(
-            False, "no: estimates are biased",
+    if own and found.bias - CHANCE * found.bias_error > TOLERATED_BIAS:
+        return wrong(
+            "no: estimates are biased",
             f"{found.biased!r} is off by {found.bias:.2f} of its standard deviations "
             f"(+-{found.bias_error:.2f}), and intervals do not allow for that",
-            _better(task, found, plan, records, epsilon),
-        )  # fmt: skip
-    if not found.intervals or found.intervals[0].error > LARGEST_ERROR:
+        )
+    if own is None or own.error > LARGEST_ERROR:
         return Verdict(
             None, "not decided: too few streams",
             f"{round(found.ready * found.replications)} streams were ready, and coverage is known "
-            f"to {found.intervals[0].error if found.intervals else 1.0:.1%} only",
+            f"to {own.error if own else 1.0:.1%} only",
             "more --replications, or fewer --records",
         )  # fmt: skip
     right, assumed = _right(found), list[str]()
@@ -389,27 +400,6 @@ def _leans(task: Task) -> bool:
     """Whether noise bends estimates the more the smaller residuals are."""
     estimator = task.study.estimator
     return task.study.noised and estimator.loss == "expectile" and estimator.tau != EVEN
-
-
-def _missed(
-    task: Task, found: Coverage, plan: Plan, records: int, epsilon: float | None
-) -> Verdict | None:
-    own = found.intervals[0]
-    if own.coverage + CHANCE * own.error < found.level - TOLERATED:
-        return Verdict(
-            False, "no: intervals miss the true coefficients too often",
-            f"they cover {own.coverage:.1%} (+-{own.error:.1%}) where they promise "
-            f"{found.level:.0%}{_bent(found)}",
-            _better(task, found, plan, records, epsilon),
-        )  # fmt: skip
-    if own.worst_coverage + CHANCE_WORST * own.worst_error < found.level - TOLERATED_WORST:
-        return Verdict(
-            False, f"no: intervals of {own.worst!r} miss the true value too often",
-            f"they cover {own.worst_coverage:.1%} (+-{own.worst_error:.1%}) where they promise "
-            f"{found.level:.0%}{_bent(found)}",
-            _better(task, found, plan, records, epsilon),
-        )  # fmt: skip
-    return None
 
 
 def _right(found: Coverage) -> Verdict:
@@ -433,12 +423,11 @@ def _right(found: Coverage) -> Verdict:
             True, f"yes, but they are longer than necessary{but}",
             f"they cover {own.coverage:.1%} (+-{own.error:.1%}){late}", advice,
         )  # fmt: skip
-    return Verdict(
-        True, f"yes{but}",
-        f"they cover {own.coverage:.1%} (+-{own.error:.1%}) where they promise "
-        f"{found.level:.0%}{late}",
-        advice,
-    )  # fmt: skip
+    return Verdict(True, f"yes{but}", f"{_promised(found, own.coverage, own.error)}{late}", advice)
+
+
+def _promised(found: Coverage, coverage: float, error: float) -> str:
+    return f"they cover {coverage:.1%} (+-{error:.1%}) where they promise {found.level:.0%}"
 
 
 def _bent(found: Coverage) -> str:

@@ -1,7 +1,5 @@
 """The fold: a batch of the log into a partition's state, duplicates found out.
 
-Folding a batch of log records: decode, check, drop duplicates, add.
-
 A batch is a structured array from the payloads to the sums: no release is an object of its own.
 """
 
@@ -18,8 +16,8 @@ import numpy as np
 from pipeline.errors import ConfigError, OffsetGap, PayloadError, StateError
 from pipeline.estimators.forgetting import KEPT, bucket_of
 from pipeline.messages.authentic import Authenticator
+from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.release import MOST_LOST, Decoder, Incoming, Mask
-from pipeline.messages.topics import DeadLetter
 from pipeline.methods import require_live, server_of
 from pipeline.release.layout import Rows, ends_of, slots_of
 from pipeline.release.task import Task

@@ -10,8 +10,8 @@ import numpy as np
 from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import State, bucket_weights
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
-from pipeline.messages.topics import rfc3339
 from pipeline.methods import server_of
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task

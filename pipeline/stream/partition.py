@@ -1,11 +1,10 @@
 """The state of a partition: counters, checksums, sums, and their stored form.
 
-Checksums of what is stored: each value ends with one, and a head with those of all together.
-
-They find accidents of memory, disk and copies: a changed bit, a value under another name or of
-another study, a part that is lost or older than the rest. In a study with keys they are MACs (keyed
-BLAKE2b, RFC 7693), which whoever may write to the store cannot make. Where there are none, such a
-state is found out by folding the log again.
+Each stored value ends with a checksum, and a head with those of all together. They find accidents
+of memory, disk and copies: a changed bit, a value under another name or of another study, a part
+that is lost or older than the rest. In a study with keys they are MACs (keyed BLAKE2b, RFC 7693),
+which whoever may write to the store cannot make. Where there are none, such a state is found out by
+folding the log again.
 """
 
 from __future__ import annotations

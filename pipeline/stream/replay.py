@@ -1,19 +1,14 @@
 """A log folded again: where it begins and ends, with other settings, and compared.
 
-Where a replay begins and ends, and its rhythm: texts to offsets, and what the log has lost.
-
 A bound of time means, in each partition, the first release of that time or later: the replay begins
 with it, or ends before it. Admissions have the time at which somebody was admitted, which may be
 years behind those of a history: they count with what comes before them, or else behind them.
 
-What a replay may set otherwise than the live study: keys of which clients know nothing.
+Settings may differ in keys of which clients know nothing: a release is made of the records, the
+model and the keys that clients use; it stays what it is. Keys that only the fold or the estimate
+reads may differ.
 
-A release is made of the records, the model and the keys that clients use; it stays what it is. Keys
-that only the fold or the estimate reads may differ.
-
-A replay: records of the log in, in an order that is always the same, and estimates out.
-
-Nothing but its arguments is read or written.
+Records go in in an order that is always the same; nothing but its arguments is read or written.
 """
 
 from __future__ import annotations
@@ -30,9 +25,9 @@ import msgspec
 
 from pipeline.errors import ConfigError, NumericError, PayloadError
 from pipeline.messages.authentic import Authenticator
+from pipeline.messages.envelope import DeadLetter, rfc3339
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import header_of
-from pipeline.messages.topics import DeadLetter, rfc3339
 from pipeline.methods import method_of, server_of
 from pipeline.records.values import parse_rfc3339
 from pipeline.release.task import Task
@@ -42,8 +37,8 @@ from pipeline.stream.partition import Partition
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import check_key
+from pipeline.words import SECONDS
 
-UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,9})([smhd])", re.ASCII)
 _OFFSETS = re.compile(r"\d{1,4}:\d{1,18}(,\d{1,4}:\d{1,18})*", re.ASCII)
 _ALLOWED = (
@@ -104,7 +99,7 @@ def parse_bound(text: str, option: str, *, now: float, partitions: int) -> Bound
             raise ConfigError(f"{option}: {text!r} leaves nothing to replay; {_ALLOWED}")
         return None
     if found := _AGO.fullmatch(text):
-        return Moment(max(round(now * 1000) - int(found[1]) * UNITS[found[2]], 0))
+        return Moment(max(round(now * 1000) - int(found[1]) * 1000 * SECONDS[found[2]], 0))
     if text.isascii() and text.isdecimal() and len(text) <= 18 and partitions == 1:
         return Offsets(((0, int(text)),))
     if _OFFSETS.fullmatch(text):
@@ -218,7 +213,9 @@ def parse_rhythm(text: str) -> Rhythm:
             "a time of the log such as 10s (s, m, h, d)"
         )
     number = int(found[1])
-    return Rhythm(milliseconds=number * UNITS[found[2]]) if found[2] else Rhythm(releases=number)
+    if not found[2]:
+        return Rhythm(releases=number)
+    return Rhythm(milliseconds=1000 * number * SECONDS[found[2]])
 
 
 #: The keys that may differ, with what reads them.

@@ -11,8 +11,8 @@ import pytest
 
 from infra.dead_letters import Place, read_letters, settle
 from pipeline.errors import PayloadError
+from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.release import MAX_RELEASE_BYTES
-from pipeline.messages.topics import DeadLetter
 from pipeline.privacy.randomness import SecureStream
 from pipeline.stream.release import release_of
 from pipeline.trust import MAC_SIZE

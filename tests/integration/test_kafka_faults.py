@@ -28,7 +28,8 @@ from infra.local.processes import HOST, free_port
 from infra.topics import check_broker, check_partitions, ensure_topics
 from pipeline.api.feed import Feed
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
-from pipeline.messages.topics import Headers, Topics, rfc3339
+from pipeline.messages.envelope import Headers, rfc3339
+from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import (
     Coefficient,
     Diagnostics,
@@ -15,7 +16,6 @@ from pipeline.messages.estimate import (
     Position,
     ProgressMessage,
 )
-from pipeline.messages.topics import rfc3339
 from pipeline.methods import task_of
 from pipeline.study_file.load import parse_study
 from tests.stage import study_text

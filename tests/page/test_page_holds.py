@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from kafka import TopicPartition
 
+from pipeline.messages.envelope import dlq_headers
 from pipeline.messages.estimate import ProgressMessage
 from pipeline.messages.spend import SourceSpends, Spend, SpendsMessage
-from pipeline.messages.topics import Topics, dlq_headers
+from pipeline.messages.topics import Topics
 from pipeline.page.content import (
     SHOWN,
     STRANGERS,

@@ -12,8 +12,8 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from infra.topics import TimeRules
 from pipeline.errors import ConfigError, DataError
+from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import header_of
-from pipeline.messages.topics import header, milliseconds
 from pipeline.records.batch import Records
 from producers.client import Client
 from producers.intake import EventTimes

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pipeline.messages.envelope import header
 from pipeline.messages.release import read
-from pipeline.messages.topics import header, partition_of
+from pipeline.messages.topics import partition_of
 from pipeline.release.task import form_of
 from pipeline.stream.fold import OFFLINE, Reducer
 from pipeline.stream.in_process import OfflineRecord

@@ -34,12 +34,12 @@ from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.expected import Windows, expect, noise_size, reference_of, stages
 from pipeline.methods.renewable.method import LARGEST_RIDGE, default_ridge
 from pipeline.methods.renewable.solution import KNOWN, noise_of
-from pipeline.privacy import memory
 from pipeline.study.model import Study
 from pipeline.study_file.edit import TEMPLATE, edited, template_of, with_keys
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 from tests.builders import task_of as plain_task
+from tests.by_formula import covariance_of_chain
 from tests.sgd import study_text as gradients
 
 RECORDS, CLIENTS = 20_000, 5
@@ -386,7 +386,7 @@ def test_noise_of_whole_windows_is_that_of_the_chains(clients: int) -> None:
     ends = clients * np.cumsum([0, *islice(task.growth.schedule(10**9), 60)])
     for first, last in ((0, 1), (0, 40), (25, 60)):
         found = windows.noise(float(ends[first]), float(ends[last]))
-        assert found == pytest.approx(clients * memory.variance_between(first + 1, last))
+        assert found == pytest.approx(clients * covariance_of_chain(last)[first:, first:].sum())
         assert windows.releases(float(ends[first]), float(ends[last])) == pytest.approx(
             clients * (last - first)
         )
@@ -444,7 +444,7 @@ def test_the_size_of_the_noise_is_by_hand() -> None:
     # eight windows at the start, and ten of each client behind them with half an open one
     records = 800 + clients * (10 * 100 + 50)
     assert windows.begun == 800
-    noise = clients * memory.variance_between(1, 10)
+    noise = clients * covariance_of_chain(10).sum()
     size = noise_of(task).curvature * math.sqrt(task.size * noise) / (clients * 1000)
     assert noise_size(task, records, clients) == pytest.approx(size)
 

@@ -24,7 +24,9 @@ def test_weights_and_variances_are_those_of_the_derivation() -> None:
         (8, 22): 5.3193061045489, (30, 51): 6.5181380169353, (1, 60): 12.1834972453774,
     }  # fmt: skip
     for (first, last), value in between.items():
-        assert memory.variance_between(first, last) == pytest.approx(value, rel=1e-12)
+        ends = np.array([first - 1, last])
+        both = memory.covariance_of_sums(ends[:, None], ends)
+        assert both[1, 1] - 2 * both[0, 1] + both[0, 0] == pytest.approx(value, rel=1e-12)
         chain = covariance_of_chain(last)[first - 1 :, first - 1 :]
         assert chain.sum() == pytest.approx(value, rel=1e-12)
     assert memory.cross(9, 8) / 2**60 == pytest.approx(-0.575909167528152, rel=1e-14)

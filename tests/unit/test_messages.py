@@ -14,7 +14,7 @@ import pytest
 from pipeline.api.result import Result
 from pipeline.errors import ConfigError, NumericError, PayloadError
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages import topics as envelope
+from pipeline.messages import envelope
 from pipeline.messages.admission import StudyKeys, read_enrolment, read_keys, read_signed
 from pipeline.messages.estimate import (
     Provenance,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OffsetGap, StateError
+from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_marks
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import MAX_RELEASE_BYTES, MOST_LOST, SEQ_LIMIT, read
-from pipeline.messages.topics import Marks, dlq_headers, marks_of, without_marks
 from pipeline.methods import task_of as make_task
 from pipeline.release.layout import Field, Layout, identity
 from pipeline.release.model import COEFFICIENT_LIMIT

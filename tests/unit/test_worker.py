@@ -37,9 +37,10 @@ from infra.local.processes import free_port
 from pipeline.cli import client
 from pipeline.errors import BrokerError, NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
+from pipeline.messages.envelope import DeadLetter, dlq_headers, rfc3339
 from pipeline.messages.estimate import ProgressMessage
 from pipeline.messages.model import read_model, write_model
-from pipeline.messages.topics import DeadLetter, Topics, dlq_headers, rfc3339
+from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.release.model import round_model
 from pipeline.release.policy import SECONDS, Rhythm

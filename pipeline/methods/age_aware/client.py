@@ -1,7 +1,5 @@
 """A client's rounds: what is released, with what noise, and what it costs.
 
-What equal rounds of one client say together about a record's value at any time.
-
 Epsilons about the present must not be added up: their sum can be too small. The nested rule
 applies Proposition 1 of Lin et al. (2024) after each release to all that is known by then.
 """

@@ -1,17 +1,15 @@
 """Model cards as Markov chains, and how much of a value they leave after some slots.
 
-How much of a value is left: Delta(t), the most that two values differ in law t slots later.
+Delta(t), the most that two values differ in law t slots later, bounds, over all pairs of a record's
+values now, the total variation distance between the laws of its value t slots ago (Lin et al. 2024,
+definition 2). 1 hides nothing, 0 everything.
 
-Delta bounds, over all pairs of a record's values now, the total variation distance between the
-laws of its value t slots ago (Lin et al. 2024, definition 2). 1 hides nothing, 0 everything.
-
-Delta of a model card that was estimated: never below that of the chain which it stands for.
-
-Of the true matrix no more is known than that each of its rows is within `error` of the card's, in
-total variation distance. t steps then miss by at most `error` times the sum of the card's own
-Dobrushin coefficients of 0 to t - 1 steps (each difference of rows is carried on by the card's
-steps, which shrink it); entries by no more than that. Both Deltas shrink over slots at least as
-their products say, whatever the chain is.
+Delta of a card that was estimated is never below that of the chain which it stands for. Of the true
+matrix no more is known than that each of its rows is within `error` of the card's, in total
+variation distance. t steps then miss by at most `error` times the sum of the card's own Dobrushin
+coefficients of 0 to t - 1 steps (each difference of rows is carried on by the card's steps, which
+shrink it); entries by no more than that. Both Deltas shrink over slots at least as their products
+say, whatever the chain is.
 """
 
 from __future__ import annotations

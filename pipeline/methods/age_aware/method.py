@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -22,8 +22,8 @@ from pipeline.methods.age_aware import card
 from pipeline.methods.age_aware.client import AgedTask
 from pipeline.methods.age_aware.estimate import Members, RoundState, estimate
 from pipeline.methods.age_aware.markov import odds
+from pipeline.methods.age_aware.spec import Group, check, clients_of, spec_of
 from pipeline.methods.age_aware.spec import Spec as Keys
-from pipeline.methods.age_aware.spec import check, clients_of, spec_of
 from pipeline.methods.base import Method, Plan, Report, Rounds, Server, Spec, Timetable
 from pipeline.release.layout import Rows
 from pipeline.study.model import Study
@@ -57,46 +57,42 @@ class RoundReport(Report):
 
     def lines(self, study: Study, details: Mapping[str, Any]) -> list[str]:
         """As `Report.lines`; nothing of details that are none of a round."""
-        return _lines(study, details)
-
-
-def _lines(study: Study, details: Mapping[str, Any]) -> list[str]:
-    try:
-        said = msgspec.convert(dict(details), Said)
-    except msgspec.ValidationError:
-        return []
-    spec = spec_of(study)
-    last, following = (said.round + 1) * spec.slots - 1, said.round + 1
-    of = clients_of(spec)
-    without = "unknown: a card of constant mixing knows no level"
-    if said.loss_without_data is not None and said.value_without_data is not None:
-        alone = math.sqrt(said.loss_without_data)
-        helped = "" if said.data_help else ": data do not help"
-        without = f"{said.value_without_data:.5g}, error {alone:.4g}{helped}"
-    due = (
-        f"round {following} is due after slot {last + spec.slots} of each source; who reports "
-        f"which slot: `veilstream schedule --round {following}`"
-    )
-    if all(_ended(spec, group, following) for group in spec.groups):
+        try:
+            said = msgspec.convert(dict(details), Said)
+        except msgspec.ValidationError:
+            return []
+        spec = spec_of(study)
+        last, following = (said.round + 1) * spec.slots - 1, said.round + 1
+        of = clients_of(spec)
+        without = "unknown: a card of constant mixing knows no level"
+        if said.loss_without_data is not None and said.value_without_data is not None:
+            alone = math.sqrt(said.loss_without_data)
+            helped = "" if said.data_help else ": data do not help"
+            without = f"{said.value_without_data:.5g}, error {alone:.4g}{helped}"
         due = (
-            "no later round comes: all model cards have ended (last_round). Check them again, "
-            "and start a study with a new name"
+            f"round {following} is due after slot {last + spec.slots} of each source; who reports "
+            f"which slot: `veilstream schedule --round {following}`"
         )
-    which = (
-        f"round {said.round} (slots {last - spec.slots + 1} to {last} of each source): "
-        f"{said.clients_used} of {len(of)} clients{_missing(spec, of, said)}"
-    )
-    error = (
-        f"expected error {math.sqrt(said.expected_loss):.4g}; without any data the value would be "
-        f"{without}"
-    )
-    spent = (
-        f"epsilon of a round: {said.epsilon_now:.4g} about a value at its end, "
-        f"{said.epsilon_when_collected:.4g} when it was collected; of all rounds: "
-        f"{said.epsilon_at_any_time:.4g} about any one time, {said.epsilon_of_all_rounds:.4g} "
-        "about the history"
-    )
-    return [which, error, due, spent]
+        if all(_ended(spec, group, following) for group in spec.groups):
+            due = (
+                "no later round comes: all model cards have ended (last_round). Check them again, "
+                "and start a study with a new name"
+            )
+        which = (
+            f"round {said.round} (slots {last - spec.slots + 1} to {last} of each source): "
+            f"{said.clients_used} of {len(of)} clients{_missing(spec, of, said)}"
+        )
+        error = (
+            f"expected error {math.sqrt(said.expected_loss):.4g}; without any data the value would "
+            f"be {without}"
+        )
+        spent = (
+            f"epsilon of a round: {said.epsilon_now:.4g} about a value at its end, "
+            f"{said.epsilon_when_collected:.4g} when it was collected; of all rounds: "
+            f"{said.epsilon_at_any_time:.4g} about any one time, {said.epsilon_of_all_rounds:.4g} "
+            "about the history"
+        )
+        return [which, error, due, spent]
 
 
 def _missing(spec: Keys, of: Mapping[str, str], said: Said) -> str:
@@ -207,27 +203,30 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
             "and it stops: use longer rounds, a smaller estimator.method.cap, or a larger "
             "privacy.epsilon"
         )
-    found += [
-        f"the model card of group {name!r} has been estimated: check its lower bound of mixing, "
-        "because a card that mixes too fast breaks the promise of privacy"
-        for name, card in plan.cards.items()
-        if card.group.card_epsilon
-    ]
-    found += [
-        f"the model card of group {name!r} has an error and no card_epsilon. That is right if it "
-        "was estimated from public records, or from others than these. If `veilstream schedule "
-        "card` estimated it from these records, set the card_epsilon that it printed"
-        for name, card in plan.cards.items()
-        if card.group.error and not card.group.card_epsilon
-    ]
-    found += [
-        f"the model card of group {name!r} ends with round {last} (last_round): from round "
-        f"{last + 1} on its clients release nothing and spend nothing. Check the card again "
-        "before that, and start a study with a new name"
-        for name, card in plan.cards.items()
-        if (last := card.group.last_round) is not None
-    ]
+    for name, of_group in plan.cards.items():
+        found += _of_group(f"group {name!r}", of_group.group)
     return tuple(found)
+
+
+def _of_group(name: str, group: Group) -> Iterator[str]:
+    """Yield what to know of the model card of a group."""
+    if group.card_epsilon:
+        yield (
+            f"the model card of {name} has been estimated: check its lower bound of mixing, "
+            "because a card that mixes too fast breaks the promise of privacy"
+        )
+    elif group.error:
+        yield (
+            f"the model card of {name} has an error and no card_epsilon. That is right if it was "
+            "estimated from public records, or from others than these. If `veilstream schedule "
+            "card` estimated it from these records, set the card_epsilon that it printed"
+        )
+    if (last := group.last_round) is not None:
+        yield (
+            f"the model card of {name} ends with round {last} (last_round): from round "
+            f"{last + 1} on its clients release nothing and spend nothing. Check the card again "
+            "before that, and start a study with a new name"
+        )
 
 
 def loss_of(task: AgedTask) -> float:

@@ -1,6 +1,4 @@
-"""Gradients of single records at the client: public numbers, bounds, noise.
-
-The gradients of single records at an expansion point, and sums of matrices beside them.
+"""Gradients of single records at an expansion point, and sums of matrices beside them.
 
 A record gives w(x) s(y, x' theta) x with the weight w(x) = min(1, clipping_norm^2 / |x|^2),
 intercept included, so that its norm is at most clipping_norm times the largest slope whatever the

@@ -1,13 +1,9 @@
-"""Intervals of a path: random scaling, plug-in, and the bias of curved losses.
+"""Intervals of a path, by method, and what each one needs and costs.
 
-All intervals that the releases of a study allow, by method, and what each one needs and costs.
-
-Random scaling reads the path; plug-in intervals are sandwiches of what was released.
-
-What a curved loss does to the plug-in, whose gradients were taken at models off the minimum.
-
-With models u of mean m and covariance S, and the estimate c = m - A^-1 (mean gradient), A the mean
-curvature at the models and T its derivative at the minimum, the minimum is to second order at
+Plug-in intervals are sandwiches of what was released. Their gradients were taken at models off the
+minimum, which matters where a loss is curved. With models u of mean m and covariance S, and the
+estimate c = m - A^-1 (mean gradient), A the mean curvature at the models and T its derivative at
+the minimum, the minimum is to second order at
 
     c - A^-1 T[S - (m - c)(m - c)'] / 2
 
@@ -15,8 +11,7 @@ Scatter of the models bends the estimate away from the minimum, and a mean that 
 the other way: Newton's step from where a loss is more curved is too short. A itself is that at the
 models, and not at the minimum. Source: this project's.
 
-Random scaling: intervals from the path's own wandering, without any estimate of curvature.
-
+Random scaling reads the path's own wandering, without any estimate of curvature.
 V = n^-2 sum_s s^2 (thetabar_s - thetabar_n)(.)' over the n records after the burn-in; the interval
 is thetabar +- q sqrt(V_jj / n). Several paths are pooled with their shares of the records as
 weights. Logs of one shared path are copies of the same pivot: the mean of their V_jj / n goes with

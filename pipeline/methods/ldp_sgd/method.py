@@ -1,7 +1,4 @@
-"""Locally private gradient descent, as the registry knows it, with what it refuses.
-
-Gradients of single records at the worker: one of a record after the other.
-"""
+"""Locally private gradient descent, as the registry knows it, with what it refuses."""
 
 from __future__ import annotations
 

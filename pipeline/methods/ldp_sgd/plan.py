@@ -1,18 +1,13 @@
-"""Plans: what locally private gradients need, and when intervals can be hoped for.
-
-What locally private gradients need and promise, for `study check` and the doctor.
+"""What locally private gradients need and promise, and when intervals can be hoped for.
 
 For features uniform on their public ranges: of a path no number of records makes intervals certain,
 since no ridge holds directions in which records say nothing. Sizes follow from the limit law and
 the caps of `step_rule`; the bias of curved losses was fitted to simulations.
 
-After how many records intervals can be hoped for, from public numbers alone.
-
-How long an interval is that knows all but the noise, before any record is seen.
-
-It is the limit law's, A^-1 M A^-1 / n, with the curvature of the public reference population and
-the noise of the study's own gradients. What a path does not know as well makes real ones longer.
-Source: ldp-sgd, limit; the population is this project's guess.
+The length of an interval that knows all but the noise is the limit law's, A^-1 M A^-1 / n, with the
+curvature of the public reference population and the noise of the study's own gradients. What a path
+does not know as well makes real ones longer. Source: ldp-sgd, limit; the population is this
+project's guess.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The public rule of a path: step sizes, their caps, and the matrix before gradients.
 
-From a study to the public rule of its path: steps, their caps, burn-in and start.
-
 The paper, ldp-sgd, gives no defaults: these are this project's, from simulations. The caps are
 derived below.
 

@@ -1,14 +1,11 @@
-"""What noisy copies of a fit cost, floating point included.
-
-What noisy copies of a fit cost: Renyi divergences of Gaussian laws with a public scale.
+"""What noisy copies of a fit cost: Renyi divergences of Gaussian laws, floating point included.
 
 K copies N(theta, psi F^-1) of a fit theta with information F >= ridge I. One record changes both,
 so that neighbours differ in shift and in precision. Source: noisy-mle, whose own scale depends on
 the data; the public one is derived in docs/privacy/copies.md.
 
-What floating point can do to copies: to a window's fit, and to what is drawn around it.
-
-All bounds are worst cases over data, from public numbers alone: docs/privacy/copies.md.
+What floating point can do to a fit, and to what is drawn around it, is bounded by worst cases
+over data, from public numbers alone: docs/privacy/copies.md.
 """
 
 from __future__ import annotations

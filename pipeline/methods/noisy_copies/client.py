@@ -1,14 +1,11 @@
-"""A site's own fit, and its noisy copies as mean and scatter.
-
-Noisy copies of a fit: their mean and their scatter, which say the same as all of them.
+"""A site's own fit, and its noisy copies as mean and scatter, which say the same as all of them.
 
 Of K copies N(theta, psi F^-1) the mean is N(theta, psi F^-1 / K), and the scatter, the sum of
 squares about it, is the sum of K - 1 squares of N(0, psi F^-1), independent of the mean. Both are
 drawn so, in floating point, and leave rounded to public lattices: docs/privacy/copies.md.
 
-A site's own fit with a public ridge: exact minimisers, whose information is never singular.
-
-A ridge makes fits of separated classes, of fewer records than coefficients and of none at all.
+Fits are exact minimisers with a public ridge, whose information is never singular: there are fits
+of separated classes, of fewer records than coefficients and of none at all.
 """
 
 from __future__ import annotations

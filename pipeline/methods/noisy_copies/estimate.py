@@ -1,27 +1,20 @@
-"""The estimate of copies: sites put together, its bias and when it is shown.
-
-Sites' noisy copies put together by INFEMBLER, far sites weighed down.
+"""Sites' noisy copies put together by INFEMBLER: the estimate, its bias, and when it is shown.
 
 The windows of a site are one site of all its records: their means are averaged, their scatters
 added up. An estimate starts from the middle of all sites and not from the one before it, so that it
 is a function of the sums alone. Derived in docs/methods/noisy-copies.md.
 
-Linear fits near the bound of their norm: when there are no intervals, and how long others are.
+Linear fits near the bound of their norm: those that were cut at it lie on it, however far beyond it
+the truth is, so that intervals come only where fits stay clear of it. Whether they do is seen with
+the estimate's own noise: near the bound those estimates come first that chance drew inwards. So the
+number that decides has the interval of a normal number that is shown only below a limit (Lee, Sun,
+Sun and Taylor 2016, Exact post-selection inference, theorem 5.2).
 
-Fits that were cut at the bound lie on it, however far beyond it the truth is, so that intervals
-come only where fits stay clear of it. Whether they do is seen with the estimate's own noise: near
-the bound those estimates come first that chance drew inwards. So the number that decides has the
-interval of a normal number that is shown only below a limit (Lee, Sun, Sun and Taylor 2016, Exact
-post-selection inference, theorem 5.2), whatever the share of streams that it shows.
+The sites' ridges: a fit with a ridge goes the share k = l / (l + ridge) of the way from where the
+ridge draws it, l being the information of a record. An estimate divides by that share, which is
+known from scatters and has their noise, (1 - k) sqrt(2 / degrees).
 
-What decides whether an estimate of copies is shown: what records add to the sites' ridges.
-
-A fit with a ridge goes the share k = l / (l + ridge) of the way from where the ridge draws it, l
-being the information of a record. An estimate divides by that share, which is known from scatters
-and has their noise, (1 - k) sqrt(2 / degrees).
-
-The ridge of a study of copies, which is part of what is estimated: coefficients drawn to 0.
-
+The study's ridge, part of what is estimated, draws coefficients to 0:
 (J + R) theta = J theta_0, where theta_0 is what the sites say without it and J the mean information
 of a record. J is that of the scatters: the posterior informations of INFEMBLER are drawn to what
 all sites have in common, and so a ridge beside them would draw further than in a fit of all
@@ -68,8 +61,7 @@ def estimate(task: CopiesTask, parts: Weighed) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
     if not any(state.releases for _, state in parts):
         return report.empty(task.first_model.coefficients, parts)
-    solve = partial(_solution, task, parts)
-    return report.chosen(parts, partial(sent_of, task, parts), solve)[0].estimate
+    return report.chosen(parts, partial(sent_of, task, parts), partial(_solution, task, parts))
 
 
 def _solution(task: CopiesTask, parts: Weighed, sent: Sent) -> report.Solution:
@@ -95,34 +87,36 @@ def _solution(task: CopiesTask, parts: Weighed, sent: Sent) -> report.Solution:
         if np.isnan(covariance).all():
             share = UNSURE
     covariance = covariance + uneven
-    reason = ""
+    lacks = ""
     if share < 1:
-        reason = (
+        lacks = (
             "the noise of the scatters still hides what the records add to the sites' ridge: "
             "intervals need more releases, or larger windows (window.records)"
         )
     elif found.step > CLOSE:
-        reason = f"no estimate has settled within {ROUNDS} rounds: sites contradict each other"
+        lacks = f"no estimate has settled within {ROUNDS} rounds: sites contradict each other"
     elif clear <= 0:
-        reason = (
+        lacks = (
             "fits of sites come within their noise to the bound of their norm, "
             f"estimator.method.coefficient_bound = {task.radius:g}: intervals would miss what lies "
             "beyond it. Wait for more releases, or begin a study with a larger bound; its noise is "
             "larger, and `veilstream study check` prints by how much (noise_over_sampling)"
         )
-    elif not near:
-        reason = FAR
+    far = not (lacks or near)
     error = chance / max(float(found.information[0, 0]), 1e-12) + bent**2
-    told = report.estimate_of(
-        task, parts, sent.names, drawn.coefficients, covariance, privacy,
-        weights=fit.weights, records=copies.records, varied=sent.squared * task.slots,
-        squared=fit.squared, share=share, reason=reason, far=reason == FAR, points=copies.centres,
-        # what far fits leave out is no reason for a short way
-        settled=reason in ("", FAR),
-        more={"rounds": found.rounds, "last_round": found.step},
-    )  # fmt: skip
-    told = replace(told, condition=condition_number(found.whole))
-    return report.Solution(told, reason == FAR, error)
+
+    def estimate_at(standing: report.Standing) -> Estimate:
+        told = report.estimate_of(
+            task, parts, sent.names, drawn.coefficients, covariance, privacy,
+            weights=fit.weights, records=copies.records, varied=sent.squared * task.slots,
+            squared=fit.squared, share=share, reason=FAR if far else lacks, far=far,
+            # what far fits leave out is no reason for a short way
+            points=copies.centres, settled=not lacks,
+            more={"rounds": found.rounds, "last_round": found.step},
+        )  # fmt: skip
+        return replace(told, condition=condition_number(found.whole))
+
+    return report.Solution(bool(lacks), far, error, estimate_at)
 
 
 def limit(size: int) -> float:

@@ -3,12 +3,9 @@
 Of the most epochs whose scores were taken near enough. The first models are far. So older epochs
 count only where all that linearised scores leave out is small beside every standard error.
 
-The sites put together: one step from where their scores were taken, far sites weighed down.
-
-theta solves sum_m w_m a_m e_m(theta) = N R theta with the scores e_m(theta) = sum (g + J (t -
-theta)) of site m, its optimal weight a_m and its guard w_m. Derived in docs/methods/noisy-mle.md.
-
-What a ridge adds to the residuals of a level's records, which the model's curvature lacks.
+Far sites are weighed down: theta solves sum_m w_m a_m e_m(theta) = N R theta with the scores
+e_m(theta) = sum (g + J (t - theta)) of site m, its optimal weight a_m and its guard w_m. Derived in
+docs/methods/noisy-mle.md.
 
 A ridge holds a level's coefficient back, so that its records' responses m are off on average: the
 score is zero where share * m = ridge * theta. Squared residuals are then larger than the curvature
@@ -162,10 +159,7 @@ def estimate(task: SiteTask, parts: Weighed) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
     if not any(state.releases for _, state in parts):
         return report.empty(task.first_model.coefficients, parts)
-    (found, far, _), staying = report.chosen(
-        parts, partial(sites_of, task, parts), partial(_solution, task, parts)
-    )
-    return replace(found, reason=report.far(*staying, found.details["misplaced"])) if far else found
+    return report.chosen(parts, partial(sites_of, task, parts), partial(_solution, task, parts))
 
 
 def _solution(task: SiteTask, parts: Weighed, sites: Sites) -> report.Solution:
@@ -186,24 +180,26 @@ def _solution(task: SiteTask, parts: Weighed, sites: Sites) -> report.Solution:
         )
         if np.isnan(covariance).all():
             share = UNSURE
-    reason = report.lacking(share, known=fit.known)
-    far = not reason and far
-    strangers = [sites.names[place] for place in np.flatnonzero(misplaced).tolist()]
-    told = report.estimate_of(
-        task, parts, sites.names, fit.coefficients, covariance, privacy,
-        weights=fit.weights, records=sites.records, varied=sites.squared, squared=squared,
-        # which of them are far is said when it is known how many there were
-        share=share, reason=reason or ("far" if far else ""), far=far,
-        points=sites.point, settled=not (reason or far),
-        more={"release": task.release, "misplaced": strangers[: report.LISTED]},
-    )  # fmt: skip
-    told = replace(
-        told,
-        condition=condition_number(fit.bread.matrix, fit.bread.eigenvalues),
-        floored=fit.bread.raised,
-        dispersion=fit.dispersion if task.squares and fit.known else None,
-    )
-    return report.Solution(told, far, chance + bent**2)
+    lacks = report.lacking(share, known=fit.known)
+    far = far and not lacks
+
+    def estimate_at(standing: report.Standing) -> Estimate:
+        strangers = [sites.names[place] for place in np.flatnonzero(misplaced).tolist()]
+        found = report.estimate_of(
+            task, parts, sites.names, fit.coefficients, covariance, privacy,
+            weights=fit.weights, records=sites.records, varied=sites.squared, squared=squared,
+            share=share, reason=report.far(standing, strangers) if far else lacks, far=far,
+            points=sites.point, settled=not (lacks or far),
+            more={"release": task.release, "misplaced": strangers[: report.LISTED]},
+        )  # fmt: skip
+        return replace(
+            found,
+            condition=condition_number(fit.bread.matrix, fit.bread.eigenvalues),
+            floored=fit.bread.raised,
+            dispersion=fit.dispersion if task.squares and fit.known else None,
+        )
+
+    return report.Solution(bool(lacks), far, chance + bent**2, estimate_at)
 
 
 def limit(size: int) -> float:

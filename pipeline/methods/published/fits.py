@@ -1,16 +1,8 @@
-"""Fits over all rounds: pooled and federated Newton steps.
-
-Encoded records of a study, sorted into what the published methods run on.
+"""What published methods run on, and fits to records that are all at hand: OffNP, OffWP.
 
 Batch b of an online method is window b of every client, in the order in which clients first
 appear; a client whose records have ended sends nothing more, but still adds its share of noise.
-
-Records of one client, the sums over them that a message holds, and the ridge beside them.
-
 Sums hold no ridge: the number of records is public, so whoever adds messages adds the ridge once.
-Source: dwd, eq. (16).
-
-Fits to records that are all at hand: pooled (OffNP), or in rounds over clients (OffWP).
 
 `pooled_fit` converges; `majorised_fit` stops by the rule of the R package kerndwd, whose published
 figures carry the error of that rule. `federated_fit` is the safe form of OffWP; `undamped_iterates`

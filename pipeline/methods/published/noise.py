@@ -1,23 +1,11 @@
-"""Noise of the published methods, and what it is worth.
+"""The simulated noise of published methods, and the sentences of what each one keeps.
 
-The simulated noise of a study's published method, and the sentences of what each one keeps.
+None of them keeps a guarantee in this program: some have none by design, the others are simulated
+with floating-point noise of a seeded generator.
 
-None of these methods keeps a guarantee in this program: some have none by design, the others are
-simulated with floating-point noise of a seeded generator. Source: dwd, Theorem 2.
-
-Gaussian noise that all clients of a round add together.
-
-A message holds gradient, curvature and, for class weights, counts. Each part is a Gaussian
-mechanism; together they are mu-GDP with mu^2 the sum of the parts'. Every record enters one
-message, and all that follows depends on it through that message alone, so the whole stream keeps
-the mu of a single message. Source: dwd, rewritten; sensitivities in `pipeline.privacy`.
-
-Noise of an aggregator that is trusted, as the paper scales it, and where that scale is empty.
-
-Every batch adds one vector of noise per release of the coefficients. The scale comes from a bound
-of the density ratio that spends T2 = 2 ln(1 + M C2^2 / (N lambda + rho)) on the determinant and
-the rest on the exponent: nothing is left where T2 reaches epsilon, and no scale exists.
-Source: dwd, Theorem 2, Condition 2 and eq. (45).
+Noise of a trusted aggregator is scaled as the paper does it: a bound of the density ratio spends
+T2 = 2 ln(1 + M C2^2 / (N lambda + rho)) on the determinant and the rest on the exponent. Where T2
+reaches epsilon nothing is left, and no scale exists. Source: dwd, Theorem 2, Condition 2, eq. (45).
 """
 
 from __future__ import annotations
@@ -25,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -56,7 +43,7 @@ _SIMULATED = (
 )
 
 
-def trusted_noise(task: Task, keys: Trusted) -> LaplaceNoise | GaussianNoise:
+def trusted_noise(task: Task, keys: Trusted) -> TrustedNoise:
     """Return the noise of Algorithm 2 as the study declares it."""
     l2_bound = keys.l2_bound or task.norm_bound
     step, held = keys.step_bound, keys.stabiliser
@@ -109,7 +96,11 @@ _NEIGHBOURS: Neighbours = "zero-out"
 
 @dataclass(frozen=True, slots=True)
 class MessageNoise:
-    """Budget of a stream and how its noise is shared out.
+    """Gaussian noise that all clients of a round add together: its budget, and how it is shared.
+
+    Gradient, curvature and counts of a message are a Gaussian mechanism each, mu-GDP together with
+    mu^2 the sum of theirs. Every record enters one message, so the whole stream keeps the mu of
+    one. Source: dwd, rewritten.
 
     A message carries variance sigma^2 / M' with M' = M - tolerated, so that M' clients make up the
     whole noise; with M' = 1 each message carries it alone.
@@ -206,32 +197,16 @@ _PER_RELEASE = (
 )
 
 
-class TrustedNoise(Protocol):
-    """Noise that a trusted aggregator adds to the summed gradient of a batch."""
-
-    @property
-    def stabiliser(self) -> float:
-        """Multiple rho >= 0 of the identity that is added to the curvature in every batch."""
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Bounds to which (1, x) is clipped in its 1-norm and 2-norm; infinite for none."""
-
-    def draw(
-        self, rng: np.random.Generator, size: int, curvature_bound: float, penalty: float
-    ) -> Vector:
-        """Return noise, shape (size,); `penalty` is N lambda with N the records so far."""
-
-
 @dataclass(frozen=True, slots=True)
 class LaplaceNoise:
-    """Independent Laplace noise, Algorithm 2.
+    """Independent Laplace noise on the summed gradient of a batch, Algorithm 2.
 
     epsilon: Claimed for each release, > 0.
     l1_bound, l2_bound: Public bounds C1, C2 > 1 of the norms of (1, x); records are clipped to
         them.
     step_bound, stabiliser: r >= 0, the assumed length of theta_b - theta_{b-1}, C_{p-1} /
-        sqrt(N_{b-1}) in the paper; and rho >= 0.
+        sqrt(N_{b-1}) in the paper; and rho >= 0, the multiple of the identity that is added to the
+        curvature in every batch.
     """
 
     epsilon: float
@@ -242,7 +217,7 @@ class LaplaceNoise:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Clipping bounds in the 1-norm and the 2-norm."""
+        """Bounds of (1, x) in the 1-norm and the 2-norm; infinite for none."""
         return self.l1_bound, self.l2_bound
 
     @property
@@ -265,7 +240,7 @@ class LaplaceNoise:
     def draw(
         self, rng: np.random.Generator, size: int, curvature_bound: float, penalty: float
     ) -> Vector:
-        """Return Laplace noise, shape (size,)."""
+        """Return noise, shape (size,); `penalty` is N lambda with N the records so far."""
         return rng.laplace(0.0, self.scale(curvature_bound, penalty), size)
 
 
@@ -281,7 +256,7 @@ class GaussianNoise:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Clipping bounds in the 1-norm and the 2-norm."""
+        """As `LaplaceNoise.bounds`."""
         return math.inf, self.l2_bound
 
     @property
@@ -309,6 +284,10 @@ class GaussianNoise:
     ) -> Vector:
         """Return normal noise, shape (size,)."""
         return rng.normal(0.0, self.scale(curvature_bound, penalty), size)
+
+
+#: Noise that a trusted aggregator adds.
+TrustedNoise = LaplaceNoise | GaussianNoise
 
 
 def determinant_loss(l2_bound: float, curvature_bound: float, least_eigenvalue: float) -> float:

@@ -1,29 +1,19 @@
-"""One Newton step for each batch, with and without noised messages.
+"""One Newton step for each batch, and what each published method gives with how far to trust it.
 
-One Newton step for each batch, records forgotten (OnWP), and with an aggregator's noise (OnWDP).
-
+Without noise (OnWP), and with an aggregator's (OnWDP), records are forgotten after their batch:
 A_b = A_{b-1} + H_b and theta_b = theta_{b-1} - A_b^-1 g_b, with g_b and H_b taken at
 theta_{b-1}, ridge included. With noise theta_b = (A_b + rho I)^-1 (A_b theta_{b-1} - g_b - xi_b):
 rho pulls towards zero again in every batch, so the limit has the penalty lambda + rho / n_b with
 n_b records in a batch, and the noise inflates the variance by a factor that does not fall with b.
-Kept as published, to compare with. Class weights n / (2 n_class), from running counts, are an
-extension: the paper has none. Source: dwd, eq. (37) and (45), Algorithm 2.
+Class weights n / (2 n_class), from running counts, are an extension: the paper has none.
+Source: dwd, eq. (37) and (45), Algorithm 2.
 
-The renewable estimate from noised messages.
-
-theta <- theta - (floor(A) + N lambda R)^-1 (g + n lambda R theta) with A the sum of the noised
-curvatures. The curvature sets length and direction of a step alone. Steps end where the gradient is
-zero whatever it is, so its noise does not change where they end. Its eigenvalues are raised to half
-the spectral size of that noise, without which single directions run away.
+From noised messages theta <- theta - (floor(A) + N lambda R)^-1 (g + n lambda R theta), A the sum
+of the noised curvatures, which set length and direction of a step alone. Steps end where the
+gradient is zero whatever A is, so its noise does not change where they end. Its eigenvalues are
+raised to half the spectral size of that noise, without which single directions run away.
 The first round is at the public start, where the loss has no curvature: it spends the whole budget
 on the gradient and takes one step against a public guess. Source: dwd, eq. (37), rewritten.
-
-The published methods on the records of a study, each with how far to trust what it gives.
-
-The standard errors of a converged fit are those of the sandwich K^-1 (sum s s') K^-1 with s the
-gradient of one record, ridge included, and K the summed curvature. It needs a minimiser that was
-reached, and enough records that carry curvature: a steep loss has almost all of it in the few
-records near its knee.
 """
 
 from __future__ import annotations
@@ -36,7 +26,8 @@ import numpy as np
 
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.estimate import class_weights
-from pipeline.linalg import floor_eigenvalues, sandwich, solve_positive
+from pipeline.estimators.reference_fit import spread_of
+from pipeline.linalg import floor_eigenvalues, solve_positive
 from pipeline.losses import Loss
 from pipeline.methods.base import OfflineFit
 from pipeline.methods.published.fits import (
@@ -426,7 +417,11 @@ RECORDS_PER_COEFFICIENT = 10
 def covariance_of(
     loss: Loss, records: Records, penalty: Vector, point: Vector
 ) -> tuple[Matrix | None, str]:
-    """Return covariance (d, d) of a minimiser, or None and why; `penalty` (d,) is per record."""
+    """Return the sandwich (d, d) of a minimiser, or None and why; `penalty` (d,) is per record.
+
+    It needs enough records that carry curvature: a steep loss has almost all of it in the few
+    records near its knee.
+    """
     needed = RECORDS_PER_COEFFICIENT * records.size
     if len(records) < needed:
         return None, f"intervals need {needed} records; there are {len(records)}"
@@ -441,10 +436,7 @@ def covariance_of(
             f"intervals need the curvature of {needed} records; only about {carried:.0f} carry "
             "any, as the loss is nearly flat at the others: more records or a smaller q help"
         )
-    slopes = weights * loss.slope(predictor, records.responses)
-    scores = records.design * slopes[:, None] + penalty * point
-    rows = records.design * np.sqrt(curvature_weight)[:, None]
     try:
-        return sandwich(rows.T @ rows + len(records) * np.diag(penalty), scores.T @ scores), ""
+        return spread_of(loss, lambda: [records], penalty, point).covariance, ""
     except NumericError as error:
         return None, f"no intervals: {error}"

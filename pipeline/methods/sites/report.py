@@ -1,6 +1,4 @@
-"""What an estimate says of its sites, whatever they release.
-
-What any study of sites can be told from public numbers alone: for `study check` and planning.
+"""What an estimate says of its sites, and what their study is told from public numbers alone.
 
 Sites move together. A class that is rare lies far from the public start, which takes more models,
 and there a logistic loss bends less. Derived in docs/methods/noisy-mle.md.
@@ -132,24 +130,33 @@ def _said_of(details: Mapping[str, Any]) -> Said | None:
         return None
 
 
+class Standing(NamedTuple):
+    """How many of all `sites` have sent in the newest epochs; `needed` must have."""
+
+    staying: int
+    sites: int
+    needed: int
+
+
 class Solution(NamedTuple):
     """What the releases of some epochs say.
 
-    far: Whether intervals lack that releases were taken near enough.
+    lacking: Whether intervals lack anything that more epochs would give.
+    far: Whether all that they lack is that releases were taken near enough.
     error: Mean square error of predictors: by chance, and by what releases leave out.
+    estimate_at: Makes the estimate; of those that are tried, for one alone.
     """
 
-    estimate: Estimate
+    lacking: bool
     far: bool
     error: float
+    estimate_at: Callable[[Standing], Estimate]
 
 
 def chosen(
     parts: Weighed, sites_of: Callable[[list[int]], Any], solve: Callable[[Any], Solution]
-) -> tuple[Solution, tuple[int, int, int]]:
-    """Return the solution of the most epochs that give intervals, else that of the least error.
-
-    And how many sites have sent in the newest epochs, of how many, and how many must have.
+) -> Estimate:
+    """Return the estimate of the most epochs that give intervals, else that of the least error.
 
     sites_of: Returns the sites with their releases in some epochs, `names` among it.
     """
@@ -167,9 +174,9 @@ def chosen(
             # intervals; or noise is in their way, and fewer releases have more of it
             break
     found = tried[-1]
-    if found.estimate.status == "warming":
+    if found.lacking or found.far:
         found = min(tried, key=lambda one: one.error)
-    return found, (staying, count, needed)
+    return found.estimate_at(Standing(staying, count, needed))
 
 
 def empty(coefficients: Vector, parts: Weighed) -> Estimate:
@@ -259,12 +266,12 @@ def endless(names: Sequence[str], covariance: Matrix) -> str:
     )
 
 
-def far(staying: int, count: int, needed: int, misplaced: Sequence[str]) -> str:
+def far(standing: Standing, misplaced: Sequence[str]) -> str:
     """Say that scores were taken too far from the estimate, and what brings intervals.
 
-    staying: How many of `count` sites have sent at the newest models; `needed` must have.
     misplaced: Names of those that are left out.
     """
+    staying, count, needed = standing
     if staying < needed:
         said = (
             f"{staying} of {count} sites have reported from a recent model, and intervals need "

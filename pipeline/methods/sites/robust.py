@@ -1,18 +1,12 @@
 """How far sites are from each other, what they weigh then, and what is shown.
 
-How far each site is from the others, and how much it may weigh.
-
 Sites truly differ, besides what records and noise vary: by so much that half of them are nearer
 than half of equal sites would be. Measured so, an honest site has a squared distance of d on
 average. Beyond the limit it is weighed down in proportion, so that its pull no longer grows; far
 beyond it is left out.
 
-Whether scores were taken near enough to the estimate, and which sites' points are no models.
-
 A score that is linearised leaves out what grows with the square of the way from its point to the
 estimate, and no standard error knows of it. Honest sites of an epoch had the same few models.
-
-How long intervals are that come only where a noised number stands far enough out of its noise.
 
 An estimate divides by what records say in each direction, which is noised, and is shown only where
 all of it is above a limit. Near the limit those streams come first in which noise made it larger,
