@@ -44,7 +44,7 @@ from pipeline.trust import GENERATION, MAC_SIZE
 from pipeline.words import counted
 from producers.membership import Membership
 from producers.prior_spend import fault
-from producers.sources import Source
+from producers.sources.base import Source
 from producers.store import ClientStore, Stream
 
 #: Sends a claim to the ledger topic and returns its future.
@@ -53,9 +53,6 @@ Send = Callable[[bytes, bytes], Any]
 
 class Claims:
     """What this ledger has claimed on the ledger topic, and what copies of it claim.
-
-    Each group of releases is claimed before it leaves. What stands on the log under this ledger
-    that its database does not know is proof of another copy, which has released these records.
 
     found: Claims on the topic at the start, in order.
     reader: Stands behind what was read then.
