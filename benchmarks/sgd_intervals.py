@@ -31,7 +31,6 @@ from scipy.special import expit
 from benchmarks.interval_streams import every_flight
 from benchmarks.limit_law import covariance, moments
 from pipeline.estimators.estimate import Estimate
-from pipeline.methods import task_of
 from pipeline.methods.ldp_sgd.client import GradientTask
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
 from pipeline.methods.ldp_sgd.plan import HALF, due_with
@@ -41,37 +40,12 @@ from pipeline.privacy.mechanism import Channel
 from pipeline.records.blocks import predictors, with_intercept
 from pipeline.release.model import round_model
 from pipeline.simulate.coverage import share_of
-from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
+from tests.sgd import task_of
 
 LEVEL, LEAST, MOST = 0.95, 0.925, 0.985
 #: Looks until twice the exact size.
 LOOKS = 40
-STUDY = """
-[study]
-name = "intervals"
-[data]
-response = {response}
-[data.features]
-{features}
-[estimator]
-kind = "ldp-sgd"
-loss = "{loss}"
-ridge = 0
-{bound}
-path = {{ {path} }}
-[privacy]
-mechanism = "insecure-simulation"
-epsilon = {epsilon}
-delta = 1e-6
-neighbours = "replace-one"
-seed = 1
-[window]
-records = {window}
-[stream]
-partitions = 1
-publish = {{ releases = 1 }}
-"""
 #: Responses lie in +-8 residual deviations, the share of positive classes, records for the target.
 RANGE, POSITIVE, SAMPLE = 8.0, 0.15, 400_000
 #: mu = 1 and 2 at delta = 1e-6.
@@ -98,22 +72,13 @@ class Row:
 
     def task(self, window: int) -> GradientTask:
         """Return its study."""
-        number = f'{{ name = "y", kind = "number", min = -{RANGE}, max = {RANGE} }}'
         tau = "\ntau = 0.8" if self.loss == "expectile" else ""
-        logistic = self.loss == "logistic"
-        response = '{ name = "y", positive = "1", negative = "0" }' if logistic else number
-        features = "\n".join(f"x{j} = {{ min = -1, max = 1 }}" for j in range(self.size - 1))
-        made = task_of(
-            parse_study(
-                STUDY.format(
-                    response=response, features=features, loss=self.loss,
-                    bound="" if logistic else f"residual_bound = 1.345{tau}",
-                    path=self.path, epsilon=EPSILONS[self.mu], window=window,
-                )
-            )
+        return task_of(
+            p=self.size - 1, loss=self.loss, width=RANGE, path=self.path or None,
+            estimator="" if self.loss == "logistic" else f"residual_bound = 1.345{tau}",
+            mechanism="insecure-simulation", epsilon=EPSILONS[self.mu], records=window,
+            name="intervals",
         )  # fmt: skip
-        assert isinstance(made, GradientTask)
-        return made
 
     def records(self, rng: np.random.Generator, count: int, truth: Vector) -> tuple[Matrix, Vector]:
         """Draw encoded features, shape (n, d - 1), and responses, shape (n,)."""

@@ -194,7 +194,8 @@ def climbed(
     steps: int,
 ) -> dict[str, float]:
     """Climb towards a larger distance, and return the largest share seen of every part."""
-    best, most = score(distances(task, start)), distances(task, start)
+    most = distances(task, start)
+    best = score(most)
     for _ in range(steps):
         candidate = moved(task, rng, start)
         found = distances(task, candidate)

@@ -22,8 +22,9 @@ RUNTIME = "runtime"
 #: Files that take longest, and folders whose tests start processes: what begins last is short.
 #: Between those that wait for what they start are some that compute, lest the cores idle at first.
 FIRST = (
-    "test_snippets", "test_outages", "test_lost_topics", "test_distinguishing", "test_source_kills",
-    "test_admission", "test_least_rights", "test_forget", "test_flights", "test_sgd_live",
+    "test_rollback", "test_snippets", "test_outages", "test_lost_topics", "test_distinguishing",
+    "test_source_kills", "test_admission", "test_least_rights", "test_restores",
+    "test_forget", "test_flights", "test_sgd_live",
     "test_stream_attack", "test_kills", "test_local_runtime", "test_crashes", "test_canary",
     "test_ledger_crashes", "test_sensitivity", "test_backtest", "test_age_aware",
     "test_sites_method", "test_noisy_mle", "test_kafka_topic", "test_doctor", "consistency",

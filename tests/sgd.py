@@ -20,11 +20,6 @@ from pipeline.types import Matrix, Vector
 from tests.builders import LogEntry, SeededStream
 
 TRUTH = np.array([1.0, 0.8, -0.5, 0.3])
-_RESPONSES = {
-    "linear": '{ name = "y", kind = "number", min = -10, max = 10 }',
-    "expectile": '{ name = "y", kind = "number", min = -10, max = 10 }',
-    "logistic": '{ name = "y", positive = "1", negative = "0" }',
-}
 
 
 def study_text(
@@ -35,13 +30,21 @@ def study_text(
     epsilon: float = 10.997,
     seed: int = 1,
     records: int = 20,
-    path: str = "",
+    width: float = 10.0,
+    path: str | None = "",
     estimator: str | None = None,
     publish: int = 1,
     partitions: int = 1,
     name: str = "path",
 ) -> str:
-    """Return a study file; epsilon = 10.997 at delta = 1e-6 is mu = 2."""
+    """Return a study file; epsilon = 10.997 at delta = 1e-6 is mu = 2.
+
+    A number lies within `width` of zero. With None the study says nothing of its path; else
+    gradients alone are released, unless it says what is: most tests look at the path itself.
+    """
+    response = f'{{ name = "y", kind = "number", min = -{width}, max = {width} }}'
+    if loss == "logistic":
+        response = '{ name = "y", positive = "1", negative = "0" }'
     if estimator is None:
         estimator = "" if loss == "logistic" else "residual_bound = 0.6725"
     private = {
@@ -52,14 +55,13 @@ def study_text(
             f'epsilon = {epsilon}\ndelta = 1e-6\nneighbours = "replace-one"\nseed = {seed}'
         ),
     }
-    if "releases" not in path:
-        # most tests look at the path itself
+    if path is not None and "releases" not in path:
         path = ", ".join(filter(None, ['releases = "gradients"', path]))
     features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(p))
     return f"""[study]
 name = "{name}"
 [data]
-response = {_RESPONSES[loss]}
+response = {response}
 [data.features]
 {features}
 [estimator]
@@ -67,7 +69,7 @@ kind = "ldp-sgd"
 loss = "{loss}"
 ridge = 0
 {estimator}
-path = {{ {path} }}
+path = {{ {path or ""} }}
 [privacy]
 mechanism = "{mechanism}"
 {private[mechanism]}

@@ -47,26 +47,30 @@ def goes_on(stage: Stage, windows: int = 10) -> None:
     assert stage.verified()
 
 
-def test_a_name_that_is_no_text_ends_nobody_in_any_topic(stage: Stage) -> None:
+@pytest.mark.takes("a worker, a client four times, and as many verifications")
+def test_a_name_that_is_no_text_ends_nobody_in_any_topic_however_it_is_packed(stage: Stage) -> None:
     opened(stage, "north")
     for topic in stage.topics.all():
         put(stage, topic.name, b"x", headers=[(Name("...."), b"1")])
+        # few bytes that would grow are refused by Kafka
+        more = 2 * int(topic.config.get("max.message.bytes", 1 << 20))
+        with pytest.raises(MessageSizeTooLargeError):
+            put(stage, topic.name, bytes(more), compression_type="gzip")
     stage.worker()
     goes_on(stage)
+    for number, codec in enumerate(("snappy", "lz4", "zstd"), start=2):
+        with administrator(stage.settings) as admin:
+            kind, given = ConfigResourceType.TOPIC, {"compression.type": codec}
+            admin.alter_configs(
+                [ConfigResource(kind, t.name, t.config | given) for t in stage.topics.all()]
+            )
+        goes_on(stage, 10 * number)
     [state] = stage.partitions()
     assert state.head.dead_letters == 1
     listed = stage.run("dlq", "list", stage.study)
     assert "undecodable: 1 of 'x'" in listed.stdout
     assert stage.run("client", "list", stage.study).stdout.startswith("north  admitted")
     assert stage.run("watch", stage.study, "--count", 1).returncode == 0
-
-
-def test_few_bytes_that_would_grow_are_refused_by_kafka(stage: Stage) -> None:
-    stage.ensure_topics()
-    for topic in stage.topics.all():
-        more = 2 * int(topic.config.get("max.message.bytes", 1 << 20))
-        with pytest.raises(MessageSizeTooLargeError):
-            put(stage, topic.name, bytes(more), compression_type="gzip")
 
 
 def test_in_topics_that_keep_them_they_are_dead_letters_without_their_bytes(stage: Stage) -> None:
@@ -82,20 +86,6 @@ def test_in_topics_that_keep_them_they_are_dead_letters_without_their_bytes(stag
     [letter] = stage.dead_letters()
     assert dict(letter.headers)["veil_dlq_reason"] == b"too-large"
     assert (letter.key, letter.value) == (b"x", None)
-
-
-def test_releases_are_read_from_topics_that_pack_them(stage: Stage) -> None:
-    opened(stage, "north")
-    stage.worker()
-    for number, codec in enumerate(("snappy", "lz4", "zstd"), start=1):
-        with administrator(stage.settings) as admin:
-            kind, given = ConfigResourceType.TOPIC, {"compression.type": codec}
-            admin.alter_configs(
-                [ConfigResource(kind, t.name, t.config | given) for t in stage.topics.all()]
-            )
-        goes_on(stage, 10 * number)
-    assert stage.dead_letters() == []
-    assert stage.run("watch", stage.study, "--count", 1).returncode == 0
 
 
 def test_an_open_study_goes_on_after_one_command_whatever_models_were_forged(

@@ -37,11 +37,6 @@ def release(store: ClientStore, task: Task, *seqs: int) -> None:
     )  # fmt: skip
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "site.db"
-
-
 def test_one_release_moves_ledger_outbox_and_position_together(path: Path) -> None:
     task = task_of("one")
     with ClientStore(path, "site") as store:

@@ -24,11 +24,6 @@ def copies(name: str) -> Task:
     return task_of(parse_study(study_text(kind="noisy-copies", name=name, **given)))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "site.db"
-
-
 def test_a_curve_that_another_machine_finds_a_hair_apart_stops_no_study(path: Path) -> None:
     first, again = copies("one"), copies("one")
     moved = {

@@ -23,11 +23,6 @@ SOURCE = "csv:data.csv"
 TASK = task_of(parse_study(study_text("one")))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "site.db"
-
-
 def release(store: ClientStore, seq: int) -> None:
     store.release(
         TASK, SOURCE, [Outgoing(seq, b"x" * 3000, [("a", b"b")])], position=b"place %d" % seq,

@@ -53,11 +53,6 @@ def release(store: ClientStore, one: Task, position: bytes, limit: Limit = NO_LI
     store.sent(one.study.name, [seq], (0, seq))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "site.db"
-
-
 def spent(path: Path) -> float:
     return float(report.ledger(path)[SOURCE]["spent"]["epsilon"])
 

@@ -99,11 +99,6 @@ def together(costs: list[tuple[float, float | None]], delta: float) -> float:
     return min(bounds(costs, delta).values())
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "site.db"
-
-
 def contents(path: Path) -> list[Any]:
     """Return everything that is stored but the refusals, and the sum of all tables."""
     apart = ('INSERT INTO "refusals"', 'INSERT INTO "identity"')

@@ -34,11 +34,6 @@ def release(store: ClientStore, task: Task, seq: int) -> None:
     )  # fmt: skip
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "site.db"
-
-
 def test_an_old_copy_is_found_out_by_the_folder_whatever_study_runs_next(path: Path) -> None:
     """The releases topic of the next study says nothing of what another one has lost."""
     first, second = task_of("first"), task_of("second")

@@ -1,7 +1,8 @@
-"""Whatever is restored, a record is noised once: searches by offset, and slots that stay owed."""
+"""Whatever is restored, a record is noised once: old copies, searches, and slots that stay owed."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -107,6 +108,87 @@ def once(stage: Stage) -> bool:
     releases = [read(stage.task, record.value) for record in stage.releases()]
     assert all(r.header.records == SLOTS for r in releases)
     return len({r.parts["gradient"].tobytes() for r in releases}) == len(releases)
+
+
+def copy(stage: Stage, *, back: bool, lock: bool) -> None:
+    """Copy the client's own files aside, or back over those that there are."""
+    here, there = home(stage), stage.folder / "copy"
+    source, target = (there, here) if back else (here, there)
+    target.mkdir(exist_ok=True)
+    for path in target.glob("site.db*"):
+        path.unlink()
+    for path in source.glob("site.*"):
+        if path.suffix != ".lock" or lock:
+            shutil.copy(path, target / path.name)
+
+
+#: Privacy, releases before the copy, and whether the lock is copied: each of them in every run,
+#: and all with all in the slow tests.
+QUICK = ((PRIVATE, 3, True), (OPEN, 0, False))
+CASES = [
+    pytest.param(
+        privacy, before, lock,
+        marks=[] if (privacy, before, lock) in QUICK else [pytest.mark.slow],
+        id=f"{'open' if privacy is OPEN else 'private'}-after {before}-lock {lock}",
+    )
+    for privacy in (PRIVATE, OPEN) for before in (0, 3) for lock in (True, False)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("privacy", "before", "lock"), CASES)
+def test_an_old_copy_is_refused_and_goes_on_behind_what_it_has_lost(
+    build: Build, privacy: str, before: int, lock: bool
+) -> None:
+    stage = build(privacy)
+    grow(stage, before * SLOTS, 1)
+    goes(stage)
+    copy(stage, back=False, lock=lock)
+    grow(stage, 4 * SLOTS, 2)
+    goes(stage)
+    sent = numbers(stage)
+    assert sent == list(range(before + 4))
+    copy(stage, back=True, lock=lock)
+    for _ in range(2):
+        assert "--skip-lost" in refused(stage)
+        assert numbers(stage) == sent
+        assert stage.query("site", "SELECT next_seq FROM streams") == [(before,)]
+    grow(stage, 2 * SLOTS, 3)
+    goes(stage, skip_lost=True)
+    assert numbers(stage) == list(range(before + 6))
+    lost = stage.query("site", "SELECT seq FROM ledger WHERE lost = 1 ORDER BY seq")
+    assert lost == [(seq,) for seq in range(before, before + 4)]
+    grow(stage, SLOTS, 4)
+    goes(stage)
+    assert numbers(stage) == list(range(before + 7))
+    assert privacy == PRIVATE or once(stage)
+    stage.worker()
+    stage.caught_up()
+    estimate = stage.final_estimate()
+    assert (estimate.releases, estimate.diagnostics.missing) == (before + 7, 0)
+    if privacy == PRIVATE:
+        done = stage.run("privacy", "ledger", "site", "--json")
+        [account] = json.loads(done.stdout)["site"].values()
+        assert [s["releases_lost"] for s in account["studies"]] == [4]
+
+
+def test_an_ordinary_restart_is_never_refused(build: Build) -> None:
+    """Also after a crash with unsent releases, and while another client fills the partition."""
+    stage = build(PRIVATE)
+    for seed in range(3):
+        grow(stage, 2 * SLOTS, seed)
+        goes(stage)
+    grow(stage, 10 * SLOTS, 9)
+    for _ in range(3):
+        stage.produce("site", stage.folder / "data.csv", "--rate", 100)
+        stage.kill("site")
+    stage.produced("site", stage.folder / "data.csv", "--rate", 100)
+    other = stage.folder / "other.csv"
+    other.write_text("heat,load,failed\n" + "".join(lines(40 * SLOTS, 50)))
+    goes(stage, client="other", source=str(other))
+    grow(stage, SLOTS, 8)
+    goes(stage)
+    mine = [header_of(r.value).seq for r in stage.releases() if r.key == b"site"]
+    assert sorted(set(mine)) == list(range(17))
 
 
 @pytest.mark.parametrize("times", ["records", "clock"])

@@ -51,11 +51,19 @@ class Place:
         self.new = Stage(folder / "stage", kafka, redis_url, later)
         self.source, self.home = folder / "data.csv", Path(self.old.settings.folder)
         self.source.write_text("heat,load,failed,at\n")
+        self.days = 0
 
-    def grow(self, records: int, seed: int) -> None:
+    def grow(self, records: int) -> None:
+        """Have more records come, none like another."""
+        self.days += 1
         with self.source.open("a") as file:
-            for number, line in enumerate(lines(records, seed)):
-                file.write(f"{line.rstrip()},{seed}:{number}\n")
+            for number, line in enumerate(lines(records, self.days)):
+                file.write(f"{line.rstrip()},{self.days}:{number}\n")
+
+    def release(self, windows: int, stage: Stage | None = None, **options: Any) -> str:
+        """Have as many windows of records come, and run the client on a study, else the old one."""
+        self.grow(windows * SLOTS)
+        return self.goes(stage or self.old, **options)
 
     def run(self, stage: Stage, **options: Any) -> tuple[int, str]:
         said: list[str] = []
@@ -112,6 +120,10 @@ class Place:
         return [claim for value in own if (claim := read_claim(value, secret))]
 
 
+class Killed(BaseException):
+    """Ends a client as a crash does: nothing is cleaned up but what the system does."""
+
+
 @pytest.fixture
 def place(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Place]:
     made = Place(tmp_path, kafka, redis_url)
@@ -125,12 +137,9 @@ def silent(_: object) -> None:
 
 
 def test_what_leaves_was_claimed_before(place: Place) -> None:
-    place.grow(4 * SLOTS, 1)
-    place.goes(place.old)
-    place.grow(2 * SLOTS, 2)
-    place.goes(place.old)
-    place.grow(SLOTS, 3)
-    place.goes(place.new)
+    place.release(4)
+    place.release(2)
+    place.release(1, place.new)
     found = place.claims()
     assert len({claim.run for claim in found}) == 3
     old, new = place.old.task.study.name, place.new.task.study.name
@@ -140,24 +149,17 @@ def test_what_leaves_was_claimed_before(place: Place) -> None:
     assert (newest[new].releases, newest[new].slots, newest[new].line) == (1, 70, [new, old])
 
 
-def test_a_page_reads_accounts_beside_claims(place: Place) -> None:
+def test_a_page_reads_accounts_beside_claims_and_says_which_it_cannot_read(place: Place) -> None:
     place.old.ensure_topics()
-    place.grow(2 * SLOTS, 1)
-    place.goes(place.old)
-    study, watched = place.old.task.study, Watched(place.old.task.study)
-    Reading(study, place.old.settings, watched).stop()
+    place.release(2)
+    study, settings = place.old.task.study, place.old.settings
+    watched = Watched(study)
+    Reading(study, settings, watched).stop()
     assert not any("claim" in text for text in watched.warnings.values())
-
-
-def test_a_page_starts_beside_an_account_that_it_cannot_read_and_says_so(place: Place) -> None:
-    place.old.ensure_topics()
-    place.grow(2 * SLOTS, 1)
-    place.goes(place.old)
     value = b'{"type":"spends/9"}'
-    settings = place.old.settings
     send(settings.kafka, settings.ledger_topic, [{"key": b"later", "value": value}])
-    watched = Watched(place.old.task.study)
-    Reading(place.old.task.study, settings, watched).stop()
+    watched = Watched(study)
+    Reading(study, settings, watched).stop()
     assert "which this version does not know" in watched.warnings[settings.ledger_topic]
 
 
@@ -166,11 +168,9 @@ def test_a_whole_folder_from_before_a_change_of_the_study_is_found_out(
     place: Place, flag: str
 ) -> None:
     """The old study's own topic knows nothing of what the later one has released."""
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("before")
-    place.grow(4 * SLOTS, 2)
-    place.goes(place.new)
+    place.release(4, place.new)
     place.put_back("before")
     said = place.refused(place.old)
     assert "4 more releases" in said
@@ -178,32 +178,27 @@ def test_a_whole_folder_from_before_a_change_of_the_study_is_found_out(
     assert "--skip-lost" in said
     assert len(place.sums()) == 7
     stage = place.old if flag == "old" else place.new
-    place.grow(2 * SLOTS, 3)
-    place.goes(stage, skip_lost=True)
+    place.release(2, stage, skip_lost=True)
     # what comes behind the four windows is released, and for one study
     assert len(place.sums()) == 9
     assert place.once()
     # and nothing is owed a second time
-    place.grow(SLOTS, 4)
-    place.goes(stage, skip_lost=flag == "old")
+    place.release(1, stage, skip_lost=flag == "old")
     assert len(place.sums()) == 10
     assert place.once()
 
 
 def test_a_study_that_follows_is_not_begun_behind_an_old_copy_of_the_other(place: Place) -> None:
     """Both have released since: what is lost of the first is settled first, then of the second."""
-    place.grow(2 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(2)
     place.save("early")
-    place.grow(2 * SLOTS, 2)
-    place.goes(place.old)
+    place.release(2)
     # the new study has released nothing yet
     place.put_back("early")
     place.refused(place.new)
     assert place.numbers(place.new) == []
     place.goes(place.old, skip_lost=True)
-    place.grow(2 * SLOTS, 3)
-    place.goes(place.new)
+    place.release(2, place.new)
     assert place.numbers(place.new) == [0, 1]
 
     place.put_back("early")
@@ -211,8 +206,7 @@ def test_a_study_that_follows_is_not_begun_behind_an_old_copy_of_the_other(place
     assert "start that study once with --skip-lost" in said
     place.goes(place.old, skip_lost=True)
     released = len(place.old.releases())
-    place.grow(3 * SLOTS, 4)
-    place.goes(place.new, skip_lost=True)
+    place.release(3, place.new, skip_lost=True)
     # nothing of the six windows is left, and no record behind them is passed over
     assert len(place.old.releases()) == released
     assert place.numbers(place.new) == [0, 1, 2, 3, 4]
@@ -230,10 +224,9 @@ def offline(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_host_that_comes_back_sends_nothing_that_another_has_sent(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("other")
-    place.grow(4 * SLOTS, 2)
+    place.grow(4 * SLOTS)
     offline(place, monkeypatch)
     [(waiting,)] = place.old.query(place.client, "SELECT waiting FROM streams")
     assert waiting == 4
@@ -244,8 +237,7 @@ def test_a_host_that_comes_back_sends_nothing_that_another_has_sent(
     place.put_back("first")
     assert "another copy" in place.refused(place.old)
     assert place.numbers(place.old) == [*range(7)]
-    place.grow(6 * SLOTS, 3)
-    place.goes(place.old, skip_lost=True)
+    place.release(6, skip_lost=True)
     assert place.once()
     # claims say how far the other one came: what lies behind is passed over, and not a record more
     assert place.numbers(place.old) == [*range(13)]
@@ -258,30 +250,26 @@ def test_a_host_that_comes_back_sends_nothing_that_another_has_sent(
 def test_a_copy_whose_outbox_waits_passes_over_what_was_claimed_behind_it_and_no_more(
     place: Place, monkeypatch: pytest.MonkeyPatch, sent: str
 ) -> None:
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     if sent == "some":
         # two of those that wait have left, and nobody has heard of it
-        place.grow(2 * SLOTS, 2)
+        place.grow(2 * SLOTS)
         with monkeypatch.context() as patch:
             patch.setattr(ClientStore, "sent", lambda *_: None)
             place.goes(place.old)
-    place.grow(2 * SLOTS, 3)
+    place.grow(2 * SLOTS)
     offline(place, monkeypatch)
     [(waiting,)] = place.old.query(place.client, "SELECT waiting FROM streams")
     assert waiting == (4 if sent == "some" else 2)
     place.save("copy")
     if sent == "all":
         place.goes(place.old)
-    place.grow(3 * SLOTS, 4)
-    place.goes(place.old)
+    place.release(3)
     there = len(place.sums())
     place.put_back("copy")
     place.refused(place.old)
-    place.grow(2 * SLOTS, 5)
-    place.goes(place.old, skip_lost=True)
-    place.grow(SLOTS, 6)
-    place.goes(place.old)
+    place.release(2, skip_lost=True)
+    place.release(1)
     assert len(place.sums()) == there + 3
     assert place.once()
 
@@ -290,20 +278,18 @@ def test_slots_that_waiting_windows_left_empty_may_have_been_records_of_the_othe
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims say how many slots windows have; how many are empty is no one's business."""
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("other")
-    place.grow(SLOTS + 4, 2)
+    place.grow(SLOTS + 4)
     offline(place, monkeypatch)
     place.save("first")
     place.put_back("other")
-    place.grow(SLOTS - 4, 3)
+    place.grow(SLOTS - 4)
     place.goes(place.old)
     assert place.numbers(place.old) == [*range(5)]
     place.put_back("first")
     place.refused(place.old)
-    place.grow(SLOTS, 4)
-    place.goes(place.old, skip_lost=True)
+    place.release(1, skip_lost=True)
     assert place.numbers(place.old) == [*range(6)]
     held = [read(place.old.task, r.value).header.records for r in place.old.releases()]
     assert held == [SLOTS] * 6
@@ -315,24 +301,22 @@ def test_no_record_of_short_windows_that_have_left_is_in_two_releases(
     place: Place, monkeypatch: pytest.MonkeyPatch, *, waits: bool
 ) -> None:
     """The other copy has records of its own where these windows had empty slots."""
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("other")
-    for seed in (2, 3):
-        place.grow(SLOTS // 2, seed)
+    for _ in range(2):
+        place.grow(SLOTS // 2)
         place.goes(place.old)
     if waits:
-        place.grow(SLOTS, 4)
+        place.grow(SLOTS)
         offline(place, monkeypatch)
     place.save("first")
     place.put_back("other")
     place.refused(place.old)
-    place.grow(SLOTS * (1 if waits else 2), 5)
+    place.grow(SLOTS * (1 if waits else 2))
     place.goes(place.old, skip_lost=True)
     place.put_back("first")
     place.refused(place.old)
-    place.grow(SLOTS, 6)
-    place.goes(place.old, skip_lost=True)
+    place.release(1, skip_lost=True)
     assert place.once()
 
 
@@ -341,10 +325,9 @@ def test_where_the_ledger_topic_is_another_one_the_bytes_on_the_releases_topic_t
 ) -> None:
     """Of equal bytes nobody need know who sent them; noise tells."""
     place = Place(tmp_path, kafka, redis_url, PRIVATE)
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("other")
-    place.grow(2 * SLOTS, 2)
+    place.grow(2 * SLOTS)
     offline(place, monkeypatch)
     place.save("first")
     place.put_back("other")
@@ -354,12 +337,10 @@ def test_where_the_ledger_topic_is_another_one_the_bytes_on_the_releases_topic_t
     place.old.settings = dataclasses.replace(place.old.settings, ledger_topic=anew)
     assert "another copy" in place.refused(place.old)
     assert place.numbers(place.old) == [*range(5)]
-    place.grow(3 * SLOTS, 3)
-    place.goes(place.old, skip_lost=True)
+    place.release(3, skip_lost=True)
     # as many windows as waited here may lie behind what the other one has released
     assert place.numbers(place.old) == [*range(6)]
-    place.grow(SLOTS, 4)
-    place.goes(place.old)
+    place.release(1)
     assert place.numbers(place.old) == [*range(7)]
     place.old.remove()
     place.new.remove()
@@ -426,11 +407,9 @@ def test_a_copy_that_does_not_see_its_own_claims_is_refused(
     place: Place, hide: Callable[[Place], None]
 ) -> None:
     """Folder and releases topic do not know either that it is a copy."""
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("copy")
-    place.grow(4 * SLOTS, 2)
-    place.goes(place.old)
+    place.release(4)
     place.put_back("copy")
     hide(place)
     cut(place, place.old)
@@ -443,8 +422,7 @@ def test_a_copy_that_does_not_see_its_own_claims_is_refused(
 
 def test_a_copy_under_another_name_does_not_see_its_own_claims_either(place: Place) -> None:
     """The folder's register knows its records; where that is gone, too, claims are missing."""
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     folder = place.home / "clients"
     for path in folder.glob(f"{place.client}.*"):
         path.rename(path.with_stem(f"{place.client}-2"))
@@ -458,11 +436,9 @@ def test_a_copy_under_another_name_does_not_see_its_own_claims_either(place: Pla
 
 
 def test_a_claim_without_a_value_hides_none_that_is_there(place: Place) -> None:
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("copy")
-    place.grow(2 * SLOTS, 2)
-    place.goes(place.old)
+    place.release(2)
     record = {"key": place.claims()[-1].key, "value": None, "partition": 0}
     send(place.old.settings.kafka, place.old.settings.ledger_topic, [record])
     assert "it has not made" in place.goes(place.old)
@@ -476,14 +452,12 @@ def test_a_claim_without_a_value_hides_none_that_is_there(place: Place) -> None:
 def test_a_client_whose_ledger_topic_is_gone_goes_on_when_told_and_claims_at_once(
     place: Place, flag: str, comes: bool
 ) -> None:
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     rename(place)
     place.refused(place.old)
     stage = place.old if flag == "old" else place.new
     if comes:
-        place.grow(SLOTS, 3)
-        place.goes(stage, skip_lost=True)
+        place.release(1, stage, skip_lost=True)
         assert len(place.sums()) == 4
         return
     # nothing has come that could be released
@@ -493,8 +467,7 @@ def test_a_client_whose_ledger_topic_is_gone_goes_on_when_told_and_claims_at_onc
     ]
     place.goes(stage)
     place.save("copy")
-    place.grow(2 * SLOTS, 2)
-    place.goes(stage)
+    place.release(2, stage)
     assert len(place.sums()) == 5
     assert place.once()
     place.put_back("copy")
@@ -503,14 +476,12 @@ def test_a_client_whose_ledger_topic_is_gone_goes_on_when_told_and_claims_at_onc
 
 
 def test_a_ledger_topic_that_was_given_more_partitions_says_the_same(place: Place) -> None:
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("copy")
     name = place.old.settings.ledger_topic
     with KafkaAdminClient(bootstrap_servers=place.old.settings.kafka) as admin:
         admin.create_partitions({name: 3})
-    place.grow(2 * SLOTS, 2)
-    place.goes(place.old)
+    place.release(2)
     place.put_back("copy")
     cut(place, place.old)
     place.refused(place.old)
@@ -521,8 +492,7 @@ def test_a_ledger_topic_that_was_given_more_partitions_says_the_same(place: Plac
 def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
     place: Place, monkeypatch: pytest.MonkeyPatch, late: bool, anew: bool
 ) -> None:
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("other")
     other = Place.__new__(Place)
     other.__dict__.update(place.__dict__)
@@ -538,7 +508,7 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
         reports += 1
         if reports == 1:
             # it runs and has released nothing; the other one takes what comes
-            place.grow(SLOTS, 2)
+            place.grow(SLOTS)
             other.goes(other.old)
         assert reports < 15, "it runs on"
 
@@ -563,8 +533,7 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
     # its own claim is the newest by now, and it has claimed as many as the other one
     assert "another copy" in place.refused(place.old)
     assert "another copy" in place.refused(place.old)
-    place.grow(2 * SLOTS, 3)
-    place.goes(place.old, skip_lost=True)
+    place.release(2, skip_lost=True)
     place.goes(place.old)
     assert place.once()
 
@@ -573,17 +542,13 @@ def test_no_restart_is_refused_that_any_kill_may_leave(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs that have begun and claimed nothing, or whose claim is not marked yet."""
-    place.grow(2 * SLOTS, 1)
-    place.goes(place.old)
-
-    class Killed(BaseException):
-        pass
+    place.release(2)
 
     def killed(*_: object) -> None:
         raise Killed
 
-    for number in range(12):
-        place.grow(SLOTS, 2 + number)
+    for _ in range(12):
+        place.grow(SLOTS)
         with monkeypatch.context() as patch:
             patch.setattr(Runs, "claimed", killed)
             job = Job(place.client, str(place.source))
@@ -597,8 +562,7 @@ def test_no_restart_is_refused_that_any_kill_may_leave(
 
 
 def test_claims_that_this_ledger_has_not_made_are_passed_over(place: Place) -> None:
-    place.grow(2 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(2)
     [claim] = place.claims()[-1:]
     forged = write_claim(
         Claim(claim.client, claim.ledger, "f" * 16, 10**6, 10**9, claim.line), SECRET
@@ -606,7 +570,7 @@ def test_claims_that_this_ledger_has_not_made_are_passed_over(place: Place) -> N
     settings = place.old.settings
     record = {"key": claim.key, "value": forged, "partition": 0}
     send(settings.kafka, settings.ledger_topic, [record])
-    place.grow(2 * SLOTS, 2)
+    place.grow(2 * SLOTS)
     assert "it has not made" in place.goes(place.old)
     assert place.numbers(place.old) == [*range(4)]
 
@@ -646,10 +610,6 @@ def test_a_study_of_one_ledger_has_a_key_of_its_own() -> None:
     assert CLAIM.key.startswith(prefix("site", "0" * 16))
 
 
-class Killed(BaseException):
-    """Ends a client as a crash does: nothing is cleaned up but what the system does."""
-
-
 def killed_at(calls: int) -> Callable[..., Any]:
     """Return a method that works so many times and kills then."""
     left, pump = calls, Sender.pump
@@ -668,32 +628,26 @@ def test_a_study_that_rests_knows_its_own_claims_however_often_another_starts(
     place: Place,
 ) -> None:
     """The newest claim of each study is on the log for ever, and so is that of one that is over."""
-    place.grow(2 * SLOTS, 1)
-    place.goes(place.old)
-    for day in range(RUNS + 3):
-        place.grow(SLOTS, 2 + day)
-        place.goes(place.new)
+    place.release(2)
+    for _ in range(RUNS + 3):
+        place.release(1, place.new)
     [(runs,)] = place.old.query(place.client, "SELECT count(*) FROM runs")
     assert runs == 1 + RUNS
     assert place.once()
 
 
 def test_a_copy_that_goes_on_with_a_study_that_is_over_is_passed_over_once(place: Place) -> None:
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("other")
-    place.grow(2 * SLOTS, 2)
-    place.goes(place.new)
+    place.release(2, place.new)
     place.save("first")
     place.put_back("other")
-    place.grow(3 * SLOTS, 3)
-    place.goes(place.old, skip_lost=True)
+    place.release(3, skip_lost=True)
     assert place.numbers(place.old) == [*range(6)]
     place.put_back("first")
     place.refused(place.new)
-    place.grow(2 * SLOTS, 4)
-    place.goes(place.new, skip_lost=True)
-    place.grow(SLOTS, 5)
+    place.release(2, place.new, skip_lost=True)
+    place.grow(SLOTS)
     # the old one is over here: nobody could settle it apart
     place.goes(place.new)
     assert place.numbers(place.new) == [*range(5)]
@@ -703,11 +657,9 @@ def test_a_copy_that_goes_on_with_a_study_that_is_over_is_passed_over_once(place
 def test_what_a_study_owes_that_has_released_nothing_is_owed_after_a_kill(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.grow(3 * SLOTS, 1)
-    place.goes(place.old)
+    place.release(3)
     place.save("early")
-    place.grow(2 * SLOTS, 2)
-    place.goes(place.new)
+    place.release(2, place.new)
     place.put_back("early")
     name = place.old.task.study.name
     text = following(place.old.study.read_text(), f"{name}-3", name)
@@ -721,8 +673,7 @@ def test_what_a_study_owes_that_has_released_nothing_is_owed_after_a_kill(
             place.run(other, skip_lost=True)
     place.goes(other, skip_lost=True)
     assert place.numbers(other) == []
-    place.grow(SLOTS, 3)
-    place.goes(other, skip_lost=True)
+    place.release(1, other, skip_lost=True)
     assert place.numbers(other) == [0]
     assert len(place.sums()) == 5
     other.remove()
@@ -736,9 +687,8 @@ def test_whatever_is_killed_and_put_back_no_record_enters_two_releases(
     place: Place, monkeypatch: pytest.MonkeyPatch, steps: int, seed: int
 ) -> None:
     """And nobody is refused whose database knows all that was claimed."""
-    rng, days = random.Random(seed), iter(range(1, 10**6))
-    place.grow(2 * SLOTS, next(days))
-    place.goes(place.old)
+    rng = random.Random(seed)
+    place.release(2)
     known, refusals, kills = len(place.claims()), 0, 0
     place.save("c0")
     copies = {"c0": known}
@@ -753,7 +703,7 @@ def test_whatever_is_killed_and_put_back_no_record_enters_two_releases(
             known = copies[name]
             place.put_back(name)
             continue
-        place.grow(SLOTS * rng.randint(1, 3), next(days))
+        place.grow(SLOTS * rng.randint(1, 3))
         behind = len(place.claims()) > known
         if what == "run" or behind:
             code, said = place.run(place.old)

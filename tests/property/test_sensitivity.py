@@ -69,8 +69,6 @@ STUDIES = {
         "declared": CATEGORIES, "interactions": ["a:c", "a:b"], "scaling": "none",
     },
     "ramp": {"p": 3, "smoothing": 0.25, "maximum": 3.7},
-    "small-threshold": {"p": 2, "loss": "linear", "residual_bound": 0.3},
-    "counts": {"p": 2, "loss": "poisson", "most": 20},
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import veilstream as vs
 from pipeline.learning import PrivateClassifier, PrivateRegressor
-from tests.builders import simulate
+from tests.builders import simulate, study_text
 
 pytestmark = pytest.mark.filterwarnings("ignore::pipeline.errors.VeilstreamWarning")
 
@@ -115,22 +115,8 @@ def test_the_study_behind_is_that_of_the_parameters() -> None:
     pure = PrivateClassifier(ranges=(-1, 1), epsilon=2.0).fit(X, y).estimate_
     assert pure.privacy.delta == 0.0
     # the coefficients are those of the learner of a study, in the features' own units
-    text = """
-[study]
-name = "same"
-[data]
-response = { name = "y", positive = "yes", negative = "no" }
-[data.features]
-x0 = { min = -1, max = 1 }
-x1 = { min = -1, max = 1 }
-x2 = { min = -1, max = 1 }
-[estimator]
-loss = "logistic"
-[privacy]
-mechanism = "none"
-[window]
-records = 250
-"""
+    text = study_text(private=False, loss="logistic", ridge=None, records=250)
+    text = text.replace('positive = "1", negative = "0"', 'positive = "yes", negative = "no"')
     bare = PrivateClassifier(ranges=(-1, 1), epsilon=math.inf).fit(X, y)
     assert_allclose(bare.coef_, vs.StreamClassifier(text).fit(X, y).coef_)
 
@@ -173,39 +159,23 @@ def test_a_regression_needs_the_range_of_its_responses() -> None:
     assert said.min() > 0
 
 
-STUDY = """\
-[study]
-name = "river"
-[data]
-response = {response}
-[data.features]
-{features}
-[estimator]
-loss = "{loss}"
-[privacy]
-mechanism = "none"
-[window]
-records = 20
-"""
-CLASSES = '{ name = "y", positive = "1", negative = "0" }'
-NUMBERS = '{ name = "y", kind = "number", min = 0, max = 100 }'
-
-
-def study_of(records: list[Any], loss: str, response: str) -> str:
+def study_of(records: list[Any], loss: str) -> str:
     names = list(records[0][0])
     values = {name: [float(x[name]) for x, _ in records] for name in names}
-    features = "\n".join(
+    features = [
         f'"{name}" = {{ min = {min(found) - 1}, max = {max(found) + 1} }}'
         for name, found in values.items()
+    ]
+    return study_text(
+        declared=features, loss=loss, least=0, most=100, private=False, ridge=None, records=20
     )
-    return STUDY.format(response=response, features=features, loss=loss)
 
 
 PHISHING = list(datasets.Phishing().take(200))
 APPROVAL = list(datasets.TrumpApproval().take(200))
 LEARNERS = {
-    "classifier": (vs.StreamClassifier(study_of(PHISHING, "logistic", CLASSES)), PHISHING),
-    "regressor": (vs.StreamRegressor(study_of(APPROVAL, "linear", NUMBERS)), APPROVAL),
+    "classifier": (vs.StreamClassifier(study_of(PHISHING, "logistic")), PHISHING),
+    "regressor": (vs.StreamRegressor(study_of(APPROVAL, "linear")), APPROVAL),
 }
 RIVER_CHECKS: dict[str, Callable[..., Any]] = {
     name: check

@@ -205,34 +205,12 @@ def test_a_study_is_checked_as_the_command_does(tmp_path: Path) -> None:
 ROOT = Path(__file__).parents[2]
 #: What users may rely on: a name that leaves this list breaks their programs.
 NAMES = [
-    "BacktestResult",
-    "BrokerError",
-    "ConfigError",
-    "DataError",
-    "DataWarning",
-    "LinearClassifier",
-    "LinearRegressor",
-    "NotReadyWarning",
-    "NumericError",
-    "PrivateClassifier",
-    "PrivateRegressor",
-    "RangeWarning",
-    "Result",
-    "StreamClassifier",
-    "StreamRegressor",
-    "Study",
-    "VeilstreamError",
-    "VeilstreamWarning",
-    "backtest",
-    "check_study",
-    "estimates",
-    "fit",
-    "load_model",
-    "load_study",
-    "newest_estimate",
-    "parse_study",
-    "without_privacy",
-]
+    "BacktestResult", "BrokerError", "ConfigError", "DataError", "DataWarning", "LinearClassifier",
+    "LinearRegressor", "NotReadyWarning", "NumericError", "PrivateClassifier", "PrivateRegressor",
+    "RangeWarning", "Result", "StreamClassifier", "StreamRegressor", "Study", "VeilstreamError",
+    "VeilstreamWarning", "backtest", "check_study", "estimates", "fit", "load_model", "load_study",
+    "newest_estimate", "parse_study", "without_privacy",
+]  # fmt: skip
 
 
 def imported(script: str) -> set[str]:

@@ -158,7 +158,6 @@ def test_a_rate_that_is_none_is_refused_and_named(releases: int, of: int) -> Non
 
 
 TASK = task_of(parse_study(study_text(p=9, records=8)))
-LOG = sample_log(TASK, releases=30, clients=3)
 BATCH, BATCHES = 600, 8
 
 BAD: dict[str, Callable[[LogEntry, int], LogEntry]] = {
@@ -178,8 +177,9 @@ BAD: dict[str, Callable[[LogEntry, int], LogEntry]] = {
 def test_folding_bad_releases_takes_no_memory(reason: str) -> None:
     """A caught fault held its frame, the frame the batch: 210,000 took a worker to 745 MiB."""
     state, reducer = Partition.empty(TASK), Reducer(TASK)
+    log = sample_log(TASK, releases=30, clients=3)
     state.clients |= {f"client-{i}": Progress("00" * 16, -1) for i in range(3)}
-    entries = [BAD[reason](LOG[i % len(LOG)], i) for i in range(BATCH)]
+    entries = [BAD[reason](log[i % len(log)], i) for i in range(BATCH)]
     gc.collect()
     gc.disable()
     tracemalloc.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 
@@ -42,7 +43,12 @@ APART = task_of(p=2, records=30, growth=0, noise_memory=0)
 OPEN = task_of(p=2, records=30, private=False)
 OTHER = task_of(p=2, records=31)
 TASKS = {"private": PRIVATE, "apart": APART, "open": OPEN}
-LOGS = {kind: sample_log(task) for kind, task in TASKS.items()}
+
+
+@functools.cache
+def log_of(kind: str) -> list[LogEntry]:
+    """Return a log of a kind: none is made before a test needs it."""
+    return sample_log(TASKS[kind])
 
 
 def payload_edit(change: Callable[[bytes], bytes]) -> Callable[[LogEntry], LogEntry]:
@@ -148,12 +154,12 @@ def test_missing_releases_are_counted_and_late_ones_fill_the_holes() -> None:
 def test_a_log_with_a_hole_is_refused_and_nothing_changes(picked: list[int]) -> None:
     state = Partition.empty(PRIVATE)
     with pytest.raises(OffsetGap):
-        Reducer(PRIVATE).fold(state, [LOGS["private"][i] for i in picked])
+        Reducer(PRIVATE).fold(state, [log_of("private")[i] for i in picked])
     assert differences(state, Partition.empty(PRIVATE)) == []
 
 
 def test_records_below_the_watermark_are_passed_over() -> None:
-    log = LOGS["private"]
+    log = log_of("private")
     state = folded(PRIVATE, log[:10])
     assert Reducer(PRIVATE).fold(state, log[4:9]) == []
     assert state.head.next_offset == 10
@@ -162,14 +168,14 @@ def test_records_below_the_watermark_are_passed_over() -> None:
 
 
 def test_the_newest_time_is_that_of_folded_releases_alone() -> None:
-    log = LOGS["private"]
+    log = log_of("private")
     bad = LogEntry(2, b"x", b"junk", timestamp=10**9)
     state = folded(PRIVATE, [*log[:2], bad])
     assert state.head.newest == 1001 * 1000
 
 
 def test_times_that_no_calendar_has_are_held_at_its_ends() -> None:
-    entry = LOGS["private"][0]
+    entry = log_of("private")[0]
     for timestamp, newest in ((2**63 - 1, LATEST * 1000), (-(2**63), 0), (-1, 0)):
         state = folded(PRIVATE, [dataclasses.replace(entry, timestamp=timestamp)])
         assert state.fields(everything=True)
@@ -282,7 +288,7 @@ PRIVATE_FAULTS: dict[str, Fault] = {
 def release_of(kind: str, task: Task) -> Callable[[LogEntry], LogEntry]:
     """Return an edit that puts a release of another kind of study in one's place."""
     edit = fields(TASKS[kind], revision=task.revision)
-    return lambda _: edit(dataclasses.replace(LOGS[kind][9], offset=9))
+    return lambda _: edit(dataclasses.replace(log_of(kind)[9], offset=9))
 
 
 # the form tells, or the claim: a release of another kind may be as long
@@ -322,7 +328,7 @@ def test_a_bad_release_is_set_aside_with_its_reason_and_the_others_are_folded(
     kind: str, name: str
 ) -> None:
     """It alone, in a batch and one by one."""
-    (reason, edit), task, log = FAULTS[kind][name], TASKS[kind], list(LOGS[kind])
+    (reason, edit), task, log = FAULTS[kind][name], TASKS[kind], list(log_of(kind))
     log[9] = dataclasses.replace(edit(log[9]), offset=9)
     for batches in (1, len(log)):
         state, reducer, letters = Partition.empty(task), Reducer(task), []
@@ -338,7 +344,7 @@ def test_a_bad_release_is_set_aside_with_its_reason_and_the_others_are_folded(
 
 
 def test_finite_numbers_whose_products_overflow_do_not_poison_an_open_state() -> None:
-    log = list(LOGS["open"])
+    log = list(log_of("open"))
     log[9] = number("gradient", 1e200, OPEN)(number("point", 1e200, OPEN)(log[9]))
     state = Partition.empty(OPEN)
     letters = Reducer(OPEN).fold(state, log)
@@ -372,7 +378,7 @@ def test_no_mutation_of_a_payload_raises_anything_but_becomes_a_dead_letter() ->
     rng = np.random.default_rng(5)
     reducer = Reducer(PRIVATE)
     for i in range(3000):
-        value = bytearray(LOGS["private"][int(rng.integers(24))].value or b"")
+        value = bytearray(log_of("private")[int(rng.integers(24))].value or b"")
         for _ in range(int(rng.integers(1, 4))):
             place = int(rng.integers(len(value)))
             action = int(rng.integers(3))
@@ -444,7 +450,7 @@ def test_only_what_has_no_value_is_a_note_and_a_place_is_digits() -> None:
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_storing_only_what_changed_keeps_the_stored_form_complete(kind: str) -> None:
-    task, log = TASKS[kind], LOGS[kind]
+    task, log = TASKS[kind], log_of(kind)
     state, reducer, whole = Partition.empty(task), Reducer(task), folded(task, log)
     fields, clients = state.fields(everything=True), {}
     for start in range(0, len(log), 5):
@@ -462,7 +468,7 @@ def test_storing_only_what_changed_keeps_the_stored_form_complete(kind: str) -> 
 
 
 def test_state_of_another_schema_or_revision_is_refused() -> None:
-    state = folded(PRIVATE, LOGS["private"])
+    state = folded(PRIVATE, log_of("private"))
     fields, clients = state.fields(everything=True), state.client_fields(everything=True)
     with pytest.raises(StateError, match="revision"):
         Partition.decode(OTHER, fields, clients)
@@ -484,7 +490,7 @@ def test_state_of_another_schema_or_revision_is_refused() -> None:
     ],
 )
 def test_damaged_state_is_refused(kind: str, damage: dict[str, bytes]) -> None:
-    state = folded(TASKS[kind], LOGS[kind])
+    state = folded(TASKS[kind], log_of(kind))
     fields = {**state.fields(everything=True), **damage}
     with pytest.raises(StateError):
         Partition.decode(TASKS[kind], fields, state.client_fields(everything=True))
@@ -498,7 +504,7 @@ def test_state_without_a_head_is_refused() -> None:
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_store_that_lost_the_progress_of_clients_is_found_out(kind: str) -> None:
     """Without it, releases that were folded already would be folded again."""
-    state = folded(TASKS[kind], LOGS[kind])
+    state = folded(TASKS[kind], log_of(kind))
     fields, clients = state.fields(everything=True), state.client_fields(everything=True)
     clients.popitem()
     with pytest.raises(StateError, match="lost a part"):
@@ -509,7 +515,7 @@ def test_a_store_that_lost_the_progress_of_clients_is_found_out(kind: str) -> No
 
 def test_a_release_is_read_as_it_was_written() -> None:
     model = some_model(PRIVATE, 1)
-    release = read(PRIVATE, LOGS["private"][9].value or b"")
+    release = read(PRIVATE, log_of("private")[9].value or b"")
     assert (release.header.seq, release.header.version) == (3, 2)
     assert release.header.revision == PRIVATE.revision
     assert release.header.client == identity(b"client-0").hex()
@@ -518,21 +524,27 @@ def test_a_release_is_read_as_it_was_written() -> None:
     assert [(name, len(part)) for name, part in release.parts.items()] == [
         ("gradient", 3), ("curvature", 6), ("middle", 6), ("counts", 2),
     ]  # fmt: skip
-    shown = described(PRIVATE, LOGS["private"][9].value or b"")
+    shown = described(PRIVATE, log_of("private")[9].value or b"")
     assert shown["point"] == model.coefficients.tolist()
     assert json.dumps(shown)
 
 
 TASK = make_task(parse_study(study_text(p=2, records=8)))
-LOG = sample_log(TASK, releases=30, clients=3)
+
+
+@functools.cache
+def short_log() -> list[LogEntry]:
+    """Return a log of three clients."""
+    return sample_log(TASK, releases=30, clients=3)
 
 
 def torn(seed: int) -> list[LogEntry]:
     """Return a log with gaps, late releases, repeats, and records that are none."""
     rng = np.random.default_rng(seed)
-    kept = [LOG[i] for i in rng.permutation(30)[: rng.integers(5, 30)]]
+    log = short_log()
+    kept = [log[i] for i in rng.permutation(30)[: rng.integers(5, 30)]]
     again = [kept[i] for i in rng.integers(0, len(kept), 6)]
-    bad = [LogEntry(0, b"client-0", b"none"), LogEntry(0, b"client-9", LOG[1].value)]
+    bad = [LogEntry(0, b"client-0", b"none"), LogEntry(0, b"client-9", log[1].value)]
     mixed = [*kept, *again, *bad]
     return relogged([mixed[i] for i in rng.permutation(len(mixed))])
 
@@ -589,7 +601,7 @@ def test_a_head_that_its_clients_do_not_bear_out_is_refused() -> None:
 def test_a_stream_that_is_folded_from_its_middle_misses_nothing_before_it() -> None:
     state = Partition.empty(TASK).starting_at(12)
     state.midway = True
-    Reducer(TASK).fold(state, LOG[12:])
+    Reducer(TASK).fold(state, short_log()[12:])
     assert (state.head.missing, state.head.furthest) == (0, 9)
 
 

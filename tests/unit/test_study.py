@@ -455,58 +455,61 @@ def own(text: str, line: str) -> str:
     return text.replace("[estimator]\n", f"[estimator]\n{line}\n")
 
 
+def table(text: str, old: str, key: str, *rows: tuple[str, str]) -> list[tuple[str, str, str]]:
+    """Return a study with each of some texts in place of its own, and what refuses it."""
+    return [(text.replace(old, new), key, words) for new, words in rows]
+
+
 @pytest.mark.parametrize(
     ("text", "key", "words"),
     [
         (LINEAR.replace("min = 0.0, ", ""), "data.response.min", "is required"),
         (LINEAR.replace(", max = 100.0 }", " }"), "data.response.max", "is required"),
-        (LINEAR.replace("min = 0.0", "min = 100.0"), "data.response", "min must be below max"),
-        (LINEAR.replace("min = 0.0", "min = 200"), "data.response", "min must be below max"),
-        (LINEAR.replace("min = 0.0", "min = nan"), "data.response", "must be finite"),
+        *table(
+            LINEAR, "min = 0.0", "data.response",
+            ("min = 100.0", "min must be below max"), ("min = 200", "min must be below max"),
+            ("min = nan", "must be finite"),
+        ),
+        *table(LINEAR, "min = 0.0", "data.response.min",
+               ('min = "a"', "must be a number, not a text")),
         (LINEAR.replace("max = 100.0", "max = inf"), "data.response", "must be finite"),
-        (
-            LINEAR.replace("min = 0.0", 'min = "a"'),
-            "data.response.min",
-            "must be a number, not a text",
+        *table(LINEAR, NUMBER, "estimator.loss",
+               (LABELS, "explains a number"), (COUNT, "explains a number")),
+        *table(LINEAR, "max = 100.0 }", "data.response.positive",
+               ('max = 100.0, positive = "1" }', "does not go with")),
+        *table(
+            POISSON, "max = 50.0", "data.response.max",
+            *((f"max = {most}", "whole number from 1") for most in ("0", "-5", "2.5", "nan")),
+            ("max = 1e9", "from 1 to 1000000"),
         ),
-        (LINEAR.replace(NUMBER, LABELS), "estimator.loss", "explains a number"),
-        (LINEAR.replace(NUMBER, COUNT), "estimator.loss", "explains a number"),
-        (
-            LINEAR.replace("max = 100.0 }", 'max = 100.0, positive = "1" }'),
-            "data.response.positive",
-            "does not go with",
-        ),
-        (POISSON.replace("max = 50.0", "max = 0"), "data.response.max", "whole number from 1"),
-        (POISSON.replace("max = 50.0", "max = -5"), "data.response.max", "whole number from 1"),
-        (POISSON.replace("max = 50.0", "max = 2.5"), "data.response.max", "whole number from 1"),
-        (POISSON.replace("max = 50.0", "max = 1e9"), "data.response.max", "from 1 to 1000000"),
-        (POISSON.replace("max = 50.0", "max = nan"), "data.response.max", "whole number from 1"),
-        (
-            POISSON.replace("max = 50.0", "min = 0, max = 50"),
-            "data.response.min",
-            "does not go with",
-        ),
+        *table(POISSON, "max = 50.0", "data.response.min",
+               ("min = 0, max = 50", "does not go with")),
         (POISSON.replace(COUNT, NUMBER), "estimator.loss", "explains a count"),
         (CLASSES.replace(LABELS, COUNT), "estimator.loss", "explains a class"),
-        (own(LINEAR, "class_weights = { maximum = 2 }"), "estimator.class_weights", "no classes"),
-        (own(POISSON, "class_weights = { maximum = 2 }"), "estimator.class_weights", "no classes"),
-        (own(CLASSES, "residual_bound = 1"), "estimator.residual_bound", 'loss = "linear"'),
-        (own(POISSON, "residual_bound = 1"), "estimator.residual_bound", 'loss = "linear"'),
-        (own(POISSON, "noise_scale = 1"), "estimator.noise_scale", 'loss = "linear"'),
-        (own(LINEAR, "smoothing = 0.1"), "estimator.smoothing", 'loss = "gdwd"'),
-        (own(LINEAR, "residual_bound = 0"), "estimator.residual_bound", "more than 0"),
-        (own(LINEAR, "residual_bound = -1"), "estimator.residual_bound", "more than 0"),
-        (own(LINEAR, "residual_bound = nan"), "estimator.residual_bound", ""),
-        (own(LINEAR, "residual_bound = inf"), "estimator.residual_bound", "at most"),
-        (own(LINEAR, "residual_bound = 1e-9"), "estimator.residual_bound", "at least a millionth"),
-        (own(LINEAR, "residual_bound = 1e5"), "estimator.residual_bound", "10 times it"),
-        (own(LINEAR, "noise_scale = 1e5"), "estimator.noise_scale", "at most the width"),
-        (own(LINEAR, "noise_scale = 0"), "estimator.noise_scale", "more than 0"),
-        (own(LINEAR, "noise_scale = nan"), "estimator.noise_scale", ""),
-        (own(LINEAR, "noise_scale = inf"), "estimator.noise_scale", "at most"),
-        (own(LINEAR, "noise_scale = 1e-300"), "estimator.noise_scale", "at least"),
+        *(
+            (own(text, f"{key} = {value}"), f"estimator.{key}", words)
+            for text, key, value, words in (
+                (LINEAR, "class_weights", "{ maximum = 2 }", "no classes"),
+                (POISSON, "class_weights", "{ maximum = 2 }", "no classes"),
+                (CLASSES, "residual_bound", "1", 'loss = "linear"'),
+                (POISSON, "residual_bound", "1", 'loss = "linear"'),
+                (POISSON, "noise_scale", "1", 'loss = "linear"'),
+                (LINEAR, "smoothing", "0.1", 'loss = "gdwd"'),
+                (LINEAR, "residual_bound", "0", "more than 0"),
+                (LINEAR, "residual_bound", "-1", "more than 0"),
+                (LINEAR, "residual_bound", "nan", ""),
+                (LINEAR, "residual_bound", "inf", "at most"),
+                (LINEAR, "residual_bound", "1e-9", "at least a millionth"),
+                (LINEAR, "residual_bound", "1e5", "10 times it"),
+                (LINEAR, "noise_scale", "1e5", "at most the width"),
+                (LINEAR, "noise_scale", "0", "more than 0"),
+                (LINEAR, "noise_scale", "nan", ""),
+                (LINEAR, "noise_scale", "inf", "at most"),
+                (LINEAR, "noise_scale", "1e-300", "at least"),
+            )
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_contradiction_names_its_key(text: str, key: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_study(text)
