@@ -63,7 +63,7 @@ class SecuredKafka(Kafka):
     def _write_settings(self, port: int) -> None:
         super()._write_settings(port)
         lines = self._settings.read_text(encoding="ascii").splitlines()
-        held = dict(line.split("=", 1) for line in lines)
+        held = dict(line.split("=", 1) for line in lines if "=" in line)
         if not (self._folder / "ports.json").exists():
             self._prepare(int(held["listeners"].rsplit(":", 1)[1]), port)
         for name, protocol in LISTENERS.items():

@@ -158,20 +158,11 @@ def _proofs(name: str, settings: Settings) -> list[Json]:
 
 
 Role = Literal["client", "worker", "reader", "operator"]
+#: Of each role: who it is; commands of Redis, beside the keys of the study; operations on the
+#: topics of a study where the operator has made them; more of those where it is authenticated.
+_RIGHTS = json.loads((files(__name__) / "rights.json").read_text("utf-8"))
 #: Who each role is.
-ROLES: dict[Role, str] = {
-    "client": "`veilstream produce`",
-    "worker": "`veilstream worker`, also with --verify",
-    "reader": "`veilstream watch`, `page`, `predict` and, with the study's key file, `replay`",
-    "operator": "`veilstream topics`, `state`, `study keys`, `client admit` and `revoke`, `dlq`",
-}
-#: Commands of Redis, beside the keys of the study.
-REDIS: dict[Role, str] = {
-    "client": "",
-    "worker": "evalsha script|load hget hgetall hmget hset hdel smembers scard multi exec",
-    "reader": "smembers",
-    "operator": "hgetall hget hset hdel smembers sadd del multi exec watch unwatch",
-}
+ROLES: dict[Role, str] = {role: told["who"] for role, told in _RIGHTS.items()}
 
 
 class Right(NamedTuple):
@@ -184,45 +175,16 @@ class Right(NamedTuple):
 
 def kafka_rights(study: Study, role: Role, settings: Settings) -> list[Right]:
     """Return the rights of a role where the operator has made the topics."""
-    topics, ledger = Topics.of(study), settings.ledger_topic
-
-    def on(name: str, *operations: str) -> Right:
-        return Right("topic", name, operations)
-
-    # of an authenticated study alone
-    told = [topics.clients.name] if study.authenticated else []
-    if role == "client":
-        return [
-            *(on(name, "Read", "DescribeConfigs") for name in told),
-            on(topics.releases.name, "Read", "Write", "DescribeConfigs"),
-            on(topics.models.name, "Read", "DescribeConfigs"),
-            on(topics.study.name, "Read", "DescribeConfigs"),
-            on(ledger, "Read", "Write", "DescribeConfigs"),
-        ]
+    topics, told = Topics.of(study), _RIGHTS[role]
+    keys = told["keys"] if study.authenticated else {}
+    found = []
+    for name in {**told["topics"], **keys}:
+        topic = settings.ledger_topic if name == "ledger" else getattr(topics, name).name
+        operations = (*told["topics"].get(name, ()), *keys.get(name, ()))
+        found.append(Right("topic", topic, operations))
     if role == "worker":
-        return [
-            *(on(name, "Read", "Write", "DescribeConfigs") for name in told),
-            on(topics.releases.name, "Read", "DescribeConfigs"),
-            on(topics.models.name, "Read", "Write", "DescribeConfigs"),
-            on(topics.study.name, "Read", "DescribeConfigs"),
-            *(
-                on(topic.name, "Write", "DescribeConfigs")
-                for topic in (topics.estimates, topics.latest, topics.dead_letters)
-            ),
-            Right("group", f"veilstream-{study.name}", ("Read",)),
-        ]
-    if role == "reader":
-        read = (topics.releases, topics.estimates, topics.latest, topics.dead_letters)
-        return [on(name, "Read") for name in (*(topic.name for topic in read), ledger, *told)]
-    own = {topics.releases.name: ("Read",), topics.study.name: ("Read", "Write")}
-    # what nobody has set aside before a rebuild is set aside by it
-    own[topics.dead_letters.name] = ("Read", "Write")
-    # whom it admits, it says in the log of releases, too
-    own |= {name: ("Read", "Write") for name in (topics.releases.name, *told) if told}
-    return [
-        on(name, "Create", "DescribeConfigs", *own.get(name, ("Describe",)))
-        for name in (*(topic.name for topic in topics.all()), ledger)
-    ]
+        found.append(Right("group", f"veilstream-{study.name}", ("Read",)))
+    return found
 
 
 def kafka_commands(study: Study, role: Role, user: str, settings: Settings) -> list[str]:
@@ -243,8 +205,8 @@ def kafka_commands(study: Study, role: Role, user: str, settings: Settings) -> l
 
 def redis_command(study: Study, role: Role, user: str) -> str:
     """Return the command of Redis that makes a user of a role; empty if it needs none."""
-    if not REDIS[role]:
+    if not _RIGHTS[role]["redis"]:
         return ""
-    allowed = " ".join(f"+{command}" for command in REDIS[role].split())
+    allowed = " ".join(f"+{command}" for command in _RIGHTS[role]["redis"])
     keys = f"~veil:{{{study.name}}}:*"
     return f"ACL SETUSER {user} reset on >PASSWORD {keys} -@all {allowed}"

@@ -33,28 +33,8 @@ from infra.local.processes import (
 )
 from pipeline.errors import RuntimeSetupError
 
-# docker-compose.yml gives the same settings to its containers; a test compares the two.
-KAFKA_SETTINGS = {
-    # A mistyped topic must fail, not come into being with the wrong number of partitions.
-    "auto.create.topics.enable": "false",
-    # One broker: each of these is 3 by default, and the internal topics would never be created.
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    "default.replication.factor": "1",
-    # Fewer files to open at each start than the default 50.
-    "offsets.topic.num.partitions": "4",
-    "transaction.state.log.num.partitions": "4",
-    "share.coordinator.state.topic.num.partitions": "4",
-    # No other member is about to join.
-    "group.initial.rebalance.delay.ms": "0",
-    # After a crash the controller refuses the broker until its old session ends: by default 9 s.
-    "broker.session.timeout.ms": "2000",
-    "broker.heartbeat.interval.ms": "400",
-}
-
+HERE = Path(__file__).parent
+# docker-compose.yml gives the same settings to its container; a test compares the two.
 REDIS_SETTINGS = {
     "appendonly": "yes",
     "appendfsync": "everysec",
@@ -114,15 +94,14 @@ class Kafka:
         return kafka_answers(port)
 
     def _java(self, java: Path, jars: Path, options: Sequence[str]) -> list[str]:
-        here = Path(__file__).parent
         return [
             str(java),
             *QUICK_START,
             *options,
             *self._java_options,
             # Which of the two counts depends on where the jars came from.
-            f"-Dlog4j.configuration={(here / 'log4j.properties').as_uri()}",
-            f"-Dlog4j2.configurationFile={(here / 'log4j2.properties').as_uri()}",
+            f"-Dlog4j.configuration={(HERE / 'log4j.properties').as_uri()}",
+            f"-Dlog4j2.configurationFile={(HERE / 'log4j2.properties').as_uri()}",
             "-cp",
             f"{jars}/*",
         ]
@@ -131,18 +110,13 @@ class Kafka:
         # Only the node itself uses it, so it need not stay the same from start to start.
         controller = free_port(avoid={port})
         settings = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
             "controller.quorum.voters": f"1@{HOST}:{controller}",
-            "controller.listener.names": "CONTROLLER",
-            "inter.broker.listener.name": "BROKER",
             "listeners": f"BROKER://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
-            "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(self._data),
-            **KAFKA_SETTINGS,
         }
         lines = (f"{name}={_property(value)}\n" for name, value in settings.items())
-        self._settings.write_text("".join(lines), encoding="ascii")
+        given = (HERE / "server.properties").read_text("ascii")
+        self._settings.write_text(given + "".join(lines), encoding="ascii")
 
     def _format(self, java: list[str]) -> None:
         tool = ["kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._settings)]

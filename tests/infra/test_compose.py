@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
-from infra.local.services import KAFKA_SETTINGS, REDIS_SETTINGS
+from infra.local.services import HERE, REDIS_SETTINGS
 from tests.forks import FORKS
 from tests.stage import Stage, study_text, write_csv
 
@@ -44,9 +44,10 @@ def test_compose_file_follows_the_compose_schema() -> None:
 
 def test_kafka_has_the_settings_of_the_local_runtime(services: dict[str, Any]) -> None:
     given = services["kafka"]["environment"]
-    wanted = {
-        f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in KAFKA_SETTINGS.items()
-    }
+    _, settings = (HERE / "server.properties").read_text().split("\n\n")
+    lines = [line.partition("=") for line in settings.splitlines() if not line.startswith("#")]
+    wanted = {f"KAFKA_{name.upper().replace('.', '_')}": value for name, _, value in lines}
+    assert len(wanted) > 10
     assert {name: given.get(name) for name in wanted} == wanted
 
 
