@@ -120,7 +120,7 @@ _encoded = msgspec.json.Encoder().encode
 
 
 #: Where one partition goes on, and the timestamp and the mark of the record before: -1 and "" if
-#: there is none; older positions have no mark.
+#: there is none.
 _At = tuple[int, int, str]
 
 
@@ -130,12 +130,6 @@ class _Position(msgspec.Struct, forbid_unknown_fields=True, tag="kafka", tag_fie
     topic: str
     records: int
     at: dict[int, _At]
-
-
-class _Stored(_Position, forbid_unknown_fields=True, tag="kafka", tag_field="kind"):
-    """The same as it was stored."""
-
-    at: dict[int, list[int | str]]  # type: ignore[assignment]
 
 
 class KafkaTopic(Source):
@@ -282,7 +276,7 @@ class KafkaTopic(Source):
             # only what was asked for again lies before it
             while records and records[0].offset < at:
                 before, (time_then, mark) = records.pop(0), self._check[number]
-                if before.timestamp != time_then or (mark and mark != _mark(before)):
+                if before.timestamp != time_then or mark != _mark(before):
                     raise self._made_anew()
             if not self._follow:
                 while records and records[-1].offset >= end:
@@ -318,11 +312,9 @@ class KafkaTopic(Source):
 
     def _read_position(self, position: bytes) -> _Position:
         topic = self._spec.topic
-        found = read_position(
-            position, _Stored, lambda at: at.topic == topic, f"topic {topic!r}", "this topic"
+        return read_position(
+            position, _Position, lambda at: at.topic == topic, f"topic {topic!r}", "this topic"
         )
-        at = {number: msgspec.convert([*each, ""][:3], _At) for number, each in found.at.items()}
-        return _Position(topic, found.records, at)
 
     def _check_lost(self, number: int, lost: int) -> None:
         if not self._spec.skip_lost:

@@ -349,24 +349,14 @@ def _partition(name: str, before: int) -> dict[Any, int]:
     return {TopicPartition(name, 0): before}
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["marked", "of before"])
-def test_a_topic_made_anew_with_the_same_times_is_known_by_its_records(
-    old: bool, topics: Topics
-) -> None:
+def test_a_topic_made_anew_with_the_same_times_is_known_by_its_records(topics: Topics) -> None:
     name = topics.make()
     fill(topics, name, 10, 1)
     position = drain(topics.open(name))[6].position
-    if old:
-        found = json.loads(position)
-        found["at"] = {number: each[:2] for number, each in found["at"].items()}
-        position = json.dumps(found).encode()
     assert [slot.record["x"] for slot in drain(topics.open(name, position))] == [7, 8, 9]
     topics.remove(name)
     topics.make(name=name)
     others = ({"value": told(x=100 + at), "timestamp_ms": EARLIER + at} for at in range(10))
     send(topics.kafka, name, others)
-    if old:
-        assert len(drain(topics.open(name, position))) == 3
-    else:
-        with pytest.raises(DataError, match="made anew"):
-            drain(topics.open(name, position))
+    with pytest.raises(DataError, match="made anew"):
+        drain(topics.open(name, position))
