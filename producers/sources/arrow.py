@@ -114,7 +114,6 @@ class Store:
         self._base = self._path.rstrip("/")
 
     def files(self) -> list[File]:
-        """As `Disk.files`."""
         with _reading(self._url):
             # what a store listed before may be old
             self._fs.invalidate_cache()
@@ -129,7 +128,6 @@ class Store:
             return sorted(File(name, size) for name, size in named if _shown(name))
 
     def open(self, name: str) -> BinaryIO:
-        """As `Disk.open`."""
         with _reading(name):
             path = self._base if name == self._single else f"{self._base}/{name}"
             return cast("BinaryIO", self._fs.open(path, "rb"))
@@ -437,7 +435,6 @@ class ArrowFiles(Source):
 
     @property
     def ended(self) -> bool:
-        """As `Source.ended`."""
         left = self._current is not None or self._next < len(self._listed)
         return not self._follow and not left
 
@@ -452,7 +449,6 @@ class ArrowFiles(Source):
         return 1 - sum(left) / max(self._size, 1)
 
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """As `Source.read`."""
         deadline = time.monotonic() + timeout
         while self._current is None and not self.ended:
             if self._next < len(self._listed):

@@ -263,12 +263,10 @@ class CountedRows(Source):
 
     @property
     def ended(self) -> bool:
-        """As `Source.ended`."""
         return self._done == self.total
 
     @property
     def progress(self) -> float:
-        """As `Source.progress`."""
         return self._done / self.total if self.total else 1.0
 
     def read(self, limit: int, timeout: float) -> list[Slot]:

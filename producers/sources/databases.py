@@ -114,7 +114,6 @@ class Columnar(Connection):
     """A database that answers in Arrow's types: what Python has no value for costs no other row."""
 
     def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """As `Connection.rows`."""
         table = self._table(statement)
         return list(table.schema.names), list(zip(*map(values_of, table.columns), strict=True))
 
@@ -187,7 +186,6 @@ class PostgreSql(Columnar):
         self._waiting: tuple[int, set[str]] | None = None
 
     def settled(self, highest: int) -> int | None:
-        """As `Connection.settled`."""
         writers = {row[0] for row in self.rows(_WRITERS)[1]}
         key, before = self._waiting or (highest, writers)
         if before & writers:

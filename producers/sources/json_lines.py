@@ -65,7 +65,6 @@ class Objects(Batch):
         self._texts, self._lost_before, self._read = texts, lost or {}, read or json_object
 
     def __len__(self) -> int:
-        """As `Batch`."""
         return len(self._texts)
 
     @cached_property
@@ -74,12 +73,10 @@ class Objects(Batch):
 
     @cached_property
     def lost(self) -> Mapping[int, str]:  # type: ignore[override]
-        """As `Batch.lost`."""
         found = {at: why for at, (_, why) in enumerate(self._each) if why is not None}
         return {**found, **self._lost_before}
 
     def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
-        """As `Batch.columns`."""
         if len(self) < FEW:
             return {name: Column([(r or {}).get(name) for r, _ in self._each]) for name in names}
         names, texts = tuple(dict.fromkeys(names)), self._texts
@@ -132,7 +129,6 @@ class Objects(Batch):
         return found
 
     def part(self, places: slice) -> Objects:
-        """As `Batch.part`."""
         before = moved(self._lost_before, places, len(self))
         return Objects(self._texts[places], before, self._read)
 

@@ -302,7 +302,6 @@ class Pushed(Source):
         return Slots(Objects(lines, lost), place, lambda at: f"record {numbers[at]}")
 
     def forget(self, position: bytes) -> None:
-        """As `Source.forget`."""
         self._inbox.forget(self._number(position))
 
     def close(self) -> None:

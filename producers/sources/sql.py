@@ -205,7 +205,6 @@ class SqlTable(Source):
         return min(1.0, share)
 
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """As `Source.read`."""
         deadline = time.monotonic() + timeout
         while not self._waiting and not self._done:
             if not wait_for(self._looked + LOOK, deadline):

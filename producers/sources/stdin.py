@@ -85,7 +85,6 @@ class Pipe(Tape):
         return bytes(self._held[start : end or start + size])
 
     def block(self, at: int, size: int) -> bytes:
-        """As `Tape.block`."""
         return bytes(self._held[at - self._first : at - self._first + size])
 
     def wait(self, seconds: float) -> None:

@@ -115,7 +115,6 @@ class File(Tape):
         self._at = 0
 
     def extent(self, at: int) -> tuple[int, bool]:
-        """As `Tape.extent`."""
         del at
         return os.fstat(self._file.fileno()).st_size, not self.follow
 
@@ -127,7 +126,6 @@ class File(Tape):
         return digest.hexdigest()
 
     def version(self) -> object:
-        """As `Tape.version`."""
         found = os.fstat(self._file.fileno())
         return found.st_size, found.st_mtime_ns
 
@@ -160,11 +158,9 @@ class File(Tape):
         self._replaced = None
 
     def wait(self, seconds: float) -> None:
-        """As `Tape.wait`."""
         time.sleep(min(seconds, POLL))
 
     def close(self) -> None:
-        """As `Tape.close`."""
         self._file.close()
 
 
@@ -307,7 +303,6 @@ class RecordFile(Source):
 
     @property
     def ended(self) -> bool:
-        """As `Source.ended`."""
         end, final = self._tape.extent(self._at)
         return final and self._at >= end
 
@@ -320,7 +315,6 @@ class RecordFile(Source):
         return min(self._at / end, 1.0) if end else 1.0
 
     def read(self, limit: int, timeout: float) -> Sequence[Slot]:
-        """As `Source.read`."""
         deadline = time.monotonic() + timeout
         while True:
             extent = self._check_length()
@@ -423,7 +417,6 @@ class RecordFile(Source):
         return msgspec.json.encode(msgspec.structs.replace(found, mark=self._marked[1]))
 
     def forget(self, position: bytes) -> None:
-        """As `Source.forget`."""
         found = decode_position(position, self._kind, self._tape.name)
         self._tape.forget(min(found.at, self._at))
 
