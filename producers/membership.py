@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -281,15 +280,11 @@ def counted(
     partition = partition_of(client.encode(), topic.partitions)
     ledger, numbered, unsent = _own(database, study)
     found = Counted(client, identity(ledger.encode()).hex(), task.study, membership)
-    records = iter(read_partition(settings, topic.name, partition))
-    oldest = next(records, None)
-    first = -1 if oldest is None else oldest.offset
-    if oldest is None:
-        # retention takes the whole partition of clients that have nothing to send
-        first = first_offset(settings, topic.name, partition)
+    # retention takes the whole partition of clients that have nothing to send
+    first = first_offset(settings, topic.name, partition)
     for entry in membership.said_before(partition, first) if membership else ():
         found.admissions.enter(client, entry)
-    for record in chain(() if oldest is None else (oldest,), records):
+    for record in read_partition(settings, topic.name, partition):
         found.take(record)
     standing = None if membership is None else _standing(client, membership, found.admissions)
     return {

@@ -161,7 +161,7 @@ class Heritage:
         """Charge one spend; return whether that changed anything."""
         if spend.ledger == self._db.ledger:
             own = [one for one in _own(self._db.rows, source) if one.study == spend.study]
-            if own and _same(worse(own[0], spend), own[0]):
+            if own and _cost(worse(own[0], spend)) == _cost(own[0]):
                 return False
         found = self._db.rows(
             f"{_INHERITED} AND ledger = ? AND study = ?", source, spend.ledger, spend.study
@@ -190,9 +190,9 @@ class Heritage:
         )
 
 
-def _same(one: Spend, other: Spend) -> bool:
-    """Whether two statements cost the same; the number of releases costs nothing."""
-    return msgspec.structs.replace(one, releases=0) == msgspec.structs.replace(other, releases=0)
+def _cost(spend: Spend) -> Spend:
+    """Return what tells costs apart: the number of releases costs nothing."""
+    return msgspec.structs.replace(spend, releases=0)
 
 
 def _own(rows: Rows, source: str) -> list[Spend]:
@@ -330,8 +330,6 @@ def fault(done: str) -> str:
 def _facts(message: SpendsMessage) -> list[SourceSpends]:
     """Return what is worth another message: not that there are more releases."""
     return [
-        msgspec.structs.replace(
-            entry, spends=[msgspec.structs.replace(spend, releases=0) for spend in entry.spends]
-        )
+        msgspec.structs.replace(entry, spends=[*map(_cost, entry.spends)])
         for entry in message.sources
     ]

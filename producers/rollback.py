@@ -54,9 +54,6 @@ Send = Callable[[bytes, bytes], Any]
 class Claims:
     """What this ledger has claimed on the ledger topic, and what copies of it claim.
 
-    Each group of releases is claimed before it leaves. What stands on the log under this ledger
-    that its database does not know is proof of another copy, which has released these records.
-
     found: Claims on the topic at the start, in order.
     reader: Stands behind what was read then.
     say: Told of claims that this ledger has not made.

@@ -242,18 +242,16 @@ class ClientStore:
         name = task.study.name
         with self._db.transaction():
             self.following.check(name)
-            row = self._db.row(
-                "SELECT revision, source, position, next_seq, sent_partition, sent_offset "
-                "FROM streams WHERE study = ?",
-                name,
-            )
+            asked = "SELECT revision, source, next_seq FROM streams WHERE study = ?"
+            row = self._db.row(asked, name)
             if row is None:
-                row = (task.revision, source, None, 0, None, None)
+                row = (task.revision, source, 0)
                 self._db.write(
-                    "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0, 0, NULL, 0)",
+                    "INSERT INTO streams (study, revision, source, next_seq, records, rejected, "
+                    "clipped) VALUES (?, ?, ?, ?, 0, 0, 0)",
                     name, *row,
                 )  # fmt: skip
-            if row[0] != task.revision and row[3]:
+            if row[0] != task.revision and row[2]:
                 raise ConfigError(
                     f"this client began study {name!r} under revision {row[0]}, and the file has "
                     f"revision {task.revision}: restore the file, or the version of this program "
@@ -262,7 +260,7 @@ class ClientStore:
                 )
             # a revision under which nothing was released binds nobody
             self._db.write("UPDATE streams SET revision = ? WHERE study = ?", task.revision, name)
-            if row[1] != source and rebind and row[3] == 0:
+            if row[1] != source and rebind and row[2] == 0:
                 self._db.write("UPDATE streams SET source = ? WHERE study = ?", source, name)
             elif row[1] != source:
                 raise ConfigError(
@@ -271,7 +269,7 @@ class ClientStore:
                     "its end; if it is the same file under another name, say so with "
                     f"--source-name {row[1]!r}"
                 )
-            if row[3] == 0:
+            if row[2] == 0:
                 self.following.begin(
                     name, source, task.study.study.before, self.missing, from_start=from_start
                 )
