@@ -25,7 +25,7 @@ from pipeline.release.model import round_model
 from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
 from producers.intake import encoded
-from producers.sources import Slot
+from producers.sources.base import Slot
 from tests.builders import study_text
 
 RESULTS = Path(__file__).parent / "results" / "timing.json"

@@ -29,8 +29,7 @@ from producers.models import ModelFeed
 from producers.sender import Sender
 from producers.source_check import Held, LaterTest
 from producers.source_registry import Admission
-from producers.sources import Slot, Source
-from producers.sources.base import Slots, behind
+from producers.sources.base import Slot, Slots, Source, behind
 from producers.store import ClientStore, Outgoing, Tally
 
 

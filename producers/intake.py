@@ -23,8 +23,7 @@ from pipeline.records.features import there
 from pipeline.records.values import time_of
 from pipeline.settings import Settings
 from pipeline.study.model import Study
-from producers.sources import Slot
-from producers.sources.base import batch_of
+from producers.sources.base import Slot, batch_of
 
 
 class EventTimes:

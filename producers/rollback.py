@@ -44,7 +44,7 @@ from pipeline.trust import GENERATION, MAC_SIZE
 from pipeline.words import counted
 from producers.membership import Membership
 from producers.prior_spend import fault
-from producers.sources import Source
+from producers.sources.base import Source
 from producers.store import ClientStore, Stream
 
 #: Sends a claim to the ledger topic and returns its future.

@@ -23,8 +23,8 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from producers.intake import EventTimes, check_columns, columns_of, encoded, event_times_of
 from producers.source_registry import Admission, looks_of
-from producers.sources import Slot, Source, kind_of, open_source
-from producers.sources.base import batch_of
+from producers.sources import kind_of, open_source
+from producers.sources.base import Slot, Source, batch_of
 from producers.store import Trials
 
 

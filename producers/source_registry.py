@@ -32,7 +32,9 @@ from pathlib import Path
 from pipeline.errors import ConfigError, DataError, LocalStoreError
 from pipeline.records.values import WORDS, is_missing, milliseconds_of
 from producers.database import reading
-from producers.sources import Slot, Source, kind_of, known_as, open_source, packaged, share_rows
+from producers.sources import kind_of, known_as, open_source
+from producers.sources.base import Slot, Source
+from producers.sources.samples import packaged, share_rows
 
 #: Fewest records that tell one source from another, and the most that are looked at.
 FEWEST = 4

@@ -33,7 +33,8 @@ from producers.rollback import Claims, Lost, lost_releases, named, owe, pass_ove
 from producers.sender import Sender
 from producers.source_check import Held, LaterTest
 from producers.source_registry import Admission
-from producers.sources import Source, known_as, open_source
+from producers.sources import known_as, open_source
+from producers.sources.base import Source
 from producers.store import NO_LIMIT, ClientStore, Stream
 
 #: Seconds between two progress reports.

@@ -48,9 +48,9 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study_file.load import load_study
 from pipeline.types import Matrix, Vector
-from producers.sources import STREAMED, heldout, open_source
+from producers.sources import open_source
 from producers.sources.base import Opening
-from producers.sources.samples import AIRLINES, flights, opened
+from producers.sources.samples import AIRLINES, STREAMED, flights, heldout, opened
 
 #: Among how many clients the records of the shuttle are dealt, in turn.
 CLIENTS = 8

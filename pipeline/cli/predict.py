@@ -26,7 +26,8 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.types import Vector
 from pipeline.words import clipped_line, counted, csv_lines
-from producers.sources import Source, open_once
+from producers.sources import open_once
+from producers.sources.base import Source
 
 #: Records that are held at a time: a record may be large, and a reader may wait for its line.
 BATCH = 100

@@ -27,24 +27,8 @@ from producers.sources.arrow import is_arrow
 from producers.sources.base import Known, Opening, Slot, Source, batch_of
 from producers.sources.csv_file import CsvFile
 from producers.sources.json_lines import JsonLinesFile
-from producers.sources.samples import STREAMED, heldout, packaged, share_rows
 from producers.sources.stdin import Pipe, Spool, open_input
-from producers.sources.text import RECORD_LIMIT, File, Tape
-
-__all__ = [
-    "RECORD_LIMIT",
-    "STREAMED",
-    "Slot",
-    "Source",
-    "heldout",
-    "kind_of",
-    "known_as",
-    "open_once",
-    "open_source",
-    "packaged",
-    "read_batches",
-    "share_rows",
-]
+from producers.sources.text import File, Tape
 
 #: The modules of sources that are named as SCHEME://; other schemes are stores of files.
 _SCHEMES = {
@@ -180,7 +164,7 @@ def read_batches(
 
 def _room(spec: str) -> _Room | None:
     """Return the module that opens a source; None: it is a file of lines, or standard input."""
-    if packaged(spec):
+    if samples.packaged(spec):
         return cast("_Room", samples)
     name = _SCHEMES.get(spec.partition("://")[0]) if "://" in spec else None
     if name is None and not is_arrow(spec):

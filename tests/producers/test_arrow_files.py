@@ -16,9 +16,9 @@ import pytest
 
 from pipeline.errors import ConfigError, DataError
 from producers.source_registry import looks_of
-from producers.sources import Slot, Source, kind_of, known_as, open_source
+from producers.sources import kind_of, known_as, open_source
 from producers.sources.arrow import columns_of
-from producers.sources.base import CELLS
+from producers.sources.base import CELLS, Slot, Source
 from tests.compliance.sources import CHECKS, Case, drain, some, waits
 from tests.producers.test_intake import calls_of
 

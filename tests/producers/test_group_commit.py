@@ -28,7 +28,8 @@ from pipeline.study_file.load import parse_study
 from producers import client as loop
 from producers.budget import Limit
 from producers.client import Client
-from producers.sources import Source, open_source
+from producers.sources import open_source
+from producers.sources.base import Source
 from producers.store import ClientStore
 from tests.databases import sqlite_file
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv

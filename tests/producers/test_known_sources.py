@@ -24,8 +24,8 @@ from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
 from pipeline.study_file.load import parse_study
 from producers.source_registry import NAME, Admission, Entry, Looks, _refusal
-from producers.sources import known_as, open_source, share_rows
-from producers.sources.samples import STREAMED
+from producers.sources import known_as, open_source
+from producers.sources.samples import STREAMED, share_rows
 from producers.store import ClientStore, Outgoing, Tally
 from tests.databases import sqlite_file
 from tests.stage import HEADER, Stage, lent, lines, study_text, write_csv

@@ -15,7 +15,8 @@ import pytest
 from infra.local.processes import HOST, free_port
 from pipeline.errors import ConfigError, DataError
 from pipeline.settings import Settings
-from producers.sources import Slot, kind_of, known_as, open_source
+from producers.sources import kind_of, known_as, open_source
+from producers.sources.base import Slot
 from producers.sources.mqtt import Subscription, mqtt_spec
 from producers.sources.push import Pushed
 from producers.sources.text import RECORD_LIMIT

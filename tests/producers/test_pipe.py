@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import DataError
-from producers.sources import RECORD_LIMIT, Slot, open_once, open_source
+from producers.sources import open_once, open_source
+from producers.sources.base import Slot
+from producers.sources.text import RECORD_LIMIT
 from tests.compliance.sources import drain
 
 

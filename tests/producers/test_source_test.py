@@ -16,7 +16,8 @@ from pipeline.study_file.load import parse_study
 from producers import source_check as source_test
 from producers.client import Progress
 from producers.source_check import MOST_TESTS, Held, passed, stamp_of
-from producers.sources import Source, open_source
+from producers.sources import open_source
+from producers.sources.base import Source
 from producers.start import Job, run_client
 from producers.store import ClientStore
 from tests.builders import SeededStream

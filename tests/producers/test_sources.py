@@ -32,10 +32,12 @@ from pipeline.errors import DataError, StateError, VeilstreamError
 from pipeline.records.batch import Records
 from pipeline.records.encoder import Encoder
 from pipeline.study_file.load import parse_study
-from producers.sources import RECORD_LIMIT, STREAMED, heldout, open_source
+from producers.sources import open_source
 from producers.sources.base import CELLS, Slots
 from producers.sources.json_lines import Objects, json_object
+from producers.sources.samples import STREAMED, heldout
 from producers.sources.stdin import FORGET, READ_AHEAD
+from producers.sources.text import RECORD_LIMIT
 from tests.builders import study_text
 from tests.compliance.sources import waits
 from tests.producers.test_intake import calls_of

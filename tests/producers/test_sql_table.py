@@ -15,8 +15,8 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from pipeline.records.batch import Columns
 from producers.source_registry import compare, goes_on, looks_of
-from producers.sources import Slot, Source, kind_of, known_as, open_source
-from producers.sources.base import CELLS
+from producers.sources import kind_of, known_as, open_source
+from producers.sources.base import CELLS, Slot, Source
 from producers.sources.databases import DuckDb
 from tests.compliance.sources import CHECKS, Case, drain, waits
 from tests.postgres import postgres

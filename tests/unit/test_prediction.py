@@ -35,7 +35,7 @@ from pipeline.records.features import ClassResponse
 from pipeline.release.task import Task
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import load_study, parse_study
-from producers.sources import heldout
+from producers.sources.samples import heldout
 from tests.builders import rows_of, simulate, study_text, task_of
 
 CANARY = "c4n4ry"
