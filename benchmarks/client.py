@@ -7,6 +7,11 @@ reads the same file and takes the same three sums of windows of 2,500 records. F
 script is a loop that only decodes them with msgspec; for a topic of them, one that fetches them by
 the same library and decodes them, from a Kafka that is started; for a database, its own fetch as
 Arrow. Prints medians and their ratio.
+
+`--claims [--rate N]`: of a Parquet file to a real Kafka, with claims on the ledger topic and
+without, in turns, at full speed or so many first windows a second. Of a release: milliseconds by
+the clock and of the processor, from its transaction to Kafka's acknowledgement, bytes of claims;
+and seconds of a start, from the opening of the database until something may leave.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import duckdb
 import msgspec
@@ -37,7 +42,11 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from benchmarks.timing import SETTINGS
+from infra.kafka import read_partition
 from infra.local import LocalRuntime
+from infra.topics import ensure_topics
+from pipeline.messages.spend import ledger_topic, prefix
+from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.records.encoder import Encoder
 from pipeline.release.model import Model, round_model
@@ -46,9 +55,13 @@ from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from producers.budget import Limit
 from producers.client import Client
+from producers.prior_spend import LedgerTopic
+from producers.rollback import Claims
+from producers.sender import Sender
 from producers.sources import open_source
+from producers.sources.base import Source
 from producers.store import ClientStore
-from tests.builders import study_text
+from tests.builders import UNCLAIMED, study_text
 
 #: Records of a window of the script, and of a batch that it reads at a time.
 WINDOW, AT_A_TIME = 2500, 50_000
@@ -66,29 +79,22 @@ class Ends:
     read_to: int = 0
 
     def pump(self) -> None:
-        """Take what waits."""
         numbers = [item.seq for item in self.store.unsent(STUDY, -1, 1000)]
         if numbers:
             self.store.sent(STUDY, numbers, (0, numbers[-1]))
             self.read_to = numbers[-1] + 1
 
-    def unseen(self, offset: int) -> tuple[int, int]:
-        """Return that nothing is."""
-        del offset
+    def unseen(self, _offset: int) -> tuple[int, int]:
         return 0, 0
 
     def wait(self, seconds: float) -> bool:
-        """Return that nothing came."""
         time.sleep(seconds)
         return False
 
     def drain(self) -> None:
-        """Take what waits."""
         self.pump()
 
-    def poll(self, seconds: float = 0.0) -> Model:
-        """Return the model."""
-        del seconds
+    def poll(self, _seconds: float = 0.0) -> Model:
         return self.newest
 
 
@@ -103,7 +109,6 @@ class Case:
     task: Task = field(init=False)
 
     def __post_init__(self) -> None:
-        """Write them."""
         names = [f"x{i}" for i in range(self.slopes)]
         self.task = task_of(parse_study(study_text(p=self.slopes, **SETTINGS)))
         rng = np.random.default_rng(7)
@@ -150,19 +155,10 @@ class Case:
 
     def by_client(self, kind: str) -> float:
         """Return the seconds of a client's loop."""
-        task, columns = self.task, Encoder(self.task.study).columns
         with tempfile.TemporaryDirectory() as name:
             store = ClientStore(Path(name) / "site.db", "site")
-            model = round_model(1, np.full(task.size, 0.1), (1.0, 1.0), 10**9)
-            ends = Ends(store, model)
-            stream = store.open_stream(task, kind, Limit())
-            source = open_source(
-                self.spec(kind), stream.position, folder=Path(name), columns=columns,
-                settings=Settings(kafka=self.kafka, folder=name),
-            )  # fmt: skip
-            client = Client(
-                task, source, store, cast("Any", ends), cast("Any", ends), source_name=kind
-            )
+            settings = Settings(kafka=self.kafka, folder=name)
+            client, source = self.client_of(kind, store, None, settings)
             began = time.process_time()
             while client.turn():
                 pass
@@ -173,14 +169,27 @@ class Case:
             store.close()
         return found
 
+    def client_of(
+        self, kind: str, store: ClientStore, sender: Any, settings: Settings, **more: Any
+    ) -> tuple[Client, Source]:
+        """Return a client and its source; without a sender Kafka takes all at once."""
+        task = self.task
+        ends = Ends(store, round_model(1, np.full(task.size, 0.1), (1.0, 1.0), 10**9))
+        ends.read_to = 10**9 if sender else 0
+        stream = store.open_stream(task, kind, Limit())
+        source = open_source(
+            self.spec(kind), stream.position, folder=settings.home,
+            columns=Encoder(task.study).columns, settings=settings,
+        )  # fmt: skip
+        models: Any = ends
+        return Client(
+            task, source, store, sender or models, models, source_name=kind, **more
+        ), source
+
     def by_hand(self, kind: str) -> float:
         """Return the seconds of the script."""
         began = time.process_time()
-        {
-            "parquet": self._parquet, "arrow": self._arrow, "csv": self._csv,
-            "jsonl": self._decoded, "kafka": self._fetched, "sqlite": self._sqlite,
-            "duckdb": self._duckdb,
-        }[kind]()  # fmt: skip
+        getattr(self, f"_{kind}")()
         return time.process_time() - began
 
     def _parquet(self) -> None:
@@ -201,13 +210,13 @@ class Case:
             for batch in reader:
                 self._sum(batch)
 
-    def _decoded(self) -> None:
+    def _jsonl(self) -> None:
         decode = msgspec.json.Decoder().decode
         with self.path("jsonl").open("rb") as file:
             for line in file:
                 decode(line)
 
-    def _fetched(self) -> None:
+    def _kafka(self) -> None:
         decode, left = msgspec.json.Decoder().decode, self.records
         consumer = KafkaConsumer(
             bootstrap_servers=self.kafka, group_id=None, max_poll_records=6000,
@@ -256,16 +265,63 @@ class Case:
             (part * (slope * slope)[:, None]).T @ part
 
 
+class Timed(ClientStore):
+    """Notes when each release was stored, and how long it took from there to Kafka."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "site")
+        self.made, self.taken = dict[int, float](), list[float]()
+
+    def release(self, *given: Any, **named: Any) -> None:
+        super().release(*given, **named)
+        self.made |= dict.fromkeys((each.seq for each in given[2]), time.perf_counter())
+
+    def sent(self, study: str, numbers: Any, place: Any) -> None:
+        self.taken += [time.perf_counter() - self.made[number] for number in numbers]
+        super().sent(study, numbers, place)
+
+
+def of_a_release(case: Case, rate: float | None, claimed: bool, run: str) -> dict[str, float]:
+    """Return what a release costs a client of a real Kafka."""
+    study, per = case.task.study, case.task.slots
+    with tempfile.TemporaryDirectory() as name, ExitStack() as opened:
+        settings = Settings(case.kafka, folder=name, ledger_topic=f"veil.ledger.{run}")
+        ensure_topics(settings, [*Topics.of(study).of_clients, ledger_topic(study, settings)])
+        began, claims = time.perf_counter(), UNCLAIMED
+        opened.enter_context(store := Timed(Path(name) / "site.db"))
+        if claimed:
+            account = LedgerTopic(settings, "site", store.heritage, print)
+            opened.enter_context(closing(account))
+            known = account.read(prefix("site", store.ledger))
+            claims = Claims(settings, store, known, account.reader, print)
+        sender = Sender(store, STUDY, settings, Topics.of(study), claims)
+        opened.enter_context(closing(sender))
+        start = time.perf_counter() - began
+        client, _ = case.client_of("parquet", store, sender, settings, rate=rate and rate * per)
+        began, used = time.perf_counter(), time.process_time()
+        while client.turn():
+            pass
+        client.finish()
+        clock, processor = time.perf_counter() - began, time.process_time() - used
+        log, count = read_partition(settings, settings.ledger_topic, 0), len(store.made)
+        return {
+            "clock_ms": 1000 * clock / count, "processor_ms": 1000 * processor / count,
+            "latency_ms": 1000 * statistics.median(store.taken),
+            "claim_bytes": sum(len(r.key + r.value) for r in log) / count, "start_s": start,
+        }  # fmt: skip
+
+
 KINDS = ("parquet", "arrow", "csv", "jsonl", "kafka", "sqlite", "duckdb")
 
 
 def main() -> None:
-    """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=KINDS)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--slopes", type=int, nargs="*", default=[6, 20])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--claims", action="store_true")
+    parser.add_argument("--rate", type=float)
     options = parser.parse_args()
     # as the command does, see `pipeline.cli.main`
     gc.set_threshold(50_000, 20, 20)
@@ -276,11 +332,14 @@ def main() -> None:
         sys.exit(subprocess.run(command, env=alone, check=False).returncode)
     with tempfile.TemporaryDirectory() as name, ExitStack() as running:
         kafka = ""
-        if "kafka" in options.kinds:
+        if "kafka" in options.kinds or options.claims:
             kafka = running.enter_context(LocalRuntime(Path(name) / "local")).kafka
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         for slopes in options.slopes:
             case = Case(Path(name), slopes, options.records, kafka)
+            if options.claims:
+                print(json.dumps(of_claims(case, options.rate, options.rounds)), flush=True)
+                continue
             for kind in options.kinds:
                 print(json.dumps(measured(case, kind, options.rounds)), flush=True)
 
@@ -292,6 +351,23 @@ def measured(case: Case, kind: str, rounds: int) -> dict[str, object]:
     middle = {name: round(statistics.median(each[name] for each in found), 3) for name in ways}
     ratio = round(statistics.median(each["client"] / each["script"] for each in found), 2)
     return {"kind": kind, "slopes": case.slopes, **middle, "ratio": ratio}
+
+
+def of_claims(case: Case, rate: float | None, rounds: int) -> dict[str, object]:
+    """Return the medians with claims and without, and those of the ratios of a round."""
+    # the first client of a process makes the tables of its noise
+    case.by_client("parquet")
+    found = [
+        [of_a_release(case, rate, way, f"{number}{way:d}") for way in (True, False)]
+        for number in range(rounds)
+    ]
+    shown: dict[str, object] = {"slopes": case.slopes, "rate": rate}
+    for name in found[0][0]:
+        pairs = [(one[name], other[name]) for one, other in found]
+        ratio = statistics.median(one / other if other else 0.0 for one, other in pairs)
+        middle = map(statistics.median, zip(*pairs, strict=True))
+        shown[name] = [round(each, 3) for each in (*middle, ratio)]
+    return shown
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ RUNS = {
     "attacks --draws 400 --streams 4 --chains 40 --output {out}": "attacks in",
     "backtest --records 3000 --out {out}": "event time",
     "client parquet jsonl kafka duckdb --records 5000 --slopes 3 --rounds 1": '"duckdb"',
+    "client --claims --records 2000 --slopes 3 --rounds 1 --rate 20": '"start_s"',
     "first_intervals --streams kink --draws 1 --out {out}": "logistic, epsilon 1",
     "fold --releases 3000 --rounds 1 --out {out}": "worker_over_bare",
     "fold --kind ldp-sgd --releases 1000 --rounds 1 --out {out}": "worker_over_bare",

@@ -4,8 +4,8 @@ Each of the first is a file beside this one, in which values have the place of `
 JSON, which kubectl and Prometheus read as the YAML that it is. Nothing secret is in them: addresses
 with passwords and the study's key come from secrets that the operator makes.
 
-The rights of each role in Kafka and Redis are one table: documents, `veilstream study acls` and a
-test on a real broker read it. Read and Write bring Describe with them. Kafka cannot bind a client
+The rights of each role in Kafka and Redis are one file, too: documents, `veilstream study acls` and
+a test on a real broker read it. Read and Write bring Describe with them. Kafka cannot bind a client
 to its own key: whose release it is, its MAC says.
 """
 
