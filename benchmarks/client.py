@@ -8,10 +8,9 @@ script is a loop that only decodes them with msgspec; for a topic of them, one t
 the same library and decodes them, from a Kafka that is started; for a database, its own fetch as
 Arrow. Prints medians and their ratio.
 
-`--claims [--rate N]`: of a Parquet file to a real Kafka, with claims on the ledger topic and
-without, in turns, at full speed or so many first windows a second. Of a release: milliseconds by
-the clock and of the processor, from its transaction to Kafka's acknowledgement, bytes of claims;
-and seconds of a start, from the opening of the database until something may leave.
+`--claims [--rate N]`: of a Parquet file to a real Kafka, with claims, without, and the ratio, at
+full speed or so many first windows a second: of a release milliseconds of clock and processor, from
+transaction to acknowledgement, bytes of claims; of a start seconds until something may leave.
 """
 
 from __future__ import annotations
@@ -143,18 +142,15 @@ class Case:
             producer.close()
 
     def path(self, kind: str) -> Path:
-        """Return the file of a kind."""
         return self.folder / f"data{self.slopes}.{kind}"
 
     def spec(self, kind: str) -> str:
-        """Return what a client is told to read."""
         path = self.path(kind)
         if kind == "kafka":
             return f"kafka://data{self.slopes}"
         return f"{kind}://{path}?table=t&key=id" if kind in ("sqlite", "duckdb") else str(path)
 
     def by_client(self, kind: str) -> float:
-        """Return the seconds of a client's loop."""
         with tempfile.TemporaryDirectory() as name:
             store = ClientStore(Path(name) / "site.db", "site")
             settings = Settings(kafka=self.kafka, folder=name)
@@ -173,21 +169,16 @@ class Case:
         self, kind: str, store: ClientStore, sender: Any, settings: Settings, **more: Any
     ) -> tuple[Client, Source]:
         """Return a client and its source; without a sender Kafka takes all at once."""
-        task = self.task
-        ends = Ends(store, round_model(1, np.full(task.size, 0.1), (1.0, 1.0), 10**9))
-        ends.read_to = 10**9 if sender else 0
-        stream = store.open_stream(task, kind, Limit())
-        source = open_source(
-            self.spec(kind), stream.position, folder=settings.home,
-            columns=Encoder(task.study).columns, settings=settings,
-        )  # fmt: skip
-        models: Any = ends
-        return Client(
-            task, source, store, sender or models, models, source_name=kind, **more
-        ), source
+        task, columns = self.task, Encoder(self.task.study).columns
+        model = round_model(1, np.full(task.size, 0.1), (1.0, 1.0), 10**9)
+        ends: Any = Ends(store, model, read_to=10**9 if sender else 0)
+        store.open_stream(task, kind, Limit())
+        how: Any = {"folder": settings.home, "columns": columns, "settings": settings}
+        source = open_source(self.spec(kind), None, **how)
+        more["source_name"] = kind
+        return Client(task, source, store, sender or ends, ends, **more), source
 
     def by_hand(self, kind: str) -> float:
-        """Return the seconds of the script."""
         began = time.process_time()
         getattr(self, f"_{kind}")()
         return time.process_time() - began
@@ -282,7 +273,6 @@ class Timed(ClientStore):
 
 
 def of_a_release(case: Case, rate: float | None, claimed: bool, run: str) -> dict[str, float]:
-    """Return what a release costs a client of a real Kafka."""
     study, per = case.task.study, case.task.slots
     with tempfile.TemporaryDirectory() as name, ExitStack() as opened:
         settings = Settings(case.kafka, folder=name, ledger_topic=f"veil.ledger.{run}")
@@ -339,13 +329,11 @@ def main() -> None:
             case = Case(Path(name), slopes, options.records, kafka)
             if options.claims:
                 print(json.dumps(of_claims(case, options.rate, options.rounds)), flush=True)
-                continue
-            for kind in options.kinds:
+            for kind in () if options.claims else options.kinds:
                 print(json.dumps(measured(case, kind, options.rounds)), flush=True)
 
 
 def measured(case: Case, kind: str, rounds: int) -> dict[str, object]:
-    """Return the medians of a kind."""
     ways: dict[str, Callable[[str], float]] = {"client": case.by_client, "script": case.by_hand}
     found = [{name: way(kind) for name, way in ways.items()} for _ in range(rounds)]
     middle = {name: round(statistics.median(each[name] for each in found), 3) for name in ways}
@@ -354,19 +342,14 @@ def measured(case: Case, kind: str, rounds: int) -> dict[str, object]:
 
 
 def of_claims(case: Case, rate: float | None, rounds: int) -> dict[str, object]:
-    """Return the medians with claims and without, and those of the ratios of a round."""
     # the first client of a process makes the tables of its noise
     case.by_client("parquet")
-    found = [
-        [of_a_release(case, rate, way, f"{number}{way:d}") for way in (True, False)]
-        for number in range(rounds)
-    ]
+    found = [of_a_release(case, rate, not at % 2, str(at)) for at in range(2 * rounds)]
     shown: dict[str, object] = {"slopes": case.slopes, "rate": rate}
-    for name in found[0][0]:
-        pairs = [(one[name], other[name]) for one, other in found]
-        ratio = statistics.median(one / other if other else 0.0 for one, other in pairs)
-        middle = map(statistics.median, zip(*pairs, strict=True))
-        shown[name] = [round(each, 3) for each in (*middle, ratio)]
+    for name in found[0]:
+        ways = [each[name] for each in found[::2]], [each[name] for each in found[1::2]]
+        ratio = statistics.median(a / b if b else 0.0 for a, b in zip(*ways, strict=True))
+        shown[name] = [round(each, 3) for each in (*map(statistics.median, ways), ratio)]
     return shown
 
 
