@@ -26,7 +26,7 @@ from kafka.admin import (
     ResourceType,
 )
 
-from infra.deploy import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
+from infra.deploy import ROLES, kafka_commands, kafka_rights, redis_command
 from pipeline.cli.client import admit_here
 from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
@@ -343,7 +343,9 @@ AT_REDIS: dict[str, Callable[[RedisStore], object]] = {
 }
 
 
-@pytest.mark.parametrize("role", [role for role in ROLES if REDIS[role]])
+@pytest.mark.parametrize(
+    "role", [role for role in ROLES if redis_command(REDIS_TASK.study, role, "u")]
+)
 def test_a_user_of_redis_has_the_least_rights(redis_admin: tuple[Settings, Any], role: Any) -> None:
     settings, admin = redis_admin
 
