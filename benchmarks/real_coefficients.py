@@ -42,8 +42,8 @@ from pipeline.types import Matrix, Vector
 from tests.builders import study_text
 
 DESIGNS = (
-    "plain", "strong", "few", "rare", "turns", "wide", "close", "linear", "poisson",
-    "differ", "gdwd", "gdwd-even", "gdwd-levels",
+    "plain", "strong", "few", "rare", "turns", "wide", "close", "closer", "linear", "poisson",
+    "differ", "gdwd", "gdwd-even", "gdwd-levels", "gdwd-weak",
 )  # fmt: skip
 SLOPES = [0.8, -0.6, 0.4, 0.0, 0.9, -0.3, 0.5]
 #: The largest count; a number's deviation from its mean; records that stand for a population.
@@ -79,13 +79,13 @@ class Population:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, name = plan, plan.design
-        self.rho = 0.8 if name == "close" else 0.0
-        count = {"wide": 20, "gdwd": 8, "gdwd-even": 8, "gdwd-levels": 8}.get(name, 7)
-        times = {"strong": 3.0, "linear": 0.1, "poisson": 0.4}.get(name, 1.0)
+        self.rho = {"close": 0.8, "closer": 0.95}.get(name, 0.0)
+        count = 20 if name == "wide" else 8 if name.startswith("gdwd") else 7
+        times = {"strong": 3.0, "linear": 0.1, "poisson": 0.4, "gdwd-weak": 0.25}.get(name, 1.0)
         slopes = times * np.resize(SLOPES, count)
         # counts have means up to the largest that the study allows
         intercepts = {
-            "few": -3.2, "gdwd": -2.0, "gdwd-even": 0.0, "linear": 0.0,
+            "few": -3.2, "gdwd": -2.0, "gdwd-even": 0.0, "gdwd-weak": 0.0, "linear": 0.0,
             "poisson": np.log(COUNTS) - np.abs(slopes).sum(),
         }  # fmt: skip
         self.beta = np.append(intercepts.get(name, -0.5), slopes)
