@@ -203,15 +203,16 @@ def spread_line(message: EstimateMessage, study: Study) -> str:
     kind = study.data.response.kind
     if kind == "class" or not method_of(study).spec.features:
         return ""
-    found, error = message.dispersion, message.details.get("dispersion_error", 0.0)
+    found, error = message.dispersion, message.details.get("dispersion_error")
     given = study.estimator.noise_scale is not None
-    if found is None or (not given and REACH * error > found):
+    reach = REACH * error if isinstance(error, float) and not given else 0.0
+    if found is None or reach > found:
         said = "not yet known"
     elif kind == "count":
-        said = f"{found:.4g}{_by_noise(REACH * error)}"
+        said = f"{found:.4g}{_by_noise(reach)}"
     else:
         root = math.sqrt(found)
-        by_noise = "" if given else _by_noise(REACH * error / (2 * root))
+        by_noise = _by_noise(reach / (2 * root))
         said = f"{root:.4g} ({'known' if given else 'estimated'}{by_noise})"
     if kind == "count":
         return f"dispersion (variance / mean): {said}; 1 for Poisson counts"

@@ -230,7 +230,8 @@ class Encoder:
         low, high = self.features.encoding.range
         away = np.abs(block.values - self.features.clip(block.values)) > high - low
         given = [*away.T, self.response.far(block.written)]
-        return np.logical_or.reduce(given) & (block.reasons.codes == 0)
+        far: NDArray[np.bool_] = np.logical_or.reduce(given) & (block.reasons.codes == 0)
+        return far
 
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
         """Encode records whose values have been read.
