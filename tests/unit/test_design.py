@@ -148,6 +148,7 @@ def test_without_a_ridge_nothing_bounds_it_and_it_says_so() -> None:
     assert "ridge" not in told
 
 
+@pytest.mark.takes("plans of every kind at every budget")
 def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     found = plan(parse_study(study_text(loss="gdwd", epsilon=3.0)), RECORDS, CLIENTS)
     rows = {(row.kind, row.epsilon): row for row in found.rows}
@@ -197,6 +198,7 @@ def test_when_says_what_comes_at_first_what_stays_and_what_is_late() -> None:
     assert "The ridge alone is enough for slopes after 12,000" in same
 
 
+@pytest.mark.takes("plans of every kind at every budget")
 def test_a_verdict_names_settings_that_are_enough() -> None:
     """Also from a tiny budget: rounded to two places on the way, 1.25 times .01 is .01 for ever."""
     study = parse_study(study_text(p=2, epsilon=0.004))
