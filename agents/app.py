@@ -48,6 +48,38 @@ Fatal = Callable[[BaseException], None]
 MOST_WAITING, WAITING_SECONDS = 4, 0.02
 
 
+class Positions:
+    """Where each partition continues; faults stop the worker: Faust would read on from anywhere.
+
+    fatal: As of `create_app`.
+
+    topic: The topic whose records come in batches.
+    """
+
+    def __init__(self, folding: Folding, settings: Settings, group: str, fatal: Fatal) -> None:
+        self._folding, self._settings, self._group = folding, settings, group
+        self.topic, self._fatal = folding.topic, fatal
+
+    def assign(self, bounds: Mapping[int, tuple[int, int]]) -> Mapping[int, int]:
+        """Take over partitions, given first and next offset of each log; return where to read on.
+
+        Of those that it does not return nothing is handed out.
+        It is the last word on a worker's partitions: those that are not named are given up.
+        """
+        try:
+            return self._folding.assign(bounds)
+        except BaseException as error:
+            self._fatal(error)
+            raise
+
+    def failed(self, error: Exception) -> None:
+        """Stop the worker, whom Kafka does not let read; it does not return."""
+        otherwise = f"Kafka at {self._settings.kafka} cannot be read ({type(error).__name__})"
+        refused = "Group" in type(error).__name__
+        kind = f"group {self._group}" if refused else f"topic {self.topic}"
+        self._fatal(told(self._settings, error, otherwise, what=kind, operation="Read"))
+
+
 class PlainRecords(OrderedDict[Any, Any]):
     """What a fetcher has of each partition, handing out records as they were parsed.
 
@@ -90,30 +122,30 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
 
     async def perform_seek(self) -> None:
         """Seek every assigned partition to its watermark; called after each assignment."""
-        transport: BatchTransport = self.transport
+        positions: Positions = self.transport.positions
         for attempt in range(ATTEMPTS):
             try:
-                await self._seek_all(transport)
+                await self._seek_all(positions)
             except IllegalStateError as error:
                 # a partition was taken away meanwhile, as when another worker joins: what is
                 # assigned now is known already
                 if attempt + 1 == ATTEMPTS:
-                    transport.failed(error)
+                    positions.failed(error)
                 await asyncio.sleep(PAUSE_SECONDS)
             except (KafkaError, TimeoutError) as error:
-                transport.failed(error)
+                positions.failed(error)
             else:
                 return
 
-    async def _seek_all(self, transport: BatchTransport) -> None:
+    async def _seek_all(self, positions: Positions) -> None:
         fetcher = self._thread._consumer._fetcher
         if not isinstance(fetcher._records, PlainRecords):
             # what came before is not taken over: seeking fetches it again
             fetcher._records = PlainRecords()
-        mine = [tp for tp in self.assignment() if tp.topic == transport.topic]
+        mine = [tp for tp in self.assignment() if tp.topic == positions.topic]
         first = await self.earliest_offsets(*mine) if mine else {}
         after = await self.highwaters(*mine) if mine else {}
-        found = transport.assign({tp.partition: (first[tp], after[tp]) for tp in mine})
+        found = positions.assign({tp.partition: (first[tp], after[tp]) for tp in mine})
         self._strange = {tp for tp in mine if tp.partition not in found}
         for tp in mine:
             offset = found.get(tp.partition, after[tp])
@@ -148,10 +180,11 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
             coordinator = getattr(self._thread._consumer, "_coordinator", None)
             fault = getattr(coordinator, "_pending_exception", None)
             if isinstance(fault, GroupAuthorizationFailedError):
-                self.transport.failed(fault)
+                self.transport.positions.failed(fault)
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[Any, Any]]:
         """Yield one message for each partition that has records: the batch as its value."""
+        positions: Positions = self.transport.positions
         if self.flow_active and self._waiting() >= MOST_WAITING:
             await self.sleep(WAITING_SECONDS)
             return
@@ -161,7 +194,7 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
             # a partition that was read has been taken away
             return
         except KafkaError as error:
-            self.transport.failed(error)
+            positions.failed(error)
             raise
         if records is None or self.should_stop:
             return
@@ -186,41 +219,14 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
 
 
 class BatchTransport(driver.Transport):  # type: ignore[misc]
-    """A transport with batch consumers; it knows where each partition continues.
-
-    Faults stop the worker: Faust would read on from anywhere.
-
-    fatal: As of `create_app`.
-
-    topic: The topic whose records come in batches.
-    """
+    """A transport with batch consumers."""
 
     Consumer = BatchConsumer
 
-    def __init__(self, app: faust.App, folding: Folding, settings: Settings, fatal: Fatal) -> None:
-        super().__init__(app.conf.broker, app)
+    def __init__(self, url: list[URL], app: faust.App, positions: Positions) -> None:
+        super().__init__(url, app)
         read_any_name()
-        self._folding, self._settings, self._fatal = folding, settings, fatal
-        self.topic = folding.topic
-
-    def assign(self, bounds: Mapping[int, tuple[int, int]]) -> Mapping[int, int]:
-        """Take over partitions, given first and next offset of each log; return where to read on.
-
-        Of those that it does not return nothing is handed out.
-        It is the last word on a worker's partitions: those that are not named are given up.
-        """
-        try:
-            return self._folding.assign(bounds)
-        except BaseException as error:
-            self._fatal(error)
-            raise
-
-    def failed(self, error: Exception) -> None:
-        """Stop the worker, whom Kafka does not let read; it does not return."""
-        otherwise = f"Kafka at {self._settings.kafka} cannot be read ({type(error).__name__})"
-        refused = "Group" in type(error).__name__
-        kind = f"group {self.app.conf.id}" if refused else f"topic {self.topic}"
-        self._fatal(told(self._settings, error, otherwise, what=kind, operation="Read"))
+        self.positions = positions
 
 
 class NoTables(TableManager):  # type: ignore[misc]
@@ -297,7 +303,7 @@ def create_app(
     )
     pages = Health(folding, publishing, progress, verifying)
     app = faust.App(
-        f"veilstream-{task.study.name}",
+        group := f"veilstream-{task.study.name}",
         broker=[URL(f"kafka://{server}") for server in settings.kafka.split(",")],
         broker_credentials=_credentials(settings),
         TableManager=NoTables,
@@ -316,7 +322,7 @@ def create_app(
         stream_wait_empty=False,
         worker_redirect_stdouts=False,
     )
-    app.transport = BatchTransport(app, folding, settings, fatal)
+    app.transport = BatchTransport(app.conf.broker, app, Positions(folding, settings, group, fatal))
 
     @app.agent(app.topic(topics.releases.name, schema=BatchSchema()), concurrency=1)  # type: ignore[untyped-decorator]
     async def fold(stream: Any) -> None:

@@ -20,7 +20,7 @@ from agents.app import create_app
 from infra import process as saying
 from infra.kafka import told
 from infra.local.processes import hold
-from infra.topics import check_copies, ensure_topics
+from infra.topics import check_broker, check_copies, ensure_topics
 from pipeline.errors import AlreadyRunning, LocalStoreError, VeilstreamError
 from pipeline.messages.topics import Topics
 from pipeline.methods import require_live
@@ -58,6 +58,7 @@ def _run(
     # hold partitions that others could serve
     states = [store.load(number) for number in range(task.study.stream.partitions)]
     trust = authenticator(task, settings)
+    check_broker(settings)
     topics = Topics.of(task.study, release_bytes(task)).all()
     ensure_topics(settings, topics)
     for warning in check_copies(settings, topics):

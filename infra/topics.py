@@ -186,6 +186,12 @@ def keep_for(settings: Settings, topics: Iterable[Topic]) -> list[str]:
     return changed
 
 
+def check_broker(settings: Settings) -> None:
+    """Refuse a Kafka that does not answer; BrokerError if it is out of reach or refuses."""
+    with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
+        admin.describe_cluster()
+
+
 def administrator(settings: Settings) -> Any:
     """Return a connection for what only administrators do; closed as a context."""
     check_servers(settings)

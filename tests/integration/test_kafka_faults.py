@@ -25,7 +25,7 @@ from agents.history import History
 from agents.link import Link
 from infra.kafka import log_reader
 from infra.local.processes import HOST, free_port
-from infra.topics import are_there, check_partitions, ensure_topics
+from infra.topics import check_broker, check_partitions, ensure_topics
 from pipeline.api.feed import Feed
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
 from pipeline.messages.envelope import Headers, rfc3339
@@ -65,7 +65,7 @@ def quickly() -> Iterator[None]:
 def refusal(settings: Settings) -> VeilstreamError:
     """Return what both ways to Kafka say, which must be the same."""
     said = []
-    for start in (_ask, _read_history):
+    for start in (check_broker, _read_history):
         with quickly(), pytest.raises(VeilstreamError) as told:
             start(settings)
         said.append(told.value)
@@ -75,10 +75,6 @@ def refusal(settings: Settings) -> VeilstreamError:
     return said[0]
 
 
-def _ask(settings: Settings) -> None:
-    are_there(settings, [TOPICS.releases.name])
-
-
 def _read_history(settings: Settings) -> None:
     with History(settings, TOPICS.releases.name, TOPICS.releases.partitions):
         pass
@@ -86,7 +82,7 @@ def _read_history(settings: Settings) -> None:
 
 def test_each_listener_answers_those_who_talk_to_it_as_it_wants(secured: Secured) -> None:
     for settings in (secured.plain, secured.users, secured.tls, secured.mutual):
-        _ask(settings)
+        check_broker(settings)
         _read_history(settings)
 
 
@@ -168,7 +164,7 @@ def test_something_else_than_kafka_may_be_a_kafka_that_starts() -> None:
             settings = Settings(kafka=f"{HOST}:{server.getsockname()[1]}")
             async with closing:
                 try:
-                    await asyncio.to_thread(_ask, settings)
+                    await asyncio.to_thread(check_broker, settings)
                 except VeilstreamError as fault:
                     found.append(fault)
 

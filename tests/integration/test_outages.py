@@ -18,7 +18,7 @@ from kafka.admin import NewTopic
 
 from infra import preflight
 from infra.local import LocalRuntime
-from infra.topics import are_there, ensure_topics
+from infra.topics import check_broker, ensure_topics
 from pipeline.errors import BrokerError
 from pipeline.settings import Settings
 from pipeline.stream.partition import differences
@@ -303,7 +303,7 @@ def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
             gc.collect()
             assert not unraised
             with pytest.raises(BrokerError, match="does not answer within"):
-                are_there(settings, [TASK.study.name])
+                check_broker(settings)
         finally:
             os.kill(pid, signal.SIGCONT)
         assert store.waiting(TASK.study.name) == 1
