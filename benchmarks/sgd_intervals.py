@@ -74,7 +74,7 @@ class Row:
         """Return its study."""
         tau = "\ntau = 0.8" if self.loss == "expectile" else ""
         return task_of(
-            p=self.size - 1, loss=self.loss, width=RANGE, path=self.path or None,
+            p=self.size - 1, loss=self.loss, width=RANGE, path=self.path, releases="",
             estimator="" if self.loss == "logistic" else f"residual_bound = 1.345{tau}",
             mechanism="insecure-simulation", epsilon=EPSILONS[self.mu], records=window,
             name="intervals",

@@ -31,7 +31,8 @@ def study_text(
     seed: int = 1,
     records: int = 20,
     width: float = 10.0,
-    path: str | None = "",
+    path: str = "",
+    releases: str = "gradients",
     estimator: str | None = None,
     publish: int = 1,
     partitions: int = 1,
@@ -39,8 +40,8 @@ def study_text(
 ) -> str:
     """Return a study file; epsilon = 10.997 at delta = 1e-6 is mu = 2.
 
-    A number lies within `width` of zero. With None the study says nothing of its path; else
-    gradients alone are released, unless it says what is: most tests look at the path itself.
+    A number lies within `width` of zero. `releases` is what is released unless `path` says it, ""
+    for the default: most tests look at the path itself, and release gradients alone.
     """
     response = f'{{ name = "y", kind = "number", min = -{width}, max = {width} }}'
     if loss == "logistic":
@@ -55,8 +56,8 @@ def study_text(
             f'epsilon = {epsilon}\ndelta = 1e-6\nneighbours = "replace-one"\nseed = {seed}'
         ),
     }
-    if path is not None and "releases" not in path:
-        path = ", ".join(filter(None, ['releases = "gradients"', path]))
+    if releases and "releases" not in path:
+        path = ", ".join(filter(None, [f'releases = "{releases}"', path]))
     features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(p))
     return f"""[study]
 name = "{name}"
@@ -69,7 +70,7 @@ kind = "ldp-sgd"
 loss = "{loss}"
 ridge = 0
 {estimator}
-path = {{ {path or ""} }}
+path = {{ {path} }}
 [privacy]
 mechanism = "{mechanism}"
 {private[mechanism]}

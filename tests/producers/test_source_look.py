@@ -23,7 +23,7 @@ def test_a_good_source_is_no_warning(tmp_path: Path) -> None:
 
 
 def test_a_column_outside_its_range_is_a_warning_with_its_share(tmp_path: Path) -> None:
-    cold = [f"{-100 - i},{line.partition(',')[2]}" for i, line in enumerate(lines(300))]
+    cold = [f"{-50 - i / 10},{line.partition(',')[2]}" for i, line in enumerate(lines(300))]
     (tmp_path / "a.csv").write_text(HEADER + "".join(cold))
     finding = look(
         "source", lambda: look_at_source(TASK, Settings.read({}), str(tmp_path / "a.csv"))
@@ -31,7 +31,11 @@ def test_a_column_outside_its_range_is_a_warning_with_its_share(tmp_path: Path) 
     assert finding.word == "WARNING"
     assert "heat 100%" in finding.said
     assert "`min` and `max`" in finding.said
-    assert "-100" not in finding.said
+    assert "-50" not in finding.said
+    # as far outside as the range is wide, and further
+    (tmp_path / "a.csv").write_text(HEADER + "".join(line.replace("-", "-1", 1) for line in cold))
+    with pytest.raises(DataError, match=r"will refuse it: nearly all .* outside its range than"):
+        look_at_source(TASK, Settings.read({}), str(tmp_path / "a.csv"))
 
 
 @pytest.mark.parametrize(("bad", "refused"), [(40, False), (150, True)])
