@@ -221,6 +221,7 @@ def test_study_init_writes_a_file_for_many_sites(bare: Stage) -> None:
     assert all(f"{key}:" in path.read_text() for key in ("sites", "largest_share"))
 
 
+@pytest.mark.takes("plans of every kind")
 def test_study_init_says_when_there_will_be_no_intervals(bare: Stage) -> None:
     size = ("--records", "60", "--clients", "3")
     done = bare.run("study", "init", bare.folder / "small.toml", *size)
@@ -251,6 +252,7 @@ def test_fit_reads_standard_input_anew_and_keeps_nothing_of_it(bare: Stage) -> N
     assert {path.suffix for path in bare.folder.rglob("*")} == {".toml"}
 
 
+@pytest.mark.takes("plans of every kind")
 def test_a_study_is_designed_written_and_checked(bare: Stage) -> None:
     size = ("--records", "30000", "--clients", "4")
     file = bare.folder / "designed.toml"
