@@ -115,9 +115,8 @@ class Ranking:
 
     def add_all(self, responses: Vector, scores: Vector) -> None:
         """Count records: classes -1 or +1, and scores that are high for +1; shapes (n,)."""
-        cells = _cells(scores)
-        for row, response in enumerate((-1.0, 1.0)):
-            self._counts[row] += np.bincount(cells[responses == response], minlength=1 << 16)
+        # predictions come a few at a time: their cells alone are touched
+        np.add.at(self._counts, ((responses > 0).astype(np.intp), _cells(scores)), 1)
 
     def merge(self, other: Ranking) -> None:
         """Count what another one has counted as well."""

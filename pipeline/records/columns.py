@@ -38,7 +38,8 @@ def values_of(X: Table, features: Features, *, keep: bool = False) -> Matrix:
     names = features.columns
     if isinstance(X, (Mapping, str, bytes)):
         raise DataError("X is a single record; pass a list of records, such as [record]")
-    if names_of(X) is not None:
+    if (given := names_of(X)) is not None:
+        features.check_columns(given)
         return _of_frame(X, features, keep=keep)
     if isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], Mapping):
         return _of_records(X, features, keep=keep)
@@ -96,7 +97,6 @@ def by_row(convert: Callable[[Any], Any], items: Sequence[object]) -> list[Any]:
 
 
 def _of_frame(frame: Any, features: Features, *, keep: bool) -> Matrix:
-    features.check_columns(names_of(frame) or [])
     columns = {name: np.asarray(frame[name]) for name in features.columns}
     for name, column in columns.items():
         if column.ndim != 1:
