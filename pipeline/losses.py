@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,7 +27,7 @@ from pipeline.types import Vector
 class Terms:
     """What a study file says about its loss; each loss reads what is its own.
 
-    q, smoothing: Tail and ramp of generalised DWD; a smoothing of None lets the loss choose.
+    q, smoothing: Tail and step of generalised DWD; a smoothing of None lets the loss choose.
     noised: Whether slopes and curvatures will carry noise: they must then have public bounds, and
         the smaller these are the smaller the noise.
     residual_bound: Largest residual that a regression of a number counts in full, in units of the
@@ -224,25 +224,35 @@ def _joint_bounds() -> tuple[Vector, Vector]:
     return ends[1:], 4 * ends[:-1] * (1 - ends[:-1])
 
 
-#: Pieces of the joint bounds.
-RAMP_PIECES = 2**12
+#: Pieces of the joint bounds beyond the knee.
+STEP_PIECES = 2**12
+#: How much of the square of the step's height is left out where slopes are full: there a record has
+#: used up so much of its budget for the gradient.
+SUNK = 0.7
+#: The step ends at the latest where the slope is exp(-FLAT) of its largest.
+FLAT = 60.0
+#: Nodes of a quadrature between the knee and the step's end, and halvings that find it.
+STEP_NODES, HALVINGS = np.polynomial.legendre.leggauss(64), 60
 
 
 class GeneralisedDWD:
     """V(u) = 1 - u below u0 = q / (q + 1), then a power tail; u = response times predictor.
 
-    The slope is exact. The curvature jumps at u0, and is released with a linear ramp that ends in
-    the paper's point u0 + smoothing. The paper starts its ramp at u0 - smoothing, which leaves out
-    up to half of the curvature's area there and makes intervals too wide; by default it starts
-    where that area comes out right, with the same largest curvature. Source: Guo et al. 2025
-    (renewable DWD).
+    The slope is exact. The curvature jumps at u0 to (q + 1)^2 / q, and noise would be in proportion
+    to that. So a step is released in place of the peak, and the curvature itself beyond the step:
+
+        h(u) = T sqrt(1 - 0.7 V'(u)^2)  for foot <= u < top,  T = V''(u0 + smoothing).
+
+    Foot and top are where the step has the area and the mean place of what it stands for. So its
+    mean over records is that of V'' wherever the density of margins is about a straight line along
+    the step. Source of the loss: Guo et al. 2025 (renewable DWD), whose ramp from u0 - smoothing
+    to u0 + smoothing leaves out up to half of the area.
 
     q: Exponent of the tail, in [1e-6, 1e6]; 1 is classical DWD, large values approach the hinge.
-    smoothing: How far above u0 the ramp ends, 0 < smoothing <= u0; the default is u0 min(1/2, 1/(q
-        + 1)), so that the ramp ends where the curvature still is of its order. A wider ramp lowers
-        the largest curvature, and so the noise of a private Hessian.
-    ramp: Where the ramp starts: "equal-area", or the paper's "symmetric" point u0 - smoothing,
-        which is there to reproduce the paper.
+    smoothing: How far above u0 V'' has fallen to T; > 0, and at most u0 min(1, 2 / (q + 1)). The
+        default is a third of that. A larger one makes the step lower and wider, and so the noise
+        of a private Hessian smaller.
+    ramp: "step", or the paper's "symmetric" ramp, which is there to reproduce the paper.
 
     Raises ConfigError if a parameter is outside its range.
     """
@@ -260,30 +270,35 @@ class GeneralisedDWD:
         self,
         q: float = 1.0,
         smoothing: float | None = None,
-        ramp: Literal["equal-area", "symmetric"] = "equal-area",
+        ramp: Literal["step", "symmetric"] = "step",
     ) -> None:
         if not 1e-6 <= q <= 1e6:
             raise ConfigError("estimator.q must lie in [1e-6, 1e6], for example q = 1.0")
         self.q = q
         self.knee = q / (q + 1)
-        widest = self.knee * min(0.5, 1 / (q + 1))
-        self.smoothing = widest if smoothing is None else smoothing
-        if not 0 < self.smoothing <= self.knee:
-            raise ConfigError(f"estimator.smoothing must lie in (0, {self.knee:.6g}] for q = {q:g}")
-        if ramp not in ("equal-area", "symmetric"):
-            raise ConfigError("estimator.ramp must be equal-area or symmetric")
+        most = self.most_smoothing(q)
+        self.smoothing = most / 3 if smoothing is None else smoothing
+        if not 0 < self.smoothing <= most:
+            raise ConfigError(f"estimator.smoothing must lie in (0, {most:.6g}] for q = {q:g}")
+        if ramp not in ("step", "symmetric"):
+            raise ConfigError("estimator.ramp must be step or symmetric")
+        self._paper = ramp == "symmetric"
         self.sharp_curvature_bound = (q + 1) ** 2 / q
-        top = self.knee + self.smoothing
+        beyond = self.knee + self.smoothing
         # (q + 1) u0^(q+1) / (u0 + e)^(q+2), by way of logarithms: large q must not overflow
-        self.curvature_bound = math.exp(
-            math.log(q + 1) + (q + 1) * math.log(self.knee / top) - math.log(top)
+        self._height = math.exp(
+            math.log(q + 1) + (q + 1) * math.log(self.knee / beyond) - math.log(beyond)
         )
-        # the ramp's area is what the slope gains below its top, so the mean curvature is unbiased
-        gained = -math.expm1((q + 1) * math.log(self.knee / top))
-        self._top = top
-        self._foot = top - 2 * gained / self.curvature_bound
-        if ramp == "symmetric":
-            self._foot = self.knee - self.smoothing
+        self.foot, self.top = self.knee - self.smoothing, beyond
+        self.curvature_bound = self._height
+        if not self._paper:
+            self.foot, self.top = _step(q, self._height)
+            self.curvature_bound = float(self._of_step(np.array(self.top)))
+
+    @staticmethod
+    def most_smoothing(q: float) -> float:
+        """Return the largest smoothing that a step may have: beyond, V'' is less than a quarter of its peak."""
+        return q / (q + 1) * min(1.0, 2 / (q + 1))
 
     @classmethod
     def of(cls, terms: Terms) -> GeneralisedDWD:
@@ -306,31 +321,73 @@ class GeneralisedDWD:
         return -response * (self.knee / tail) ** (self.q + 1)
 
     def curvature(self, predictor: Vector, response: Vector) -> Vector:
-        """Return the ramped V''(u), shape (n,), in [0, curvature_bound]."""
+        """Return h(u), shape (n,), in [0, curvature_bound]."""
         margin = response * predictor
-        tail = np.maximum(margin, self._top)
-        curved = (self.q + 1) * (self.knee / tail) ** (self.q + 1) / tail
-        ramp = self.curvature_bound * (margin - self._foot) / (self._top - self._foot)
-        return np.where(margin >= self._top, curved, np.maximum(ramp, 0.0))
+        if self._paper:
+            step = self._height * (margin - self.foot) / (self.top - self.foot)
+        else:
+            step = self._of_step(margin)
+        inner = np.where(margin >= self.foot, step, 0.0)
+        return np.where(margin >= self.top, self.sharp_curvature(predictor, response), inner)
+
+    def _of_step(self, margin: Vector) -> Vector:
+        slope = (self.knee / np.maximum(margin, self.knee)) ** (self.q + 1)
+        step: Vector = self._height * np.sqrt(1 - SUNK * slope**2)
+        return step
 
     def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
-        """Return V''(u) without a ramp, shape (n,): 0 up to u0, in [0, (q + 1)^2 / q]."""
+        """Return V''(u), shape (n,): 0 up to u0, in [0, (q + 1)^2 / q]."""
         margin = response * predictor
         tail = np.maximum(margin, self.knee)
         curved = (self.q + 1) * (self.knee / tail) ** (self.q + 1) / tail
         return np.where(margin > self.knee, curved, 0.0)
 
     def joint_bounds(self) -> tuple[Vector, Vector]:
-        """As `Bends.joint_bounds`: pieces of the ramp from the knee to its top.
+        """As `Bends.joint_bounds`: pieces of the step from the knee to its top.
 
         The slope falls from there, so that a piece has its largest where it begins; the curvature
         rises to its end. Below the knee the slope is as large and the curvature no larger than in
         the first piece; beyond the top both are no larger than in the last one.
         """
-        ends, ones = np.linspace(self.knee, self._top, RAMP_PIECES + 1), np.ones(RAMP_PIECES)
-        curved = np.minimum(self.curvature(ends[1:], ones) / self.curvature_bound, 1.0)
+        ends = np.linspace(self.knee, self.top, STEP_PIECES + 1)
+        slope = (self.knee / ends) ** (self.q + 1)
+        curved = np.minimum(self._of_step(ends[1:]) / self.curvature_bound, 1.0)
         curved[-1] = 1.0
-        return -self.slope(ends[:-1], ones), curved
+        return slope[:-1], curved
+
+
+@lru_cache(maxsize=64)
+def _step(q: float, height: float) -> tuple[float, float]:
+    """Return where the step of a generalised DWD loss begins and ends.
+
+    With y = (q + 1) log(u / u0) slopes are exp(-y), and q may be as small or large as it likes. For
+    each end y the area says where the step begins; the later the end, the higher its mean place
+    comes to lie for what it is.
+
+    height: T, of V''.
+    """
+    part = height * q / (q + 1) ** 2
+    nodes, weights = STEP_NODES
+
+    def of(end: float) -> tuple[float, float]:
+        """Return how far below u0 it begins, in u0 / (q + 1), and how much too high it lies."""
+        y, share = end * (nodes + 1) / 2, weights * end / 2
+        distance = (q + 1) * np.expm1(y / (q + 1))
+        gained = share * np.exp(-y)
+        filled = share * part * np.sqrt(1 - SUNK * np.exp(-2 * y)) * np.exp(y / (q + 1))
+        level = part * math.sqrt(1 - SUNK)
+        width = (float(gained.sum()) - float(filled.sum())) / level
+        return width, float((filled - gained) @ distance) - level * width * abs(width) / 2
+
+    least, most = 0.0, FLAT
+    for _ in range(HALVINGS):
+        middle = (least + most) / 2
+        width, above = of(middle)
+        least, most = (middle, most) if width > 0 and above < 0 else (least, middle)
+    # the same on every machine, whatever its last digits
+    width, end = (round(number, 9) for number in (of(least)[0], least))
+    knee = q / (q + 1)
+    return knee * (1 - width / (q + 1)), knee * math.exp(end / (q + 1))
 
 
 class Linear:

@@ -336,11 +336,11 @@ def check_response(study: Study) -> None:
 
 
 def _check_smoothing(q: float, smoothing: float | None) -> None:
-    knee = q / (q + 1)
-    if smoothing is not None and not 0 < smoothing <= knee:
+    most = losses.GeneralisedDWD.most_smoothing(q)
+    if smoothing is not None and not 0 < smoothing <= most:
         raise ConfigError(
-            f"estimator.smoothing: belongs to gdwd and lies in (0, q / (q + 1)], here "
-            f"(0, {knee:.6g}]"
+            "estimator.smoothing: belongs to gdwd and lies in (0, min(1, 2 / (q + 1)) q / (q + 1)]"
+            f", here (0, {most:.6g}]"
         )
 
 

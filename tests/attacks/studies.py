@@ -104,14 +104,13 @@ def intercept(task: Task, value: float, weight: float = 1.0) -> Model:
 
 
 def knee(task: Task) -> Model:
-    """Return a model at which a record with y = 1 has its full slope and half of its curvature."""
+    """Return a model at which a record with y = 1 has its full slope and over half of its curvature."""
     return intercept(task, task.loss.knee, task.largest_weight)  # type: ignore[attr-defined]
 
 
 def steep(task: Task) -> Model:
     """Return a model at which a record with y = 1 has its full curvature and a small slope."""
-    loss = task.loss
-    return intercept(task, loss.knee + loss.smoothing)  # type: ignore[attr-defined]
+    return intercept(task, task.loss.top)  # type: ignore[attr-defined]
 
 
 def worst(task: Task) -> Model:

@@ -80,7 +80,8 @@ def no_record_is_outside_of_the_joint_bounds(loss: Loss) -> None:
     order = np.argsort(most)[::-1]
     # the largest curvature that goes with a slope, from the largest slope on
     beside = np.maximum.accumulate(curved[order])
-    knee, width = getattr(loss, "knee", 0.0), getattr(loss, "smoothing", 1.0)
+    knee = getattr(loss, "knee", 0.0)
+    width = getattr(loss, "top", 1.0) - knee
     for scale in (1e-6, 0.1, 1.0, 3.0, 1e3, 1e150):
         u, y = drawn(loss, width=scale)
         u = np.concatenate([u, y * (knee + width * np.random.default_rng(4).normal(size=len(y)))])

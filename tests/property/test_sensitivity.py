@@ -208,10 +208,10 @@ def flat_model(task: Task) -> Model:
 
 
 def steep_model(task: Task) -> Model:
-    """Return a model at which every record with y = 1 has its full curvature: u = u0 + e."""
+    """Return a model at which every record with y = 1 has its full curvature: u below the top."""
     loss = task.loss
     lattice = np.zeros(task.size, dtype=np.int64)
-    lattice[0] = round((loss.knee + loss.smoothing) * 4096)  # type: ignore[attr-defined]
+    lattice[0] = math.floor(loss.top * 4096)  # type: ignore[attr-defined]
     top = round(task.largest_weight * 1024)
     return Model(1, lattice, (top, top))
 

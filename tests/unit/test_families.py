@@ -64,8 +64,10 @@ def test_gdwd_has_the_golden_values_of_the_spec(
             assert_allclose(loss.curvature(one(y * u), one(y)), curvature, atol=5e-7)
 
 
-def test_the_ramp_of_quarter_width_bounds_the_curvature_as_the_spec_says() -> None:
-    assert_allclose(GeneralisedDWD(1.0, 0.25).curvature_bound, 1.185, atol=5e-4)
+def test_the_step_of_classical_dwd_is_the_documented_one() -> None:
+    """As docs/methods/renewable.md says."""
+    loss = GeneralisedDWD(1.0)
+    assert_allclose([loss.foot, loss.top, loss.curvature_bound], [0.3435, 0.8585, 1.6181], atol=5e-5)
 
 
 @pytest.mark.parametrize("q", QS)
@@ -94,14 +96,14 @@ def test_the_symmetric_ramp_is_the_paper_s(q: float) -> None:
 
 
 def test_an_unknown_ramp_is_refused() -> None:
-    with pytest.raises(ConfigError, match="equal-area or symmetric"):
+    with pytest.raises(ConfigError, match="step or symmetric"):
         GeneralisedDWD(1.0, ramp="steep")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("q", QS)
-def test_the_curvature_is_the_derivative_of_the_slope_beyond_the_ramp(q: float) -> None:
+def test_the_curvature_is_the_derivative_of_the_slope_beyond_the_step(q: float) -> None:
     loss = GeneralisedDWD(q)
-    u = np.geomspace(loss.knee + loss.smoothing + 1e-4, 50, 200)
+    u = np.geomspace(loss.top * (1 + 1e-5), 50, 200)
     y = np.ones_like(u)
     h = 1e-6 * u
     numeric = (loss.slope(u + h, y) - loss.slope(u - h, y)) / (2 * h)
@@ -111,34 +113,40 @@ def test_the_curvature_is_the_derivative_of_the_slope_beyond_the_ramp(q: float) 
 
 
 @pytest.mark.parametrize("q", QS)
-def test_value_and_slope_are_continuous_at_the_knee_and_the_ramp_at_both_ends(q: float) -> None:
+def test_value_and_slope_are_continuous_at_the_knee(q: float) -> None:
     loss = GeneralisedDWD(q)
-    top = (q + 1) ** 2 / q
-    end = loss.knee + loss.smoothing
-    gained = 1 - (loss.knee / end) ** (q + 1)
-    foot = end - 2 * gained / loss.curvature_bound
-    for at in (loss.knee, foot, end):
-        step = 1e-9 * loss.knee
-        u = np.array([at - step, at + step])
-        y = np.ones(2)
-        assert abs(np.diff(loss.value(u, y))[0]) <= 4 * step + 1e-15
-        assert abs(np.diff(loss.slope(u, y))[0]) <= 2 * top * step * 1.01 + 1e-14
-        jump = abs(np.diff(loss.curvature(u, y))[0])
-        assert jump <= 1e-6 * loss.curvature_bound * (q + 2)
+    step = 1e-9 * loss.knee
+    u, y = loss.knee + np.array([-step, step]), np.ones(2)
+    assert abs(np.diff(loss.value(u, y))[0]) <= 4 * step + 1e-15
+    assert abs(np.diff(loss.slope(u, y))[0]) <= 2 * (q + 1) ** 2 / q * step * 1.01 + 1e-14
     assert_allclose(loss.value(one(loss.knee), one(1.0)), 1 / (q + 1), rtol=1e-12)
-    assert loss.curvature(one(foot), one(1.0))[0] == pytest.approx(0)
 
 
+@pytest.mark.parametrize("part", [0.1, 0.3, 1 / 3, 0.9])
 @pytest.mark.parametrize("q", QS)
-def test_the_released_curvature_has_the_area_of_the_slope_s_rise(q: float) -> None:
-    loss = GeneralisedDWD(q)
-    end = loss.knee + loss.smoothing
-    foot = end - 2 * (1 - (loss.knee / end) ** (q + 1)) / loss.curvature_bound
-    u = np.linspace(foot, end, 200_001)
-    area = np.trapezoid(loss.curvature(u, np.ones_like(u)), u)
-    rise = (loss.slope(one(end), one(1.0)) - loss.slope(one(loss.knee - 1.0), one(1.0)))[0]
-    # the trapezoid rule is exact on a line; its last piece may straddle the end
-    assert_allclose(area, rise, rtol=1e-6)
+def test_the_step_has_the_area_and_the_mean_place_of_what_it_stands_for(
+    q: float, part: float
+) -> None:
+    """So that its mean is that of V'' for every density of margins that is a straight line there."""
+    loss = GeneralisedDWD(q, part * GeneralisedDWD.most_smoothing(q))
+    bend = part * min(1.0, 2 / (q + 1))
+    level = (q + 1) ** 2 / q * (1 + bend) ** -(q + 2)
+    below = np.linspace(loss.foot, loss.knee, 1001)[:-1]
+    assert_allclose(loss.curvature(below, np.ones(1000)), level * math.sqrt(0.3), rtol=1e-9)
+    assert not loss.curvature(one(loss.foot - 1e-9), one(1.0)).any()
+    # midpoints of equal ratios, at which both are smooth
+    ends = loss.knee * np.exp(np.linspace(0, math.log(loss.top / loss.knee), 20_001))
+    u, width = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
+    step, sharp = loss.curvature(u, np.ones_like(u)), exact_curvature(loss, u)
+    assert_allclose(step, level * np.sqrt(1 - 0.7 * (loss.knee / u) ** (2 * q + 2)), rtol=1e-9)
+    apart = loss.knee - loss.foot
+    area, place = level * math.sqrt(0.3) * apart, -level * math.sqrt(0.3) * apart**2 / 2
+    assert_allclose(area + step @ width, sharp @ width, rtol=1e-6)
+    moments = (step @ (width * (u - loss.knee)), sharp @ (width * (u - loss.knee)))
+    assert_allclose(place + moments[0], moments[1], rtol=1e-5)
+    # with the same height, nothing larger is released, and nothing else than V'' beyond
+    assert loss.curvature_bound <= level
+    assert loss.curvature(one(loss.top), one(1.0))[0] <= loss.curvature_bound
 
 
 def largest_curvature(
@@ -155,7 +163,8 @@ def largest_curvature(
 @pytest.mark.parametrize("loss", ALL, ids=name_of)
 def test_joint_bounds_lose_nothing_to_three_digits(loss: Loss, order: Order) -> None:
     """Beside the loss itself at a million points: pieces are wider than what lies in them."""
-    knee, reach = getattr(loss, "knee", 0.0), getattr(loss, "smoothing", 15.0)
+    knee = getattr(loss, "knee", 0.0)
+    reach = getattr(loss, "top", 15.0) - knee
     u = np.concatenate([
         knee + reach * np.linspace(0, 1, 1_000_001)[1:], -np.linspace(0, 15, 1001), [knee],
     ])  # fmt: skip
@@ -180,7 +189,7 @@ def test_an_impossible_tail_is_refused(q: float) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, -0.1, 0.51, float("nan")])
-def test_an_impossible_ramp_is_refused(smoothing: float) -> None:
+def test_an_impossible_step_is_refused(smoothing: float) -> None:
     with pytest.raises(ConfigError, match=r"estimator\.smoothing"):
         GeneralisedDWD(1.0, smoothing)
 

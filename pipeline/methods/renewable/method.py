@@ -453,8 +453,8 @@ def _part(rows: Integers, columns: slice | None) -> Integers:
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
 START_SEMANTICS = {"logistic": 2}
-#: The same where the curvature of a loss does.
-CURVATURE_SEMANTICS = {"gdwd": 3}
+#: The same where the curvature of a loss does, with privacy off as well.
+CURVATURE_SEMANTICS = {"gdwd": 4}
 
 #: What the operator of an open study of a loss whose curvature jumps should know.
 EARLY = (
@@ -500,8 +500,9 @@ class Renewable(Method[RenewableTask]):
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         if study.noised and study.estimator.loss in START_SEMANTICS:
             meaning["start"] = START_SEMANTICS[study.estimator.loss]
+        if study.noised or study.estimator.loss in CURVATURE_SEMANTICS:
+            meaning["secant"] = CURVATURE_SEMANTICS.get(study.estimator.loss, 1)
         if study.noised:
-            meaning["secant"] = _of_curvature(study)
             meaning["privacy"]["split"] = keys.split_of(study, RecordBounds(study).loss).shares
         grown = growth_of(study, grows=study.noised)
         if grown.divisor:
@@ -529,12 +530,6 @@ class Renewable(Method[RenewableTask]):
         )
 
     propose = staticmethod(propose)
-
-
-def _of_curvature(study: Study) -> int:
-    """Return the number of what a study's curvature means: a ramp of its own is as it was."""
-    newest = CURVATURE_SEMANTICS.get(study.estimator.loss, 1)
-    return newest if study.estimator.smoothing is None else newest - 1
 
 
 METHOD = Renewable()
