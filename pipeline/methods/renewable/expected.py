@@ -16,6 +16,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
+from threading import Lock
 from typing import NamedTuple
 
 import msgspec
@@ -61,6 +63,7 @@ class Reference:
         which share of the population it stands for, (n,) each.
     curvature, middle: Of one record, shape (d, d): without the ridge, and about the mean score.
     values, vectors: Eigenvalues of curvature and ridge, shape (d,), and their vectors, (d, d).
+    turned: The design along the vectors, shape (n, d).
     """
 
     target: Vector
@@ -72,6 +75,7 @@ class Reference:
     middle: Matrix
     values: Vector
     vectors: Matrix
+    turned: Matrix
 
 
 def reference_of(task: RenewableTask, seen: Seen | None = None) -> Reference:
@@ -111,8 +115,9 @@ def _reference(written: bytes, seen: Seen | None) -> Reference:
     middle = (design * (mass * slopes**2)[:, None]).T @ design - np.outer(pulled, pulled)
     values, vectors = np.linalg.eigh(curvature + np.diag(task.penalty))
     return Reference(
-        target, design, rows.responses, weights, mass, curvature, middle, values, vectors
-    )
+        target, design, rows.responses, weights, mass, curvature, middle, values, vectors,
+        design @ vectors,
+    )  # fmt: skip
 
 
 #: A plan takes a model each time that slots have grown by this share, one window at least.
@@ -179,32 +184,25 @@ class Windows:
         found: Vector = np.interp(own, self._ends, np.arange(len(self._ends))) + beyond
         return found
 
-    def releases(self, since: float, slots: float) -> float:
-        """Return how many releases there are between two numbers of slots."""
-        return float(self._clients * (self.number(slots) - self.number(since)))
+    def releases(self, since: Vector, slots: float) -> Vector:
+        """Return how many releases there are between two numbers of slots, shape (n,)."""
+        return self._clients * (self.number(slots) - self.number(since))
 
     def noise(self, since: float, slots: float) -> float:
         """Return V, the variance of their noise in units of one release that remembers nothing."""
-        return float(self.together(since, slots, since, slots))
+        first, last = self.number(np.array([since, slots]))
+        ends = self.covariance(np.array([last, first, last]), np.array([last, first, first]))
+        return float(ends[0] + ends[1] - 2 * ends[2])
 
-    def together(
-        self, since: float | Vector, until: float | Vector, other: float, last: float
-    ) -> Vector:
-        """Return the covariance of the noise of the releases between two pairs of numbers of slots.
+    def covariance(self, one: Vector, other: Vector) -> Vector:
+        """Return the covariance of the noise in the first so many windows of each client, (n,).
 
         Clients are spread evenly over their windows, and keep their places.
-        """
-        ends = np.empty((4, *np.shape(since)))
-        ends[0], ends[1], ends[2], ends[3] = since, until, other, last
-        numbers = self.number(ends)
-        found = self._both(numbers[[1, 0, 1, 0]], numbers[[3, 2, 2, 3]])
-        total: Vector = self._clients * (found[0] + found[1] - found[2] - found[3])
-        return total
 
-    def _both(self, one: Vector, other: Vector) -> Vector:
-        """Return the mean covariance of a client's noise in so many windows, and in so many."""
+        one, other: As `number` returns them, shape (n,) each.
+        """
         if not self._remembers:
-            return np.minimum(one, other)
+            return self._clients * np.minimum(one, other)
         first, last = one.astype(np.int64), other.astype(np.int64)
         begun, ended = one - first, other - last
         fewer, more = np.minimum(begun, ended), np.maximum(begun, ended)
@@ -213,7 +211,7 @@ class Windows:
             np.array([last, last + (ended > begun), last + 1]),
         )
         found: Vector = (1 - more) * both[0] + (more - fewer) * both[1] + fewer * both[2]
-        return found
+        return self._clients * found
 
 
 def noise_size(task: RenewableTask, records: float, clients: int) -> float:
@@ -295,265 +293,271 @@ class Stage:
 
 def stages(task: RenewableTask, clients: int, seen: Seen | None = None) -> Iterator[Stage]:
     """Yield what is expected of the estimate at each model of a noised stream, without end."""
-    return _Course(task, clients, reference_of(task, seen)).run()
+    # one study is planned again and again, at other sizes too
+    return _course(msgspec.json.encode(task.study), clients, seen).stages()
 
 
-class _Estimate(NamedTuple):
-    """An estimate from the releases at some newest models, along the eigenvectors.
+@lru_cache(maxsize=128)
+def _course(written: bytes, clients: int, seen: Seen | None) -> _Course:
+    task = RenewableTask(msgspec.json.decode(written, type=Study))
+    return _Course(task, clients, reference_of(task, seen))
 
-    since: Slots behind the public start from which on they count.
-    slots, noise: How many these are, and V of their sums.
-    mean, spread: Of its deviation from the target, shape (d,) each.
-    shares: As `records` and `noise` of the models.
-    values, size: Eigenvalues of curvature and ridge, shape (d,), and s.
-    bent, error, moving: As in `Solution`.
+
+class _Model(NamedTuple):
+    """The newest model, of which no releases have come.
+
+    sums: Its deviation from the target along the eigenvectors, and what a record's score and the
+        ridge are expected to be there, (d,) each; curvature of a record there over that at the
+        target; its mean square distance. Shape (2 d + 2,).
+    deviation: Root of the mean square of predictors by its chance.
+    records, noise: Roots of the shares of that which are by chance of the records and by noise, for
+        a slot that it rests on and for a unit of that noise.
+    since, until: Slots behind the public start that it rests on; none of the first.
+    begun, ended: Windows of each client by then.
     """
 
-    since: float
-    slots: float
-    noise: float
-    mean: Vector
-    spread: Vector
-    shares: tuple[float, float]
-    values: Vector
-    size: float
-    bent: float
-    error: float
-    moving: bool = False
+    sums: Vector
+    deviation: float
+    records: float = 0.0
+    noise: float = 0.0
+    since: float = 0.0
+    begun: float = 0.0
+    until: float = 0.0
+    ended: float = 0.0
 
 
-class _Models:
-    """The models so far, as deviations from the target along the eigenvectors.
+class _Estimates(NamedTuple):
+    """Estimates, each from all releases since the first model of an epoch; the oldest first.
 
-    means, scores: Of k models, and what a record's score and the ridge are expected to be there,
-        shape (k, d) each.
-    bends: Curvature of a record there over that at the target, shape (k,).
-    deviations: Root mean square of predictors by their chance, shape (k,).
-    records, noise: Roots of the shares of their variance that are by chance of the records and by
-        noise, for a slot that they rest on and for a unit of that noise, shape (k,).
-    since, until: Slots behind the public start that they rest on, shape (k,); none of the first.
+    mean, spread: Of their deviations from the target along the eigenvectors, shape (k, d) each.
+    rests: Records, noise, since and begun, as of a model, shape (k, 4).
+    rough: Variances of the coefficients, shape (k, d).
+    hidden: What unknown directions usually hide of them, and what they may, shape (2, k, d).
+    bent, error, moving: As in `Solution`, of each.
+    near: Below which bend each is ready; 0 where it is not for other reasons.
+    scatter: How far the logarithm of its bend varies from stream to stream.
     """
 
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
-        self._vectors, self._numbers = list[tuple[Vector, Vector]](), list[tuple[float, ...]]()
+    mean: Matrix
+    spread: Matrix
+    rests: Matrix
+    rough: Matrix
+    hidden: NDArray[np.float64]
+    bent: list[float]
+    error: list[float]
+    moving: list[bool]
+    near: list[float]
+    scatter: list[float]
 
-    def add(self, mean: Vector, score: Vector, *numbers: float) -> None:
-        """Add a model, with its bend, deviation, records, noise, since and until."""
-        self._vectors.append((mean, score))
-        self._numbers.append(numbers)
-        self.means, self.scores = np.array(self._vectors).swapaxes(0, 1)
-        self.bends, self.deviations, *rest = np.array(self._numbers).T
-        self.records, self.noise, self.since, self.until = rest
+    def within(self, place: int, most: float) -> float:
+        """Return the chance that linearised scores bend an estimate by so much at most."""
+        bent, scatter = self.bent[place], self.scatter[place]
+        if bent <= 0 or most <= 0:
+            return float(most > 0)
+        return float(ndtr(math.log(most / bent) / scatter + scatter / 2))
 
-    def __len__(self) -> int:
-        return len(self._numbers)
+    def best(self) -> tuple[int, float]:
+        """Return which rests on as many of the newest epochs as make the error smaller.
 
-    def covariances(
-        self, own: float, records: float, noise: float, since: float, until: float, both: Vector
-    ) -> Vector:
-        """Return covariances of the last n with another estimate, as mean squares of predictors.
-
-        Records go together by those that both rest on; noise that remembers by less, as later
-        releases take back what is in earlier ones.
-
-        own: Its deviation; the next four as of the models.
-        both: Covariance of the noise that each of them and it rest on, shape (n,).
+        Also the chance that a stream's is ready. Streams whose models bend it less than usual take
+        another epoch where this one does not, and the other way round.
         """
-        last = slice(len(self) - len(both), None)
-        shared = np.minimum(self.until[last], until) - np.maximum(self.since[last], since)
-        parts = records * self.records[last] * np.maximum(shared, 0.0)
-        parts += noise * self.noise[last] * both
-        found: Vector = own * self.deviations[last] * parts
-        return found
+        best = len(self.bent) - 1
+        ready = self.within(best, self.near[best])
+        for place in reversed(range(best)):
+            slower = self.moving[place] and not self.moving[best]
+            room = self.error[best] - self.error[place] + CAUTION**2 * self.bent[place] ** 2
+            taken = 0.0 if slower else self.within(place, math.sqrt(max(room, 0.0)) / CAUTION)
+            own = self.within(place, self.near[place])
+            ready = (1 - taken) * ready + min(taken, own)
+            if slower or self.error[place] > self.error[best]:
+                break
+            best = place
+        return best, ready
 
 
 class _Course:
-    """Follows a stream. Vectors are along the eigenvectors of curvature and ridge."""
+    """Follows a stream. Vectors are along the eigenvectors of curvature and ridge.
+
+    Models go together by the records that both rest on, and by less noise where it remembers, as
+    later releases take back what is in earlier ones. Most is kept as sums since an epoch's first.
+    """
 
     def __init__(self, task: RenewableTask, clients: int, ref: Reference) -> None:
         self._task, self._noise, self._windows = task, noise_of(task), Windows(task, clients)
         self._ref = ref
-        turn, self._loadings = ref.vectors, ref.vectors**2
-        self._design, self._at = ref.design @ turn, ref.design @ ref.target
+        turn, self._loadings = ref.vectors, ref.vectors.T**2
+        self._at = ref.design @ ref.target
         self._target = turn.T @ ref.target
         self._middle = np.diag(turn.T @ ref.middle @ turn)
         self._curvature = np.maximum(np.diag(turn.T @ ref.curvature @ turn), 0.0)
         #: Weighs variances to the mean square of predictors, records by their curvature.
         self._weights = self._curvature / max(float(ref.curvature[0, 0]), 1e-9)
         self._rate = rate_of_bend(task, ref.curvature, ref.target)
-        self._squares = self._design.T**2 @ ref.mass
-        nothing = np.zeros(task.size)
-        self._score, self._bend = self._of_records(nothing, nothing)
+        self._squares = ref.turned.T**2 @ ref.mass
+        self._score, self._bend = self._of_records(*np.zeros((2, task.size)))
         self._longest = LONGEST_STEP / task.norm_bound
-        self._models = _Models(self._windows)
-        #: Slots of the releases at each model.
-        self._folded = list[float]()
-        #: Models that are the first of their epoch: where their releases begin, and what all models
-        #: since then have in common.
-        self._starts, self._common = dict[int, float](), dict[int, float]()
+        self._slots, self._epoch = 0.0, -1
+        self._newest = self._model(*self._first())
+        #: Of m models: records and noise as of `_Model`, each times its deviation and the slots
+        #: that are folded there; since, begun, until, ended; covariance of the noise that they rest
+        #: on with that of all releases. Shape (7, m).
+        self._models = np.empty((7, 0))
+        #: Of k first models of an epoch: their places among all; slots, and each client's windows,
+        #: before their releases. Of all models since then, times the slots that are folded there:
+        #: the mean square by chance; what records, and noise but for that above, they have in
+        #: common with all releases since then; what `_Model.sums` has. Shape (k, 5 + 2 d + 2).
+        self._places, self._starts = list[int](), np.empty((0, 5 + 2 * task.size + 2))
+        self._stages, self._lock = list[Stage](), Lock()
 
-    def run(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[Stage]:
         """As `stages`."""
-        slots, epoch, begun, models = 0.0, -1, self._windows.begun, self._models
-        self._add(*self._first(), 0.0, 0.0, 0.0, 0.0)
-        while True:
-            newest = memory.epoch_of(int(begun + slots), self._task.slots)
-            if newest > epoch:
-                epoch, self._starts[len(models) - 1] = newest, slots
-                self._common[len(models) - 1] = 0.0
-                if len(self._common) > EPOCHS:
-                    # what is older is as good as nothing of all records
-                    self._common.pop(min(self._common))
-            amount = max(PART * (begun + slots), self._windows.next_window(slots))
-            slots += amount
-            self._fold(amount)
-            best, ready = self._best(slots)
-            yield self._stage(best, slots, ready)
-            self._add(best.mean, best.spread, *best.shares, best.since, slots)
+        for number in count():
+            with self._lock:
+                if number == len(self._stages):
+                    self._stages.append(self._next())
+            yield self._stages[number]
+
+    def _next(self) -> Stage:
+        windows, before = self._windows, self._slots
+        epoch = memory.epoch_of(int(windows.begun + before), self._task.slots)
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self._begin()
+        amount = max(PART * (windows.begun + before), windows.next_window(before))
+        self._fold(amount)
+        self._slots = slots = before + amount
+        found = self._estimates(slots)
+        best, ready = found.best()
+        rests = (*found.rests[best].tolist(), slots, float(windows.number(slots)))
+        self._newest = self._model(found.mean[best], found.spread[best], *rests)
+        rough, (usual, most) = found.rough[best], found.hidden[:, best]
+        return Stage(windows.come(slots), rough + usual, most > HIDE * rough, ready)
+
+    def _begin(self) -> None:
+        """Begin an epoch with the newest model."""
+        self._places.append(self._models.shape[1])
+        begun = np.zeros((1, self._starts.shape[1]))
+        begun[0, :2] = self._slots, self._newest.ended
+        self._starts = np.append(self._starts, begun, axis=0)
+        if len(self._places) > EPOCHS:
+            # what is older is as good as nothing of all records
+            _, least, *_ = self._places
+            self._places = [place - least for place in self._places[1:]]
+            self._models, self._starts = self._models[:, least:], self._starts[1:]
 
     def _fold(self, amount: float) -> None:
         """Take the releases at the newest model."""
-        models = self._models
-        own, oldest = models.deviations[-1], min(self._common)
-        records, noise = models.records[-1], models.noise[-1]
-        since, until = models.since[-1], models.until[-1]
-        shared = self._windows.together(models.since[oldest:], models.until[oldest:], since, until)
-        both = models.covariances(own, records, noise, since, until, shared)[:-1]
-        both *= self._folded[oldest:]
-        for first in self._common:
-            together = float(both[first - oldest :].sum())
-            self._common[first] += amount * (2 * together + amount * own**2)
-        self._folded.append(amount)
+        new, at = self._newest, amount * self._newest.deviation
+        records, noise, since, begun, until, ended, later = self._models
+        starts, numbers, common, by_records, by_noise = self._starts.T[:5]
+        firsts, models = len(numbers), len(begun)
+        one = np.concatenate([begun, ended, numbers, numbers])
+        other = np.repeat([new.begun, new.ended], [2 * models + firsts, firsts])
+        parts = np.cumsum([models, models, firsts])
+        before, until_it, first, last = np.split(self._windows.covariance(one, other), parts)
+        shared = np.maximum(until - np.maximum(since, new.since), 0.0)
+        both = new.records * records * shared + new.noise * noise * (later + before - until_it)
+        common += at * (2 * self._since(both) + at)
+        by_records += at * new.records * np.maximum(new.until - np.maximum(new.since, starts), 0.0)
+        by_noise += at * new.noise * (first - last)
+        self._starts[:, 5:] += amount * new.sums
+        added = np.array([at * new.records, at * new.noise, *new[4:], 0.0])
+        self._models = np.append(self._models, added[:, None], axis=1)
 
-    def _best(self, slots: float) -> tuple[_Estimate, float]:
-        """Return the estimate from as many of the newest epochs as make the error smaller.
+    def _since(self, each: Vector) -> Vector:
+        """Return sums of what each model has since the first ones of each epoch, shape (k,)."""
+        return np.asarray(np.append(np.cumsum(each[::-1])[::-1], 0.0)[self._places])
 
-        Also the chance that a stream's is ready. Streams whose models bend it less than usual take
-        another epoch where this one does not, and the other way round.
-        """
-        newest, *older = sorted(self._common, reverse=True)
-        best = self._estimate(newest, slots)
-        ready = self._within(best, self._near(best))
-        for first in older:
-            found = self._estimate(first, slots)
-            slower = found.moving and not best.moving
-            room = best.error - found.error + CAUTION**2 * found.bent**2
-            taken = 0.0 if slower else self._within(found, math.sqrt(max(room, 0.0)) / CAUTION)
-            ready = (1 - taken) * ready + min(taken, self._within(found, self._near(found)))
-            if slower or found.error > best.error:
-                break
-            best = found
-        return best, ready
-
-    def _estimate(self, first: int, slots: float) -> _Estimate:
-        """Return the estimate from the releases at the models from `first` on."""
-        models, since = self._models, self._starts[first]
-        count = slots - since
-        share = np.array(self._folded[first:]) / count
-        means, deviations = models.means[first:], models.deviations[first:]
-        mean, bend = share @ means, float(share @ models.bends[first:])
-        both = self._windows.together(
-            np.append(models.since[first:], since), np.append(models.until[first:], slots),
-            since, slots,
-        )  # fmt: skip
-        noise = float(both[-1])
-        size = self._noise.of_curvature(noise, count)
+    def _estimates(self, slots: float) -> _Estimates:
+        """Return the estimates at so many slots. Numbers of each have the shape (k, 1)."""
+        noise, size, weights = self._noise, self._task.size, self._weights[:, None]
+        starts, _, common, by_records, by_noise = self._starts.T[:5, :, None]
+        count, variance = slots - starts, self._variances(slots)
+        pairs = list(zip(variance.ravel().tolist(), count.ravel().tolist(), strict=True))
+        sizes = np.array([[noise.of_curvature(*pair)] for pair in pairs])
+        chance = np.array([[noise.of_gradient(*pair) ** 2] for pair in pairs])
+        sums, common = self._starts[:, 5:] / count, common / count**2
+        mean, score, bend, square = np.split(sums, [size, -2, -1], axis=1)
         values = self._ref.values + (bend - 1) * self._curvature
-        _, drawn, raised = raise_to_noise(values, size)
-        way = (share @ models.scores[first:] + drawn * (self._target + mean)) / raised
-        by_noise = self._noise.of_gradient(noise, count) ** 2 / raised**2
-        spread = bend * self._middle / count / raised**2 + by_noise
+        _, drawn, raised = raise_to_noise(values, sizes)
+        way = (score + drawn * (self._target + mean)) / raised
+        noisy = chance / raised**2
+        spread = bend * self._middle / count / raised**2 + noisy
         # mean squares of predictors by chance: of the estimate, of the mean model, of the way
-        own, common = float(spread @ self._weights), self._common[first] / count**2
-        noisy = float(by_noise @ self._weights) / own
-        shares = math.sqrt((1 - noisy) / count), math.sqrt(noisy / noise)
-        both = models.covariances(math.sqrt(own), *shares, since, slots, both[:-1])
-        apart, by_chance = max(common - 2 * float(share @ both) + own, 0.0), spread / own
-        whole = self._ref.vectors @ way
-        cut = _cut(float(way @ way + apart * by_chance.sum()), self._longest, len(way))
+        own = spread @ weights
+        share = np.minimum(noisy @ weights / own, 1.0)
+        records, of_noise = np.sqrt((1 - share) / count), np.sqrt(share / variance)
+        by_noise = by_noise + self._since(self._models[1] * self._models[6])[:, None]
+        both = np.sqrt(own) * (records * by_records + of_noise * by_noise) / count
+        apart, by_chance = np.maximum(common - 2 * both + own, 0.0), spread / own
+        whole = way @ self._ref.vectors.T
+        cut = _cut(_total(way**2 + apart * by_chance), self._longest, size)
         way, apart = cut * way, cut**2 * apart
         squares = way**2 + apart * by_chance
-        turned = size**2 / (2 * len(way)) * (squares.sum() + squares)
+        turned = sizes**2 / (2 * size) * (_total(squares) + squares)
         spread = cut**2 * (spread + turned / raised**2) + (1 - cut) ** 2 * common * by_chance
-        scatter = share @ (deviations**2 + means**2 @ self._weights) - mean**2 @ self._weights
-        scatter = max(float(scatter) - common, 0.0)
+        scatter = np.maximum(square - mean**2 @ weights - common, 0.0)
         # to one more step beyond, but for a loss whose curvature jumps
         times = 1 if self._task.loss.name == "gdwd" else 4
-        distance = scatter + times * (float(way**2 @ self._weights) + apart)
-        bent = SECOND_ORDER * self._rate * distance
-        error = float(spread @ self._weights) + CAUTION**2 * bent**2
-        rough = self._loadings @ spread
-        far = moves(whole, cut * whole, rough)
-        found = _Estimate(
-            since, count, noise, mean - way, spread, shares, values, size, bent, error
-        )
-        if far.any() and (far & (self._hides(found, USUALLY) <= HIDE * rough)).any():
-            found = found._replace(moving=True)
-        return found
-
-    def _hides(self, found: _Estimate, part: float) -> Vector:
-        """Return what unknown directions may hide of each coefficient, shape (d,).
-
-        Noise drives eigenvalues that are alike apart, the least one by about its size.
-
-        part: Of that by which they count as lower.
-        """
-        apart = found.size * math.sqrt(1 - 1 / len(found.values))
-        values, own = found.values - part * apart, self._target + found.mean
-        by_noise = self._noise.of_gradient(found.noise, found.slots) ** 2
-        chance = by_noise + np.maximum(values, 0.0) / found.slots
-        ref = self._ref
-        return hides(self._task, Directions(
-            ref.curvature, values, ref.vectors, found.size, own, found.spread, chance
+        bent = SECOND_ORDER * self._rate * (scatter + times * (way**2 @ weights + apart))
+        mean, rough = mean - way, spread @ self._loadings
+        # noise drives eigenvalues that are alike apart, the least one by about its size
+        lower = values - np.reshape([USUALLY, 1.0], (2, 1, 1)) * sizes * math.sqrt(1 - 1 / size)
+        hidden = hides(self._task, Directions(
+            self._ref.curvature, lower, self._ref.vectors, sizes[:, 0], self._target + mean, spread,
+            chance + np.maximum(lower, 0.0) / count,
         ))  # fmt: skip
-
-    def _near(self, found: _Estimate) -> float:
-        """Return below which bend an estimate is ready; 0 where it is not for other reasons."""
-        rough, usual = self._loadings @ found.spread, self._hides(found, USUALLY)
-        few = self._windows.releases(found.since, found.since + found.slots)
-        if few < releases_needed(self._task) - 0.5 or found.moving:
-            return 0.0
-        if np.count_nonzero(usual[1:] > HIDE * rough[1:]) > len(rough) // 2:
-            return 0.0
+        much = hidden[0] > HIDE * rough
+        moving = (moves(whole, cut * whole, rough) & ~much).any(axis=1)
+        few = self._windows.releases(self._starts[:, 0], slots) < releases_needed(self._task) - 0.5
+        late = few | moving | (np.count_nonzero(much[:, 1:], axis=1) > size // 2)
         # the least one is of a coefficient that hides nothing
-        return math.sqrt(float(rough.min()))
-
-    def _within(self, found: _Estimate, most: float) -> float:
-        """Return the chance that linearised scores bend an estimate by so much at most."""
-        if found.bent <= 0 or most <= 0:
-            return float(most > 0)
+        near = np.where(late, 0.0, np.sqrt(rough.min(axis=1)))
         # as many independent squares as directions carry the variance
-        chance = found.spread * self._weights
-        scatter = SCATTER * math.sqrt(2 * float(chance @ chance)) / float(chance.sum())
-        return float(ndtr(math.log(most / found.bent) / scatter + scatter / 2))
+        each = spread * self._weights
+        varies = SCATTER * np.sqrt(2 * _total(each**2)) / _total(each)
+        error = _total(each) + CAUTION**2 * bent**2
+        return _Estimates(
+            mean, spread, np.hstack([records, of_noise, self._starts[:, :2]]), rough, hidden,
+            bent.ravel().tolist(), error.ravel().tolist(), moving.tolist(), near.tolist(),
+            varies.ravel().tolist(),
+        )  # fmt: skip
 
-    def _stage(self, found: _Estimate, slots: float, ready: float) -> Stage:
-        rough, usual = self._loadings @ found.spread, self._hides(found, USUALLY)
-        unknown = self._hides(found, 1.0) > HIDE * rough
-        return Stage(self._windows.come(slots), rough + usual, unknown, ready)
+    def _variances(self, slots: float) -> Vector:
+        """Return V of the sums since each epoch's first model, (k, 1), and keep that of models."""
+        *_, begun, _, ended, later = self._models
+        numbers, end, models = self._starts[:, 1], self._windows.number(slots), len(later)
+        one = np.concatenate([ended, begun, numbers, numbers, [end]])
+        other = np.concatenate([np.full(2 * models + len(numbers), end), numbers, [end]])
+        found = self._windows.covariance(one, other)
+        later[:] = found[:models] - found[models : 2 * models]
+        across, own = found[2 * models : -1].reshape(2, -1, 1)
+        return np.asarray(found[-1] + own - 2 * across)
 
-    def _add(self, mean: Vector, spread: Vector, *numbers: float) -> None:
-        """Add a model by its mean and its variance, (d,) each, with the rest of its numbers."""
+    def _model(self, mean: Vector, spread: Vector, *rest: float) -> _Model:
+        """Return a model by its mean and its variance, (d,) each, with the rest of its numbers."""
         score, bend = self._ref.values * mean, 1.0
-        if float((mean**2 + spread) @ self._weights) > NEAR:
+        distance = float(mean**2 @ self._weights)
+        chance = float(spread @ self._weights)
+        if distance + chance > NEAR:
             found, curvature = self._of_records(mean, spread)
             penalty, turn = self._task.penalty, self._ref.vectors
             score = found - self._score + turn.T @ (penalty * (turn @ mean))
             bend = curvature / max(self._bend, 1e-9)
-        deviation = math.sqrt(float(spread @ self._weights))
-        self._models.add(mean, score, bend, deviation, *numbers)
+        sums = np.concatenate([mean, score, [bend, distance + chance]])
+        return _Model(sums, math.sqrt(chance), *rest)
 
     def _of_records(self, mean: Vector, spread: Vector) -> tuple[Vector, float]:
         """Return the expected score and curvature of a record at a model, shape (d,)."""
-        ref, task, middle = self._ref, self._task, self._at + self._design @ mean
+        ref, task, middle = self._ref, self._task, self._at + self._ref.turned @ mean
         points = middle[:, None] + math.sqrt(float(self._squares @ spread)) * NODES
         responses, share = np.repeat(ref.responses, len(NODES)), ref.mass * ref.weights
         slopes, bends = (
             share * (of(points.ravel(), responses).reshape(points.shape) @ WEIGHTS) / WEIGHTS.sum()
             for of in (task.loss.slope, task.loss.curvature)
         )
-        return self._design.T @ slopes, float(bends.sum())
+        return ref.turned.T @ slopes, float(bends.sum())
 
     def _first(self) -> tuple[Vector, Vector]:
         """Return the mean deviation of the first model and its variance, shape (d,) each.
@@ -581,10 +585,15 @@ class _Course:
         return turn.T @ (point - ref.target), turn.T**2 @ variance
 
 
-def _cut(square: float, longest: float, size: int) -> float:
+def _total(each: Matrix) -> Matrix:
+    """Return the sums of the rows, shape (k, 1)."""
+    return np.asarray(each.sum(axis=1, keepdims=True))
+
+
+def _cut(squares: float | Vector, longest: float, size: int) -> Vector:
     """Return which part is left of steps that are no longer than `longest`, in (0, 1].
 
-    square: Their mean square length before, that of a chi-squared variable of so many degrees.
+    squares: Their mean square lengths before, those of chi-squared variables of so many degrees.
     """
-    most = size * longest**2 / max(square, 1e-300)
-    return math.sqrt(float(chdtr(size + 2, most) + most / size * chdtrc(size, most)))
+    most = size * longest**2 / np.maximum(squares, 1e-300)
+    return np.asarray(np.sqrt(chdtr(size + 2, most) + most / size * chdtrc(size, most)))

@@ -243,10 +243,10 @@ def bread_of(curvature: Matrix, penalty: Vector, size: float) -> Bread:
     )
 
 
-def raise_to_noise(values: Vector, size: float) -> tuple[Vector, Vector, Vector]:
-    """Return w, r and m of the module's text for eigenvalues of curvature and ridge, (d,) each.
+def raise_to_noise(values: Vector, size: float | Vector) -> tuple[Vector, Vector, Vector]:
+    """Return w, r and m of the module's text for eigenvalues of curvature and ridge, (..., d) each.
 
-    size: s, > 0.
+    size: s, shape () or (..., 1), > 0.
     """
     weak = np.clip(1 - values / (KNOWN * size), 0.0, 1.0)
     drawn = size * weak
@@ -254,61 +254,66 @@ def raise_to_noise(values: Vector, size: float) -> tuple[Vector, Vector, Vector]
 
 
 class Directions(NamedTuple):
-    """Combinations of coefficients, and what is known of each.
+    """Combinations of coefficients, and what is known of each, in one estimate or in several.
 
     curvature: Mean curvature of one record, shape (d, d).
-    values, vectors: Eigenvalues of it and the ridge, shape (d,), and their vectors, (d, d).
-    size: s, > 0.
-    own, spread: Coefficients along the vectors, and the variance that they have besides, (d,) each.
-    chance: Variance of the mean score along each, shape (d,).
+    values, vectors: Eigenvalues of it and the ridge, shape (..., d), and their vectors, (d, d).
+    size: s, shape (...,), > 0.
+    own, spread: Coefficients along the vectors, and the variance that they have besides, shape
+        (..., d) each.
+    chance: Variance of the mean score along each, shape (..., d).
     """
 
     curvature: Matrix
     values: Vector
     vectors: Matrix
-    size: float
+    size: float | Vector
     own: Vector
     spread: Vector
     chance: Vector
 
 
 def hides(task: RenewableTask, at: Directions) -> Vector:
-    """Return the variance that unknown directions may hide of each coefficient, shape (d,)."""
-    usual = usual_of(task)
-    unknown, drawn, raised = raise_to_noise(at.values, at.size)
+    """Return the variance that unknown directions may hide of each coefficient, shape (..., d)."""
+    usual, size = usual_of(task), np.asarray(at.size)[..., None]
+    unknown, drawn, raised = raise_to_noise(at.values, size)
     if task.loss.name != "gdwd":
         # with the ridge that `gdwd` has no eigenvalue is 0, and fewer are chance
-        unknown = np.clip((SURELY_KNOWN - at.values / at.size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
+        unknown = np.clip((SURELY_KNOWN - at.values / size) / (SURELY_KNOWN - KNOWN), 0.0, 1.0)
     own = np.sqrt(at.own**2 + at.spread)
     along = _hides_along(at, unknown, drawn, own, usual)
     # it moves the others by its curvature with them, of which nothing is known but by the noise:
     # by chance that shows in the vectors, which would count it twice
-    moved = at.size**2 / (2 * len(own)) / raised**2 * along.sum()
-    squares = at.vectors**2
-    lost = _lacks(task, at.vectors @ at.own, *_left_out(task, at, unknown, drawn * own))
-    found: Vector = np.maximum(squares @ along, squares @ moved) + lost**2
+    moved = size**2 / (2 * own.shape[-1]) / raised**2 * along.sum(axis=-1, keepdims=True)
+    squares = at.vectors.T**2
+    left, apart = _left_out(task, at, unknown, drawn * own)
+    lost = _lacks(task, at.own @ at.vectors.T, left, apart)
+    found: Vector = np.maximum(along @ squares, moved @ squares) + lost**2
     return found
 
 
 def _hides_along(
     at: Directions, unknown: Vector, drawn: Vector, own: Vector, usual: float
 ) -> Vector:
-    """Return the variance that each direction may hide, shape (d,).
+    """Return the variance that each direction may hide, shape (..., d).
 
     Where nothing is known of it, coefficients may be as large as in the others, or as they usually
     are; in one that is known in part, they are drawn to 0 by a share that is known.
     """
     sure = unknown < KNOWN_BY_HALF
-    others = float(np.mean(own[sure] ** 2)) if sure.any() else 1.0
+    count = np.count_nonzero(sure, axis=-1, keepdims=True)
+    squares = np.where(sure, own, 0.0) ** 2
+    others = squares.sum(axis=-1, keepdims=True) / np.maximum(count, 1)
+    others = np.maximum(np.where(count, others, 1.0), usual**2)
     share = drawn / np.maximum(np.maximum(at.values, 0.0) + drawn, 1e-12)
     lost = share / np.maximum(1 - share, 0.1) * own
-    return np.maximum(unknown**2 * max(others, usual**2), np.where(share < PARTLY, lost**2, 0.0))
+    return np.maximum(unknown**2 * others, np.where(share < PARTLY, lost**2, 0.0))
 
 
 def _left_out(
     task: RenewableTask, at: Directions, unknown: Vector, score: Vector
-) -> tuple[float, float]:
-    """Return the mean square of predictors that unknown directions may leave out.
+) -> tuple[Vector, Vector]:
+    """Return the mean square of predictors that unknown directions may leave out, shape (..., 1).
 
     Also the part of it that features may add of which the mean is not known beside their spread.
 
@@ -316,25 +321,27 @@ def _left_out(
     score that is left along these directions, with its chance, allows for it. A level, which
     records have or not, is no such feature: a rare one adds little.
     """
-    weight = _weight(at.curvature)
-    apart = np.diag(at.curvature) - np.append(0.0, at.curvature[0, 1:] ** 2 / weight) - at.size
+    weight, size, squares = _weight(at.curvature), np.asarray(at.size)[..., None], at.vectors**2
+    apart = np.diag(at.curvature) - np.append(0.0, at.curvature[0, 1:] ** 2 / weight) - size
     levels = np.append(False, task.encoding.levels)
     apart = np.maximum(apart, np.where(levels, weight / 4, 1e-12))
-    loads = at.vectors**2 * unknown * (np.maximum(at.values, 0.0) + at.size) / apart[:, None]
-    share = np.minimum(loads.sum(axis=0), 1.0)
+    loads = unknown * (np.maximum(at.values, 0.0) + size)
+    share = np.minimum(loads * ((1 / apart) @ squares), 1.0)
     most = LEFT_OUT.get(task.loss.name, 0.0)
     # of a feature that is seen, an effect of 1 for each of its deviations is large
-    each = np.minimum(loads.sum(axis=1) * min(most, 1.0), most)
+    each = np.minimum(loads @ squares.T / apart * min(most, 1.0), most)
     found = (np.abs(score) + LEFT_OVER * np.sqrt(at.chance)) ** 2
     # with a ridge no direction of the target holds more than one whose curvature is the ridge
-    held = 4 * (at.vectors.T**2 @ task.penalty)
-    found /= np.maximum(np.maximum(at.values - at.size, LOWEST * at.size), held) * weight
-    each *= min(float(share @ found) / max(float(share.sum()), 1e-12), 1.0)
-    return float(each.sum()), float(each[apart <= at.size].sum())
+    held = 4 * (task.penalty @ squares)
+    found /= np.maximum(np.maximum(at.values - size, LOWEST * size), held) * weight
+    held_by = np.sum(share * found, axis=-1, keepdims=True)
+    each *= np.minimum(held_by / np.maximum(share.sum(axis=-1, keepdims=True), 1e-12), 1.0)
+    unseen = np.where(apart <= size, each, 0.0)
+    return each.sum(axis=-1, keepdims=True), unseen.sum(axis=-1, keepdims=True)
 
 
-def _lacks(task: RenewableTask, coefficients: Vector, square: float, apart: float) -> Vector:
-    """Return how far coefficients are from where they would be with all predictors, shape (d,).
+def _lacks(task: RenewableTask, coefficients: Vector, square: Vector, apart: Vector) -> Vector:
+    """Return how far coefficients are from where they would be with all predictors, shape (..., d).
 
     Of classes all are drawn to 0, as probit coefficients are by a normal predictor that is left
     out, and the intercept takes its mean, which may be half a deviation; of counts the intercept
@@ -343,9 +350,11 @@ def _lacks(task: RenewableTask, coefficients: Vector, square: float, apart: floa
     square, apart: As `_left_out` returns them, >= 0.
     """
     if task.loss.name == "poisson":
-        return np.append(square / 2, np.zeros(len(coefficients) - 1))
-    found = coefficients * (1 - 1 / math.sqrt(1 + AS_NORMAL * square))
-    found[0] = math.hypot(float(found[0]), math.sqrt(apart) / 2)
+        found = np.zeros(np.broadcast_shapes(coefficients.shape, square.shape))
+        found[..., :1] = square / 2
+        return found
+    found = coefficients * (1 - 1 / np.sqrt(1 + AS_NORMAL * square))
+    found[..., :1] = np.hypot(found[..., :1], np.sqrt(apart) / 2)
     return found
 
 
