@@ -80,7 +80,8 @@ def hidden_by_hand(task: RenewableTask, at: Directions) -> list[float]:
     square = sum(each)
     if loss == "poisson":
         return [found[0] + (square / 2) ** 2, *found[1:]]
-    theta = v @ at.own
+    chance = [sum(v[j, i] ** 2 * at.chance[i] / m[i] ** 2 for i in range(d)) for j in range(d)]
+    theta = [math.hypot(x, 1.5 * math.sqrt(y)) for x, y in zip(v @ at.own, chance, strict=True)]
     lost = [x * (1 - 1 / math.sqrt(1 + 0.346 * square)) for x in theta]
     lost[0] = math.hypot(lost[0], math.sqrt(sum(np.array(each)[unseen])) / 2)
     return [x + y * y for x, y in zip(found, lost, strict=True)]

@@ -53,6 +53,12 @@ LOWEST = 0.01
 AS_NORMAL = 0.346
 #: A score that unknown directions leave is no chance from so many standard deviations on.
 LEFT_OVER = 2.0
+#: A coefficient may be so many of its errors larger than it is found to be: else those that chance
+#: has made small would be the ones to get an interval.
+SELECTED = 2.5
+#: What a coefficient lacks is a share of its size, to which so many of its errors are added: else
+#: those that are near 0 by chance would be the ones with an interval.
+SELECTED = 1.5
 #: Below this share of the ridge in M, what it takes off a direction is known from what it leaves.
 PARTLY = 0.7
 #: No step moves the predictor of any record further: beyond, curvature says nothing any more.
@@ -287,7 +293,8 @@ def hides(task: RenewableTask, at: Directions) -> Vector:
     moved = size**2 / (2 * own.shape[-1]) / raised**2 * along.sum(axis=-1, keepdims=True)
     squares = at.vectors.T**2
     left, apart = _left_out(task, at, unknown, drawn * own)
-    lost = _lacks(task, at.own @ at.vectors.T, left, apart)
+    sizes = np.hypot(at.own @ at.vectors.T, SELECTED * np.sqrt(at.chance / raised**2 @ squares))
+    lost = _lacks(task, sizes, left, apart)
     found: Vector = np.maximum(along @ squares, moved @ squares) + lost**2
     return found
 
