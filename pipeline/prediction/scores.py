@@ -125,7 +125,7 @@ class Ranking:
     @property
     def area(self) -> float | None:
         """Area under the ROC curve, in [0, 1]; None unless both classes were seen."""
-        negative, positive = self._counts
+        _, negative, positive = self.counted()
         # in floats: the number of pairs may pass 64 bits
         pairs = float(negative.sum()) * float(positive.sum())
         if not pairs:

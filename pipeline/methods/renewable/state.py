@@ -398,8 +398,14 @@ def epochs_of(parts: Weighed) -> list[int]:
 
 def total_of(parts: Weighed, of: Callable[[PrivateState], BigIntegers]) -> Vector:
     """Return the weighted total of some sums of each state."""
-    total: Vector = np.sum([w * exact.as_floats(of(state)) for w, state in parts], axis=0)
+    weights = np.array([[w] for w, _ in parts])
+    total: Vector = np.sum(weights * _floats([of(state) for _, state in parts]), axis=0)
     return total
+
+
+def _floats(vectors: Sequence[BigIntegers]) -> Matrix:
+    """Return n vectors of m integers each in floats, shape (n, m)."""
+    return exact.as_floats(exact.join(*vectors)).reshape(len(vectors), -1)
 
 
 def noise_of_counts(task: RenewableTask, parts: Weighed) -> float:
@@ -423,11 +429,10 @@ def _sums(
     held: Sequence[tuple[float, BigIntegers, dict[int, BigIntegers]]],
     noise: float,
 ) -> Sums:
-    floats = [(w, exact.as_floats(own)) for w, own, _ in held]
-    once = _parts(shape.parts, np.sum([w * own for w, own in floats], axis=0))
-    twice = once
-    if any(w != 1.0 for w, _ in floats):
-        twice = _parts(shape.parts, np.sum([w * w * own for w, own in floats], axis=0))
+    weights, floats = np.array([[w] for w, _, _ in held]), _floats([own for _, own, _ in held])
+    once = twice = _parts(shape.parts, np.sum(weights * floats, axis=0))
+    if np.any(weights != 1.0):
+        twice = _parts(shape.parts, np.sum(weights * weights * floats, axis=0))
     channels, size, slots = task.update_channels, shape.size, float(task.slots)
     lattice = math.ldexp(1.0, COEFFICIENT_EXPONENT)
     of_gradient = np.full(size, channels.gradient.unit)
@@ -435,16 +440,15 @@ def _sums(
     first = unpack_upper(once["gram"], shape.rows)[:, -1] * unit
     second = unpack_upper(twice["gram"], shape.rows) * np.outer(unit, unit)
     linear = unit[:-1]
-    names = sorted({group for _, _, mine in held for group in mine})
+    grouped = [(group, w, own) for w, _, mine in held for group, own in mine.items()]
+    names, places = np.unique([group for group, _, _ in grouped], return_inverse=True)
     once_grouped, twice_grouped = np.zeros((2, len(names), 2, len(linear)))
-    for w, _, mine in held:
-        for place, group in enumerate(names):
-            if group in mine:
-                own = exact.as_floats(mine[group]).reshape(2, -1) * np.stack(
-                    [linear, slots * linear]
-                )
-                once_grouped[place] += w * own
-                twice_grouped[place] += w * w * own
+    if grouped:
+        weights = np.array([w for _, w, _ in grouped])[:, None, None]
+        floats = _floats([own for _, _, own in grouped]).reshape(len(grouped), 2, -1)
+        floats = floats * np.stack([linear, slots * linear])
+        np.add.at(once_grouped, places, weights * floats)
+        np.add.at(twice_grouped, places, weights * weights * floats)
     curved = channels.curvature.unit if channels.curvature else 0.0
     return Sums(
         slots=float(first[-2]),
