@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pipeline.errors import VeilstreamError
 from pipeline.messages.envelope import BINARY, headers, rfc3339
@@ -174,6 +174,8 @@ class Progress:
 
     share: Of the source that was read; None where nobody knows how long it is.
     finished: Whether the source has ended, and all of it is released.
+    outside: The share of the values of each column that was cut to its range, of the usable records
+        that were read; empty before the run has come to its end.
     """
 
     records: int = 0
@@ -181,6 +183,7 @@ class Progress:
     waiting_for: str = ""
     share: float | None = None
     finished: bool = False
+    outside: dict[str, float] = field(default_factory=dict)
 
 
 class Client:
@@ -223,6 +226,7 @@ class Client:
         self._began = 0.0
         self._window = Window(task.slots, self._first.opened)
         self._faults: Counter[str] = Counter()
+        self._usable = 0
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
         self._clips = Clips(self._encoder.value_names)
         self._directive = Directive(0, 0)
@@ -260,6 +264,7 @@ class Client:
 
     def finish(self) -> None:
         """Say what is left to say, and wait for Kafka."""
+        self.progress.outside = {n: c / self._usable for n, c in self._encoder.clipped.items()}
         for line in filter(None, (self._jumps.close(), self._clips.close())):
             self._say(line)
         self._sender.drain()
@@ -406,6 +411,7 @@ class Client:
         block = encoded(self._encoder, self._times, slots)
         # good records count as well, under a name that is dropped: so they take as long
         self._faults += block.reasons.count()
+        self._usable += block.usable
         for line in (*self._jumps.take(block.reasons), *self._clips.take(block.beyond)):
             self._say(line)
         self._window.add(block, behind(slots), self._clock())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -288,11 +288,13 @@ def run_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def closing(
-    done: dict[str, Any], after: dict[str, Any], study: Study, *, failed: bool = False
-) -> Iterator[str]:
+    done: dict[str, Any], after: dict[str, Any], study: Study, *, failed: bool = False,
+    outside: Mapping[str, float] | None = None,
+) -> Iterator[str]:  # fmt: skip
     """Yield the lines with which a run ends: what it did, and what to look at.
 
     failed: Whether a fault has ended it, which says itself why nothing was done.
+    outside: As `Progress.outside`; None or empty where nobody has counted by column.
     """
     kinds = f" ({worded(Counter(done['reasons']))})" if done["reasons"] else ""
     unsent = f" ({done['releases_unsent']} not sent yet)" if done["releases_unsent"] else ""
@@ -317,19 +319,27 @@ def closing(
         )
     data = study.data
     answered = [data.response.kind, *(feature.kind for feature in data.features.values())]
-    if warning := cut(done, sum(kind in {"number", "count"} for kind in answered)):
+    ranges = sum(kind in {"number", "count"} for kind in answered)
+    if warning := cut(done, ranges, outside or {}):
         yield warning
 
 
-def cut(done: dict[str, Any], ranges: int) -> str:
-    """Return a warning if many values were cut, of records with so many ranges; "" if not."""
+def cut(done: dict[str, Any], ranges: int, outside: Mapping[str, float]) -> str:
+    """Return a warning if many values of a column were cut; "" if not.
+
+    ranges: How many columns with a range a record has.
+    outside: As of `closing`; where it is empty, all columns are judged together.
+    """
     values = done["records_used"] * ranges
-    if not values or done["values_clipped"] < JUMP * values:
+    many = [f"{name} {share:.0%}" for name, share in outside.items() if share >= JUMP]
+    if not outside and values and done["values_clipped"] >= JUMP * values:
+        many = [f"{done['values_clipped'] / values:.0%} of those of all columns together"]
+    if not values or not many:
         return ""
     return (
-        f"WARNING: {done['values_clipped'] / values:.0%} of the values were outside their public "
-        "range and cut to it, so estimates are of other values than the records': the operator "
-        "must see to `min` and `max` in the study's [data]"
+        "WARNING: so many values were outside their public range and cut to it: "
+        f"{', '.join(many)}. Estimates are of other values than the records': the operator must "
+        "see to `min` and `max` of these columns in the study's [data]"
     )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from pipeline.api.records import Records, Rows
 from pipeline.api.result import Result
 from pipeline.errors import ConfigError, DataWarning, RangeWarning
@@ -28,6 +30,8 @@ from pipeline.study_file.load import StudySource, read_study
 
 #: Records that are held in one piece.
 PIECE = 8192
+#: What an exact fit keeps private: it has no releases to speak of.
+UNPROTECTED = "none: privacy is off, and the coefficients are those of the raw records"
 
 
 class ExactFit:
@@ -80,7 +84,8 @@ class ExactFit:
             clients=len(self._clients), missing=0, duplicates=0, dead_letters=0,
             model_version=None, watermark=[], event_time=None, published_at=rfc3339(published_at),
         )  # fmt: skip
-        return compose(self._open, estimate, provenance)
+        found = compose(self._open, estimate, provenance)
+        return replace(found, privacy=replace(found.privacy, guarantee=UNPROTECTED))
 
     def _join(self) -> None:
         if self._waiting:

@@ -31,6 +31,8 @@ BLIND, BLIND_OF_RANGE = 1.0, 0.2
 #: A ridge that keeps a smaller share of slopes leaves little to find; one that keeps a larger share
 #: is not worth a word.
 LITTLE, NEARLY_ALL = 0.1, 0.95
+#: Another kind is worth a word where the smallest effect that it finds is at most this share of it.
+CLEARLY = 0.8
 #: What the unit of a slope is, by loss; of numbers it is that of the response.
 UNITS = {"logistic": " in log odds", "poisson": " in the log of the mean"}
 
@@ -131,6 +133,44 @@ def lacking(rows: Sequence[Row], records: int) -> str:
         f"{counted_of(records)} are too few at epsilon "
         f"{', '.join(f'{row.epsilon:g}' for row in few)} (at {best.epsilon:g} it would take about "
         f"{best.outlook.usual:,})"
+    )
+
+
+def other_kind(found: StudyPlan) -> str:
+    """Say which other kind finds clearly more at this budget, and what is lost by it; "" if none.
+
+    Of the same loss alone: effects of another have another unit.
+    """
+    own, study, size = found.own, found.study, found.records
+    able = [
+        row
+        for row in found.rows
+        if row.kind != own.kind
+        and (row.loss, row.epsilon) == (own.loss, own.epsilon)
+        and row.outlook.usual <= size
+        and row.effect is not None
+        and not _is_blind(replace(found, own=row))
+    ]
+    best = min(able, key=lambda row: row.effect or 0.0, default=None)
+    if best is None or best.effect is None:
+        return ""
+    has = own.outlook.usual <= size and own.effect is not None
+    if has and best.effect > CLEARLY * (own.effect or 0.0):
+        return ""
+    unit, gives, kept = UNITS.get(own.loss, ""), method_of(study).spec.gives, best.outlook.kept
+    instead = f"those larger than {two_digits(own.effect)}" if has else "none"
+    lost = [gives] if gives else []
+    if has and best.outlook.usual > own.outlook.usual:
+        lost.append(
+            f"intervals between about {own.outlook.usual:,} and {best.outlook.usual:,} records"
+        )
+    if kept is not None and own.outlook.kept is None:
+        lost.append(f"intervals of real slopes, as it has a ridge that keeps about {kept:.0%}")
+    needs = "" if best.neighbours == own.neighbours else f', neighbours = "{best.neighbours}"'
+    return (
+        f'estimator.kind = "{best.kind}"{needs} would find effects larger than '
+        f"{two_digits(best.effect)}{unit} at this size and epsilon, where these settings find "
+        f"{instead}. One would lose: {'; '.join(lost) or 'nothing that a plan knows'}"
     )
 
 

@@ -257,7 +257,10 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
     """Return the state of an estimate in one line; a brief one leaves the reason out."""
     parts = [
         counted(message.records, "record slot"),
-        counted(message.releases, "release"),
+        # records without releases: an exact fit has read them itself
+        "one fit to all of them"
+        if message.records and not message.releases
+        else counted(message.releases, "release"),
         counted(message.clients, "client"),
         # a replay publishes none, and at the public start there is none yet
         *([] if message.model_version is None else [f"model {message.model_version}"]),

@@ -24,7 +24,19 @@ from pipeline.backtest.grid import Failed, GridResult, Run, named, parse_axis, r
 from pipeline.backtest.history import worded_faults
 from pipeline.backtest.report import COLUMNS, FAILED, advise, coefficients_of, report_of, rows_of
 from pipeline.backtest.scores import WORDS, Scores
-from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, show, task_of
+from pipeline.cli.context import (
+    CLIENT_COLUMN,
+    FILE,
+    FORMAT,
+    SOURCE,
+    STUDY,
+    TIMES,
+    Renamed,
+    put,
+    say,
+    show,
+    task_of,
+)
 from pipeline.cli.pool import Pool
 from pipeline.cli.progress import Speed
 from pipeline.errors import ConfigError
@@ -38,7 +50,7 @@ from pipeline.words import counted, digits, percent
 @click.command()
 @STUDY
 @click.option(
-    "--input", "source", required=True,
+    *SOURCE, cls=Renamed, required=True,
     help="A .parquet, .csv, .jsonl or .ndjson file in the order of time, or -. "
     "A file without an order of time: see --shuffle.",
 )  # fmt: skip
@@ -53,7 +65,7 @@ from pipeline.words import counted, digits, percent
 )  # fmt: skip
 @click.option(
     "--event-time",
-    help="Column with the time of each record: RFC 3339, or seconds since 1970.",
+    help=f"Column with the time of each record: {TIMES}.",
 )
 @click.option(
     "--late", type=click.Choice(["refuse", "keep"]), default="refuse", show_default=True,

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -57,8 +57,24 @@ class Number(click.FloatRange):
         return found
 
 
-INPUT = click.option(
-    "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
+class Renamed(click.Option):
+    """An option whose names behind the first are those that it once had: taken, and not shown."""
+
+    def __init__(self, names: Sequence[str], **given: Any) -> None:
+        super().__init__(names, **given)
+        self.opts, self._earlier = self.opts[:1], self.opts[1:]
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser know all names; see click."""
+        shown, self.opts = self.opts, [*self.opts, *self._earlier]
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
+
+
+#: Where records come from.
+SOURCE = ("--source", "--input", "source")
+READ = click.option(
+    *SOURCE, cls=Renamed, required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
 )
 FORMAT = click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
@@ -69,6 +85,8 @@ CLIENT_COLUMN = click.option(
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 
+#: What a column of times may hold, as `pipeline.records.values.time_of` reads it.
+TIMES = "RFC 3339 with a zone (2026-03-01T08:00:00Z), or seconds or milliseconds since 1970"
 TIMEOUT = click.option(
     "--timeout", metavar="SECONDS", type=Number(min=0, min_open=True),
     help="End with exit code 26 after so many seconds of one wait.  [default: wait for ever]",

@@ -20,6 +20,7 @@ from pipeline.api.planning import (
     Row,
     StudyPlan,
     lacking,
+    other_kind,
     plan,
     verdict,
 )
@@ -208,6 +209,8 @@ def _show(found: StudyPlan, given: Mapping[str, object], *, written: bool) -> No
             show(_table(found, shown))
         if said := lacking(rows, found.records):
             click.echo(f"{kind}, {rows[0].loss}, {rows[0].neighbours}: {said}")
+    if said := other_kind(found):
+        click.echo(said)
     if come:
         click.echo(LEGEND)
     unchanged = "" if written else "The study file is unchanged; --write NEW writes a new one. "

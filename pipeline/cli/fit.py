@@ -14,7 +14,7 @@ from pipeline.api.table import comparison, fit_table, intervals_table, table
 from pipeline.cli.context import (
     CLIENT_COLUMN,
     FORMAT,
-    INPUT,
+    READ,
     SAVE_MODEL,
     STUDY,
     save_model,
@@ -32,7 +32,7 @@ from pipeline.words import clipped_line
 
 @click.command()
 @STUDY
-@INPUT
+@READ
 @FORMAT
 @CLIENT_COLUMN
 @click.option(

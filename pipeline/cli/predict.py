@@ -16,7 +16,7 @@ import numpy as np
 
 from infra.local import connected
 from pipeline.api.feed import newest_message
-from pipeline.cli.context import FILE, FORMAT, INPUT, STUDY, say, task_of
+from pipeline.cli.context import FILE, FORMAT, READ, STUDY, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.methods import require_live
 from pipeline.prediction.estimators import LinearClassifier, Rule, load_model, rule_of
@@ -37,7 +37,7 @@ TURN_SECONDS = 1.0
 
 @click.command()
 @STUDY
-@INPUT
+@READ
 @FORMAT
 @click.option("--model", "path", type=FILE, help="A model file; default: the newest live estimate.")
 @click.option("--output", type=FILE, help="Where the lines go; default: standard output.")

@@ -14,7 +14,19 @@ import click
 from infra.local import connected, is_local
 from infra.process import Waiting
 from pipeline.cli.client import admit_here
-from pipeline.cli.context import AS_JSON, FORMAT, STUDY, TIMEOUT, Number, live_task_of, put, say
+from pipeline.cli.context import (
+    AS_JSON,
+    FORMAT,
+    SOURCE,
+    STUDY,
+    TIMEOUT,
+    TIMES,
+    Number,
+    Renamed,
+    live_task_of,
+    put,
+    say,
+)
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -37,7 +49,7 @@ LINE_SECONDS = 10.0
     help="Name of this client. What it spends is kept under this name for ever.",
 )  # fmt: skip
 @click.option(
-    "--source", "--input", "source",
+    *SOURCE, cls=Renamed,
     help="A .csv, .jsonl, .parquet or .arrow file, a folder of the last two with / at its end, - "
     "for standard input, kafka://TOPIC, sqlite://FILE?table=T&key=K, duckdb:// or postgresql:// "
     "likewise, mqtt://HOST/FILTER, or shuttle:K/N or flights:AIRLINE for demo data.",
@@ -50,8 +62,8 @@ LINE_SECONDS = 10.0
 @click.option("--follow", is_flag=True, help="Wait for a file or topic to grow, as tail -f does.")
 @click.option(
     "--event-time", metavar="COLUMN",
-    help="For histories: releases carry the times in this column. Those times become public, and "
-    "stream.retention = \"forever\" keeps releases that are old from the start.",
+    help=f"For histories: releases carry the times in this column: {TIMES}. Those times become "
+    "public, and stream.retention = \"forever\" keeps releases that are old from the start.",
 )  # fmt: skip
 @click.option("--source-name", help="Name of the source in the ledger; default: the source's own.")
 @click.option(
@@ -163,7 +175,13 @@ def produce(
         done = run_of(before, after)
         cut_off = code == 0 and not progress.finished
         for line in (
-            closing(done, after, task.study, failed=code != 0 or cut_off)
+            closing(
+                done,
+                after,
+                task.study,
+                failed=code != 0 or cut_off,
+                outside=progress.outside,
+            )
             if after and is_begun
             else ()
         ):

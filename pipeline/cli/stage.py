@@ -144,11 +144,13 @@ class Site:
 
     name, source: Client id, and its source as `veilstream produce` takes it.
     records: How many records the source has.
+    accept: Whether it is taken although most of its records may lie far beyond the ranges.
     """
 
     name: str
     source: str
     records: int
+    accept: bool = False
 
 
 class Demonstration(ABC):
@@ -256,9 +258,10 @@ class Stage:
         self.processes.start("page", "page", self.study, "--port", str(self._page))
         begin = [] if ahead is None else ["--begin", f"{time.time() + ahead:.3f}"]
         for site in self.sites:
+            more = [*begin, *(["--accept-unusable"] if site.accept else [])]
             self.processes.start(
                 f"client-{site.name}", "produce", self.study, "--client", site.name,
-                "--source", site.source, "--rate", str(site.records / seconds), *begin, "--quiet",
+                "--source", site.source, "--rate", str(site.records / seconds), *more, "--quiet",
             )  # fmt: skip
 
     def play(self, see: Callable[[EstimateMessage], None]) -> EstimateMessage:

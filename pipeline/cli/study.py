@@ -21,6 +21,7 @@ from pipeline.cli.context import (
     FILE,
     FORMAT,
     STUDY,
+    TIMES,
     Group,
     Work,
     live_task_of,
@@ -268,7 +269,8 @@ def _unusable(found: dict[str, Any]) -> str:
 )
 @click.option(
     "--event-time", metavar="COLUMN",
-    help="For histories, which clients send with --event-time COLUMN: releases are kept for ever.",
+    help="For histories, which clients send with --event-time COLUMN: releases are kept for ever. "
+    f"COLUMN holds {TIMES}.",
 )  # fmt: skip
 def init(path: Path, records: int, clients: int, kind: str | None, event_time: str | None) -> None:
     """Write a commented study file to PATH (default study.toml).
@@ -284,7 +286,10 @@ def init(path: Path, records: int, clients: int, kind: str | None, event_time: s
         text = edited(
             text,
             {"stream.retention": "forever"},
-            {"stream.retention": f"for --event-time {event_time}: Kafka removes by these times"},
+            {
+                "stream.retention": f"for --event-time {event_time}, which must hold {TIMES}: "
+                "Kafka removes by these times"
+            },
         )
     found = proposed(parse_study(text), records, clients)
     try:

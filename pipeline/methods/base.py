@@ -108,6 +108,7 @@ class Spec:
 
     kind: What `estimator.kind` says.
     title: The method in the field's words.
+    gives: What a study loses with another kind that finds more, in a few words.
     losses: What it can minimise.
     table: The table under [estimator] that has its own keys: "method", "path"; None: it has none.
     features: Whether records have features beside the response.
@@ -132,6 +133,7 @@ class Spec:
     personal_levels: bool = False
     server_keys: Mapping[str, str] = field(default_factory=dict)
     interval_key: str = ""
+    gives: str = ""
     template: Mapping[str, str] = field(default_factory=dict)
     needs_noise: str = ""
     no_reference_fit: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ from rich.console import Group
 from rich.table import Table
 
 from infra.local import LocalRuntime
-from pipeline.cli.context import show
+from pipeline.cli.context import TIMES, show
 from pipeline.messages.estimate import EstimateMessage, read_estimate
+from pipeline.records.values import time_of
 from pipeline.study_file.load import load_study
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, until, write_csv
 
@@ -204,7 +206,29 @@ def test_study_init_keeps_a_history_for_ever(bare: Stage) -> None:
     path = bare.folder / "history.toml"
     assert bare.run("study", "init", path, "--event-time", "taken at").returncode == 0
     assert load_study(path).stream.retention == "forever"
-    assert "--event-time taken at" in path.read_text()
+    said = re.sub(r"\s*\n#\s*", " ", path.read_text())
+    assert f"--event-time taken at, which must hold {TIMES}: " in said
+    for command in (("study", "init"), ("produce",), ("backtest",)):
+        assert TIMES in " ".join(bare.run(*command, "--help").stdout.split())
+
+
+@pytest.mark.parametrize("said", ["2026-03-01T08:00:00Z", "1772352000", "1772352000000"])
+def test_each_form_of_time_that_is_said_is_read(said: str) -> None:
+    assert time_of(said, "at") == 1_772_352_000_000
+
+
+@pytest.mark.parametrize("command", ["fit", "predict", "backtest", "produce"])
+def test_a_source_has_one_name_and_its_earlier_one_is_taken(bare: Stage, command: str) -> None:
+    told = bare.run(command, "--help").stdout
+    assert "--source" in told
+    assert "--input" not in told
+    more = ("--client", "a") if command == "produce" else ()
+    ends = [
+        bare.run(command, bare.study, *more, option, "gone.csv")
+        for option in ("--source", "--input")
+    ]
+    assert "No such option" not in ends[1].stderr
+    assert (ends[0].returncode, ends[0].stderr) == (ends[1].returncode, ends[1].stderr)
 
 
 def test_study_init_writes_a_file_for_many_sites(bare: Stage) -> None:

@@ -8,14 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from pipeline.cli.demo import DEMONSTRATIONS
+from pipeline.methods import task_of
+from pipeline.study_file.load import load_study
+from producers.source_check import Held, refusal
+from producers.sources import open_source
 from tests.stage import PATIENCE, until_it_answers
 
 README = Path(__file__).parents[2] / "README.md"
+EXAMPLES = Path(str(files("pipeline.study") / "examples"))
 
 
 def test_ctrl_c_on_the_demo_ends_every_process_and_removes_the_folder(tmp_path: Path) -> None:
@@ -46,6 +52,23 @@ def test_ctrl_c_on_the_demo_ends_every_process_and_removes_the_folder(tmp_path: 
         demo.wait()
         for pid in _of(tmp_path, demo.pid):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.takes("the first records of each client of each demonstration")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "airlines"))
+        for name in DEMONSTRATIONS
+    ],
+)
+def test_no_client_of_a_demonstration_is_refused_at_its_start(name: str, tmp_path: Path) -> None:
+    task = task_of(load_study(EXAMPLES / f"{name}.toml"))
+    for site in DEMONSTRATIONS[name](task, tmp_path).sites:
+        source = open_source(site.source, None, folder=tmp_path)
+        refused, _ = refusal(task, source, Held())
+        source.close()
+        assert site.accept or not refused, site.name
 
 
 def _of(folder: Path, parent: int) -> list[int]:

@@ -48,6 +48,17 @@ def test_a_run_begins_and_ends_with_a_line(stage: Stage) -> None:
     assert done.stdout == ""
 
 
+def test_a_run_ends_with_the_columns_that_are_outside_their_range(stage: Stage) -> None:
+    # under the share of a jump if all columns were counted together, and fewer than a block
+    lines = ["50,0,yes\n"] * 25 + ["50,9,no\n"] * 3
+    (stage.folder / "far.csv").write_text("heat,load,failed\n" + "".join(lines))
+    [warning] = [
+        line for line in produce(stage, "far").stderr.splitlines() if "cut to it: load 11%." in line
+    ]
+    assert "heat" not in warning
+    assert "`min` and `max`" in warning
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -18,6 +18,7 @@ from pipeline.api.planning import (
     LITTLE,
     NEARLY_ALL,
     lacking,
+    other_kind,
     plan,
     proposed,
     verdict,
@@ -213,6 +214,40 @@ def test_a_verdict_names_settings_that_are_enough() -> None:
         assert "are enough" in verdict(enough)
     plenty = with_keys(study, {"privacy.epsilon": 1.0}, name="plenty")
     assert "wide intervals only" not in verdict(proposed(plenty, 100_000, 2))
+
+
+def test_a_plan_says_which_kind_finds_clearly_more_and_what_is_lost_by_it() -> None:
+    text = study_text(p=3, loss="logistic", epsilon=1.0, ridge=0.0)
+    found = proposed(parse_study(text), 100_000, 5)
+    own = found.own
+    assert own.effect is not None
+    later = replace(own.outlook, usual=2 * own.outlook.usual, kept=0.6)
+    row = replace(own, kind="noisy-mle", outlook=later)
+
+    def said(effect: float | None, records: int = 100_000, **other: object) -> str:
+        rows = (own, replace(row, effect=effect, **other))  # type: ignore[arg-type]
+        return other_kind(replace(found, rows=rows, records=records))
+
+    told = said(0.7 * own.effect)
+    assert 'estimator.kind = "noisy-mle" would find effects larger than' in told
+    assert f"find those larger than {own.effect:.2g}. One would lose: small windows" in told
+    assert f"between about {own.outlook.usual:,} and {later.usual:,} records" in told
+    assert "a ridge that keeps about 60%" in told
+    # where these settings have none at this size, another kind is worth a word whatever it finds
+    few = replace(row.outlook, usual=own.outlook.usual - 2)
+    told = said(0.99, own.outlook.usual - 1, outlook=few)
+    assert "where these settings find none" in told
+    for silent in (
+        said(0.9 * own.effect),
+        said(None),
+        said(0.7 * own.effect, epsilon=2.0),
+        # effects of another loss have another unit
+        said(0.7 * own.effect, loss="linear"),
+        # it would find next to nothing either
+        said(1.5, own.outlook.usual - 1, outlook=few),
+        said(0.7 * own.effect, own.outlook.usual),
+    ):
+        assert silent == ""
 
 
 @pytest.mark.parametrize(

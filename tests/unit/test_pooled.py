@@ -200,6 +200,10 @@ def test_a_program_gets_it_from_fit() -> None:
     result = vs.fit(study, columns(1000), exact=True)
     assert (result.status, result.study.name) == ("ready", "test-open")
     assert result.study.privacy.mechanism == "none"
+    # it has no releases, and does not speak of any
+    assert "1000 record slots, one fit to all of them, 1 client" in result.summary()
+    assert result.guarantee.startswith("none: ")
+    assert "release" not in result.summary()
     task = make_task(study)
     drawn = draw(np.random.default_rng(2), 1000)
     aim = target(task, lambda: [study_rows(task, drawn.features, drawn.responses)]).coefficients

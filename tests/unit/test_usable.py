@@ -160,8 +160,19 @@ def test_the_end_of_a_short_source_tells_of_its_range_too() -> None:
         assert ("x 100%" in clips.close()) == (slots == FEWEST)
 
 
-def test_a_run_ends_with_the_share_of_values_that_were_cut() -> None:
-    assert "71% of the values" in cut({"records_used": 100, "values_clipped": 142}, 2)
-    assert cut({"records_used": 100, "values_clipped": 19}, 2) == ""
-    assert cut({"records_used": 0, "values_clipped": 0}, 2) == ""
-    assert cut({"records_used": 9, "values_clipped": 0}, 0) == ""
+def test_a_run_ends_with_the_share_of_values_that_were_cut_by_column() -> None:
+    done = {"records_used": 100, "values_clipped": 104}
+    said = cut(done, 3, {"far": 1.0, "near": 0.04})
+    assert "far 100%." in said
+    assert "near" not in said
+    # however many other columns there are
+    assert "far 100%." in cut(done, 30, {"far": 1.0, "near": 0.04})
+    assert cut(done, 3, {"far": 0.09, "near": 0.04}) == ""
+    assert cut({"records_used": 0, "values_clipped": 0}, 2, {}) == ""
+
+
+def test_where_nobody_counted_by_column_it_ends_with_the_share_of_all() -> None:
+    said = cut({"records_used": 100, "values_clipped": 142}, 2, {})
+    assert "71% of those of all columns together" in said
+    assert cut({"records_used": 100, "values_clipped": 19}, 2, {}) == ""
+    assert cut({"records_used": 9, "values_clipped": 0}, 0, {}) == ""

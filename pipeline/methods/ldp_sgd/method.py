@@ -233,6 +233,7 @@ class LdpSgd(Method[GradientTask]):
     spec = Spec(
         kind="ldp-sgd",
         title="gradient descent on locally private gradients of records",
+        gives="noise of its own for each record",
         losses=keys.LOSSES,
         table="path",
         penalised=False,

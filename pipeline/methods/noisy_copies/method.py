@@ -152,6 +152,7 @@ class NoisyCopies(Method[CopiesTask]):
     spec = Spec(
         kind="noisy-copies",
         title="noisy copies of sites' own fits, far ones weighed down",
+        gives="a fit of its own from each site, and sites that lie are left out",
         losses=LOSSES,
         table="method",
         server_keys=SERVER_KEYS,

@@ -454,6 +454,7 @@ class NoisyMle(Method[SiteTask]):
     spec = Spec(
         kind="noisy-mle",
         title="noised scores of many sites, far ones weighed down",
+        gives="a site that lies is bounded, left out and named",
         losses=LOSSES,
         table="method",
         server_keys=SERVER_KEYS,

@@ -470,6 +470,7 @@ class Renewable(Method[RenewableTask]):
     spec = Spec(
         kind="renewable",
         title="renewable estimation from releases",
+        gives="small windows, and with them early intervals",
         losses=("gdwd", "logistic", "linear", "poisson"),
     )
 
