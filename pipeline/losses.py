@@ -297,7 +297,10 @@ class GeneralisedDWD:
 
     @staticmethod
     def most_smoothing(q: float) -> float:
-        """Return the largest smoothing that a step may have: beyond, V'' is less than a quarter of its peak."""
+        """Return the largest smoothing that may be asked for.
+
+        V'' is less than a quarter of its peak there: beyond, a step would say next to nothing.
+        """
         return q / (q + 1) * min(1.0, 2 / (q + 1))
 
     @classmethod

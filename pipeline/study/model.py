@@ -66,7 +66,9 @@ class Estimator(Strict, frozen=True, kw_only=True):
         ),
     ]
     q: Annotated[float, key("tail of gdwd, in [1e-6, 1000]", 1.0, ge=1e-6, le=1000)] = 1.0
-    smoothing: Annotated[float | None, key("how far above its kink gdwd's curvature is as low as the released step", 0.25)] = None
+    smoothing: Annotated[
+        float | None, key("how far above its kink the curvature of gdwd is as a step's", 0.25)
+    ] = None
     ridge: Annotated[
         float,
         key(

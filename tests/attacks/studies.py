@@ -104,7 +104,7 @@ def intercept(task: Task, value: float, weight: float = 1.0) -> Model:
 
 
 def knee(task: Task) -> Model:
-    """Return a model at which a record with y = 1 has its full slope and over half of its curvature."""
+    """Return a model at which a record with y = 1 has its full slope and half its curvature."""
     return intercept(task, task.loss.knee, task.largest_weight)  # type: ignore[attr-defined]
 
 

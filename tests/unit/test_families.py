@@ -67,7 +67,8 @@ def test_gdwd_has_the_golden_values_of_the_spec(
 def test_the_step_of_classical_dwd_is_the_documented_one() -> None:
     """As docs/methods/renewable.md says."""
     loss = GeneralisedDWD(1.0)
-    assert_allclose([loss.foot, loss.top, loss.curvature_bound], [0.3435, 0.8585, 1.6181], atol=5e-5)
+    found = [loss.foot, loss.top, loss.curvature_bound]
+    assert_allclose(found, [0.3435, 0.8585, 1.6181], atol=5e-5)
 
 
 @pytest.mark.parametrize("q", QS)
@@ -127,7 +128,7 @@ def test_value_and_slope_are_continuous_at_the_knee(q: float) -> None:
 def test_the_step_has_the_area_and_the_mean_place_of_what_it_stands_for(
     q: float, part: float
 ) -> None:
-    """So that its mean is that of V'' for every density of margins that is a straight line there."""
+    """Its mean is that of V'' for all densities of margins that are straight lines there."""
     loss = GeneralisedDWD(q, part * GeneralisedDWD.most_smoothing(q))
     bend = part * min(1.0, 2 / (q + 1))
     level = (q + 1) ** 2 / q * (1 + bend) ** -(q + 2)
