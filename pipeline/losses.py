@@ -226,13 +226,11 @@ def _joint_bounds() -> tuple[Vector, Vector]:
 
 #: Pieces of the joint bounds beyond the knee.
 STEP_PIECES = 2**12
-#: How much of the square of the step's height is left out where slopes are full: there a record has
-#: used up so much of its budget for the gradient.
+#: What the square of the step's height lacks where a record has spent its budget on a full slope.
 SUNK = 0.7
-#: The step ends at the latest where the slope is exp(-FLAT) of its largest.
-FLAT = 60.0
-#: Nodes of a quadrature between the knee and the step's end, and halvings that find it.
-STEP_NODES, HALVINGS = np.polynomial.legendre.leggauss(64), 60
+#: Nodes of a quadrature between the knee and the step's end. Halvings find that end, at the latest
+#: where the slope is exp(-FLAT) of its largest.
+STEP_NODES, HALVINGS, FLAT = np.polynomial.legendre.leggauss(64), 60, 60.0
 
 
 class GeneralisedDWD:
@@ -245,14 +243,13 @@ class GeneralisedDWD:
 
     Foot and top are where the step has the area and the mean place of what it stands for. So its
     mean over records is that of V'' wherever the density of margins is about a straight line along
-    the step. Source of the loss: Guo et al. 2025 (renewable DWD), whose ramp from u0 - smoothing
-    to u0 + smoothing leaves out up to half of the area.
+    the step. Source of the loss: Guo et al. 2025 (renewable DWD).
 
     q: Exponent of the tail, in [1e-6, 1e6]; 1 is classical DWD, large values approach the hinge.
     smoothing: How far above u0 V'' has fallen to T; > 0, and at most u0 min(1, 2 / (q + 1)). The
         default is a third of that. A larger one makes the step lower and wider, and so the noise
         of a private Hessian smaller.
-    ramp: "step", or the paper's "symmetric" ramp, which is there to reproduce the paper.
+    height: T, and curvature_bound, the step's height at its top.
 
     Raises ConfigError if a parameter is outside its range.
     """
@@ -266,12 +263,7 @@ class GeneralisedDWD:
     # zero lies below the knee for every q: all slopes are full there
     start_slope_bound = 1.0
 
-    def __init__(
-        self,
-        q: float = 1.0,
-        smoothing: float | None = None,
-        ramp: Literal["step", "symmetric"] = "step",
-    ) -> None:
+    def __init__(self, q: float = 1.0, smoothing: float | None = None) -> None:
         if not 1e-6 <= q <= 1e6:
             raise ConfigError("estimator.q must lie in [1e-6, 1e6], for example q = 1.0")
         self.q = q
@@ -280,36 +272,26 @@ class GeneralisedDWD:
         self.smoothing = most / 3 if smoothing is None else smoothing
         if not 0 < self.smoothing <= most:
             raise ConfigError(f"estimator.smoothing must lie in (0, {most:.6g}] for q = {q:g}")
-        if ramp not in ("step", "symmetric"):
-            raise ConfigError("estimator.ramp must be step or symmetric")
-        self._paper = ramp == "symmetric"
         self.sharp_curvature_bound = (q + 1) ** 2 / q
         beyond = self.knee + self.smoothing
         # (q + 1) u0^(q+1) / (u0 + e)^(q+2), by way of logarithms: large q must not overflow
-        self._height = math.exp(
+        self.height = math.exp(
             math.log(q + 1) + (q + 1) * math.log(self.knee / beyond) - math.log(beyond)
         )
-        self.foot, self.top = self.knee - self.smoothing, beyond
-        self.curvature_bound = self._height
-        if not self._paper:
-            self.foot, self.top = _step(q, self._height)
-            self.curvature_bound = float(self._of_step(np.array(self.top)))
+        self.foot, self.top = _step(q, self.height)
+        self.curvature_bound = float(self._of_step(np.array([self.top]))[0])
 
     @staticmethod
     def most_smoothing(q: float) -> float:
-        """Return the largest smoothing that may be asked for.
-
-        V'' is less than a quarter of its peak there: beyond, a step would say next to nothing.
-        """
+        """Return the largest smoothing, at which V'' is less than a quarter of its peak."""
         return q / (q + 1) * min(1.0, 2 / (q + 1))
 
     @classmethod
     def of(cls, terms: Terms) -> GeneralisedDWD:
         """Return the loss of a study: without noise, a sharper curvature is the better default."""
-        loss = cls(terms.q, terms.smoothing)
         if terms.smoothing is None and not terms.noised:
-            return cls(terms.q, loss.smoothing / 5)
-        return loss
+            return cls(terms.q, cls.most_smoothing(terms.q) / 15)
+        return cls(terms.q, terms.smoothing)
 
     def value(self, predictor: Vector, response: Vector) -> Vector:
         """Return V(u), shape (n,)."""
@@ -326,16 +308,11 @@ class GeneralisedDWD:
     def curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return h(u), shape (n,), in [0, curvature_bound]."""
         margin = response * predictor
-        if self._paper:
-            step = self._height * (margin - self.foot) / (self.top - self.foot)
-        else:
-            step = self._of_step(margin)
-        inner = np.where(margin >= self.foot, step, 0.0)
-        return np.where(margin >= self.top, self.sharp_curvature(predictor, response), inner)
+        step = np.where(margin >= self.foot, self._of_step(margin), 0.0)
+        return np.where(margin >= self.top, self.sharp_curvature(predictor, response), step)
 
     def _of_step(self, margin: Vector) -> Vector:
-        slope = (self.knee / np.maximum(margin, self.knee)) ** (self.q + 1)
-        step: Vector = self._height * np.sqrt(1 - SUNK * slope**2)
+        step: Vector = self.height * np.sqrt(1 - SUNK * self.slope(margin, np.ones(1)) ** 2)
         return step
 
     def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
@@ -353,24 +330,22 @@ class GeneralisedDWD:
         the first piece; beyond the top both are no larger than in the last one.
         """
         ends = np.linspace(self.knee, self.top, STEP_PIECES + 1)
-        slope = (self.knee / ends) ** (self.q + 1)
         curved = np.minimum(self._of_step(ends[1:]) / self.curvature_bound, 1.0)
         curved[-1] = 1.0
-        return slope[:-1], curved
+        return -self.slope(ends[:-1], np.ones(1)), curved
 
 
 @lru_cache(maxsize=64)
 def _step(q: float, height: float) -> tuple[float, float]:
     """Return where the step of a generalised DWD loss begins and ends.
 
-    With y = (q + 1) log(u / u0) slopes are exp(-y), and q may be as small or large as it likes. For
-    each end y the area says where the step begins; the later the end, the higher its mean place
-    comes to lie for what it is.
+    Along y = (q + 1) log(u / u0), where slopes are exp(-y) for every q. For each end y the area
+    says where the step begins; the later it ends, the higher its mean place is for what it is.
 
     height: T, of V''.
     """
-    part = height * q / (q + 1) ** 2
-    nodes, weights = STEP_NODES
+    part, (nodes, weights) = height * q / (q + 1) ** 2, STEP_NODES
+    level = part * math.sqrt(1 - SUNK)
 
     def of(end: float) -> tuple[float, float]:
         """Return how far below u0 it begins, in u0 / (q + 1), and how much too high it lies."""
@@ -378,7 +353,6 @@ def _step(q: float, height: float) -> tuple[float, float]:
         distance = (q + 1) * np.expm1(y / (q + 1))
         gained = share * np.exp(-y)
         filled = share * part * np.sqrt(1 - SUNK * np.exp(-2 * y)) * np.exp(y / (q + 1))
-        level = part * math.sqrt(1 - SUNK)
         width = (float(gained.sum()) - float(filled.sum())) / level
         return width, float((filled - gained) @ distance) - level * width * abs(width) / 2
 
@@ -388,8 +362,7 @@ def _step(q: float, height: float) -> tuple[float, float]:
         width, above = of(middle)
         least, most = (middle, most) if width > 0 and above < 0 else (least, middle)
     # the same on every machine, whatever its last digits
-    width, end = (round(number, 9) for number in (of(least)[0], least))
-    knee = q / (q + 1)
+    width, end, knee = round(of(least)[0], 9), round(least, 9), q / (q + 1)
     return knee * (1 - width / (q + 1)), knee * math.exp(end / (q + 1))
 
 

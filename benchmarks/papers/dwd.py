@@ -70,6 +70,7 @@ from pipeline.methods.published.online import (
     TrustedOnlineFit,
 )
 from pipeline.types import Vector
+from tests.paper_loss import PaperDWD
 
 TITLES = {
     "1": "Table 1: M = 10 sites, p = 50 features, b batches",
@@ -265,7 +266,7 @@ def _ours(row: Row, rng: np.random.Generator) -> Streams:
 
 def _loss() -> GeneralisedDWD:
     """Return the loss with the paper's ramp; its width does not show in any figure."""
-    return GeneralisedDWD(1.0, 0.01, ramp="symmetric")
+    return PaperDWD(1.0, 0.01)
 
 
 def tables(pool: Executor, options: argparse.Namespace) -> Iterator[Cell]:

@@ -37,8 +37,9 @@ from pipeline.methods.published.online import (
     TrustedOnlineFit,
 )
 from tests.builders import simulate
+from tests.paper_loss import PaperDWD
 
-PAPER_LOSS = GeneralisedDWD(1.0, 0.01, ramp="symmetric")
+PAPER_LOSS = PaperDWD(1.0, 0.01)
 
 
 def records_of(seed: int, n: int, p: int) -> Records:
