@@ -56,21 +56,21 @@ class Seen:
         return found
 
 
-def narrowed(study: Study) -> Seen:
-    """Return the public population of a study where numbers fill `PART` of their ranges.
+def narrowed(study: Study, part: float = PART) -> Seen:
+    """Return the public population of a study where numbers fill such a part of their ranges.
 
     It lies about their typical values, or about the middle. Of the same features it is the same
     object, so that what was found of it is known.
     """
-    return _narrowed(msgspec.json.encode(study.data))
+    return _narrowed(msgspec.json.encode(study.data), part)
 
 
 @lru_cache(maxsize=8)
-def _narrowed(written: bytes) -> Seen:
+def _narrowed(written: bytes, part: float) -> Seen:
     data = msgspec.json.decode(written, type=Data)
     encoding = Encoding(data.features, data.interactions, unit=data.scaling == "unit")
     records = min(RECORDS, _NUMBERS // max(len(encoding.columns), 1)) // 4
-    return Seen(draw(encoding, _points(encoding, records), law_of(encoding), PART))
+    return Seen(draw(encoding, _points(encoding, records), law_of(encoding), part))
 
 
 def law_of(encoding: Encoding) -> Law:
