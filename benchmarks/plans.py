@@ -53,7 +53,7 @@ class Planned:
     @property
     def seen(self) -> Seen | None:
         """Records that fill a part of their ranges; None where they fill all."""
-        return None if self.part == 1 else narrowed(self.study.encoding, self.part)
+        return None if self.part == 1 else narrowed(self.study, self.part)
 
     @property
     def study(self) -> Study:

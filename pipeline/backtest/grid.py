@@ -19,8 +19,10 @@ import tomllib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol
+
+import msgspec
 
 from pipeline.backtest.history import History, check_history, seen_in
 from pipeline.backtest.options import Options
@@ -367,8 +369,16 @@ def run_grid(
     seconds = time.perf_counter() - begun
     noised = (setting.study for setting in settings if _is_private(setting, options))
     reasons = dict.fromkeys(why for one in noised if (why := method_of(one).spec.needs_noise))
-    like = partial(seen_in, options=options, history=history, form=form)
-    return GridResult(tuple(axes), cells, seconds, tuple(failed), tuple(reasons), like)
+
+    @lru_cache(maxsize=1)
+    def like(written: bytes) -> Like:
+        return seen_in(msgspec.json.decode(written, type=Study), options, history, form)
+
+    # advice is asked for by all who show it, and the history is read once for them
+    return GridResult(
+        tuple(axes), cells, seconds, tuple(failed), tuple(reasons),
+        lambda study: like(msgspec.json.encode(study)),
+    )  # fmt: skip
 
 
 def _place(run: Run | Failed) -> tuple[int, int]:

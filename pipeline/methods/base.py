@@ -369,7 +369,7 @@ class Method(ABC, Generic[T]):
         found = self.plan(task, records, clients, seen)
         if seen is not None or not (task.study.noised and task.encoding.columns):
             return replace(found, seen=seen is not None)
-        narrow = self.plan(task, records, clients, narrowed(task.encoding))
+        narrow = self.plan(task, records, clients, narrowed(task.study))
         first, less = (one.first or one.usual for one in (found, narrow))
         return replace(found, tenth=less if less > first else None)
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.study.data import Data
 from pipeline.study.encoding import Encoding
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
@@ -54,11 +56,19 @@ class Seen:
         return found
 
 
-def narrowed(encoding: Encoding, part: float = PART) -> Seen:
-    """Return the public population where numbers fill such a part of their ranges.
+def narrowed(study: Study, part: float = PART) -> Seen:
+    """Return the public population of a study where numbers fill such a part of their ranges.
 
-    It lies about their typical values, or about the middle.
+    It lies about their typical values, or about the middle. Of the same features it is the same
+    object, so that what was found of it is known.
     """
+    return _narrowed(msgspec.json.encode(study.data), part)
+
+
+@lru_cache(maxsize=8)
+def _narrowed(written: bytes, part: float) -> Seen:
+    data = msgspec.json.decode(written, type=Data)
+    encoding = Encoding(data.features, data.interactions, unit=data.scaling == "unit")
     records = min(RECORDS, _NUMBERS // max(len(encoding.columns), 1)) // 4
     return Seen(draw(encoding, _points(encoding, records), law_of(encoding), part))
 

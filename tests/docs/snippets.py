@@ -24,6 +24,8 @@ PAGES = sorted(
 #: Blocks that are run or checked; `{code-cell}` runs when the site is built.
 RUN = ("bash", "python", "toml")
 BUILT = "{code-cell}"
+#: Blocks alone: what is within a line, which takes most of the time, has none.
+_MARKDOWN = MarkdownIt().disable("inline")
 #: Blocks that only show something, and parts of pages.
 SHOWN = ("text", "json", "yaml", "ini", "{toctree}", "{generated}", "{eval-rst}")
 #: Lines that are commands.
@@ -61,7 +63,7 @@ def snippets_of(page: Path) -> list[Snippet]:
     """Return all blocks of a page in their order, those that are only indented too."""
     found: list[Snippet] = []
     said: dict[str, str] = {}
-    for token in MarkdownIt().parse(page.read_text("utf-8")):
+    for token in _MARKDOWN.parse(page.read_text("utf-8")):
         if token.type == "html_block":
             comment = _COMMENT.match(token.content.strip())
             said = {comment[1]: " ".join(comment[2].split())} if comment else {}

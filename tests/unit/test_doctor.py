@@ -389,7 +389,7 @@ OF_COUNTS = study_text(p=3, loss="poisson", records=200, most=12.0, ridge=0.0, p
 #: streams, rounds and clients. Other losses: `doctor coverage`.
 CASES: dict[str, tuple[str, Callable[..., Estimate], np.ndarray, tuple[int, int, int]]] = {
     "open": (study_text(p=3, private=False, records=200), of_classes, CLASSES, (30, 12, 4)),
-    "private": (study_text(p=3, epsilon=2.0, records=200), of_classes, CLASSES, (20, 20, 8)),
+    "private": (study_text(p=3, epsilon=2.0, records=200), of_classes, CLASSES, (20, 12, 8)),
     "counts": (
         OF_COUNTS, partial(regression_stream, draw=counts), np.append(0.1, SLOPES), (16, 20, 6),
     ),

@@ -155,9 +155,11 @@ def test_a_run_that_fails_leaves_the_others_with_its_reason(
         return true(study, history, options, **given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(grids, "run_backtest", failing)
+    # its records are no matter here
+    few = {name: values[:1000] for name, values in history.items()}  # type: ignore[index]
     options = Options(split=3, simulate=7)
     found = run_grid(
-        study_text(), history, [], options, draws=3, report=lambda run, *_: told.append(type(run))
+        study_text(), few, [], options, draws=3, report=lambda run, *_: told.append(type(run))
     )
     [cell] = found.cells
     assert [run.draw for run in cell.runs] == [0, 2]

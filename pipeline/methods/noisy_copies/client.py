@@ -59,20 +59,23 @@ class Law:
         inverse: Matrix = solve_triangular(lower, np.eye(len(lower)), lower=True)
         return math.sqrt(self.scale) * inverse.T
 
-    def divergence(self, other: Law, order: float) -> float:
-        """Return the Renyi divergence of all copies from those of another law, exactly.
+    def divergences(self, other: Law, orders: Vector) -> Vector:
+        """Return the Renyi divergences of all copies from those of another law, exactly, (n,).
 
-        Infinite where the other's precision is too large for this order.
+        Infinite where the other's precision is too large for an order.
+
+        orders: Above 1, shape (n,).
         """
         ratios = np.linalg.eigvals(np.linalg.solve(self.information, other.information)).real
-        mixed = order * self.information - (order - 1) * other.information
-        if np.linalg.eigvalsh(mixed)[0] <= 0:
-            return math.inf
-        away = self.theta - other.theta
-        pulled = self.information @ np.linalg.solve(mixed, other.information @ away)
+        at, found = orders[:, None, None], np.full(len(orders), math.inf)
+        mixed = at * self.information - (at - 1) * other.information
+        finite = np.linalg.eigvalsh(mixed)[:, 0] > 0
+        away, order = self.theta - other.theta, orders[finite][:, None]
+        pulled = np.linalg.solve(mixed[finite], (other.information @ away)[:, None])[:, :, 0]
         spread = np.log(order - (order - 1) * ratios) / (order - 1) + np.log(ratios)
-        shifted = order * float(away @ pulled) / (2 * self.scale)
-        return self.copies * (shifted - float(spread.sum()) / 2)
+        shifted = orders[finite] * (pulled @ (self.information @ away)) / (2 * self.scale)
+        found[finite] = self.copies * (shifted - spread.sum(axis=1) / 2)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
