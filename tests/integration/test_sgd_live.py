@@ -21,6 +21,16 @@ from tests.sgd import TRUTH, drawn, study_text
 from tests.stage import Stage
 
 CLIENTS, RECORDS, SLOTS = 3, 5000, 50
+#: How far a coefficient of these records may be from the truth. Most of it is what paths so short
+#: keep of their start: .14, .03, .08 and .23 in 100 runs in one process, with standard deviations
+#: of .015, .028, .013 and .014. Five of these are added. With steps of two thirds of the size,
+#: shared paths are .17 from it, and pooled ones .36.
+NEAR = {
+    "gradients": 0.22,
+    "gradients+curvature+products": 0.17,
+    "shared": 0.145,
+    "pooled": 0.295,
+}
 
 
 # gradients alone are what the two workers below have
@@ -64,7 +74,7 @@ def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
         offline = estimate_of(stage.task, [folded])
         values = [row.value for row in estimate.coefficients]
         assert values == [10 * value for value in offline.coefficients.tolist()]
-        assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < 0.2
+        assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < NEAR[releases]
 
 
 @pytest.mark.parametrize("several", ["shared", pytest.param("pooled", marks=pytest.mark.slow)])
@@ -117,7 +127,7 @@ def test_two_workers_and_a_kill_leave_what_each_log_gives(
         offline = estimate_of(stage.task, folded)
         values = [row.value for row in estimate.coefficients]
         assert values == [10 * value for value in offline.coefficients.tolist()]
-        assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < 0.2
+        assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < NEAR[several]
 
 
 def models_of(stage: Stage) -> dict[int, Model]:

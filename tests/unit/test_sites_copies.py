@@ -204,7 +204,7 @@ def test_fits_at_the_bound_of_their_norm_give_no_intervals(bound: float, status:
         assert named == (status == "warming")
 
 
-@pytest.mark.parametrize("forged", [0.01, 0.0, -1.0, 100.0, 1e6])
+@pytest.mark.parametrize("forged", [0.01, 0.0, -1.0, 2.4, 100.0, 1e6])
 def test_a_scatter_that_is_none_too_sharp_or_wider_than_any_is_left_out(forged: float) -> None:
     made = task(loss="linear", noise_scale=0.2, p=2)
     server, shape, rng = server_of(made), Shape(3, 0, moving=False), np.random.default_rng(3)
