@@ -259,6 +259,7 @@ def due_with(task: GradientTask, products: Matrix) -> tuple[int, ...]:
     for now, left in enumerate(np.exp(-2 * rates * GAPS)):
         squares[now] = square = square * left + rates[now] / 2 * (1 - left)
     found: list[int] = []
+    chances, most = chdtri(task.size, 1 - np.array(SHARES)), largest_distance(task)
     for now, begin in enumerate(np.searchsorted(LOOKS, rule.burn_in + _mark(rule, LOOKS / 8))):
         weights = GAPS[begin : now + 1]
         counted = float(weights.sum())
@@ -268,10 +269,10 @@ def due_with(task: GradientTask, products: Matrix) -> tuple[int, ...]:
         # about the mean of the stretch, whose noise is also the path's
         own = weights @ squares[begin : now + 1] + 2 * (weights @ left) / counted - 1
         rest = noise * task.classes + start * math.exp(-2 * gone[begin]) * (weights @ left**2)
-        for share in SHARES[len(found) :]:
-            square = (noise * own * chdtri(task.size, 1 - share) / task.size + rest) / counted
-            if square <= largest_distance(task) and _shown(scaling, curvature, middle, counted):
-                found.append(math.ceil(LOOKS[now]))
+        spread = noise * own * chances[len(found) :] / task.size
+        near = np.count_nonzero((spread + rest) / counted <= most)
+        if near and _shown(scaling, curvature, middle, counted):
+            found += [math.ceil(LOOKS[now])] * near
         if len(found) == len(SHARES):
             break
     return (*found, *[int(NEVER)] * (len(SHARES) - len(found)))
