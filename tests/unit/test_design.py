@@ -250,6 +250,17 @@ def test_a_plan_says_which_kind_finds_clearly_more_and_what_is_lost_by_it() -> N
         assert silent == ""
 
 
+def test_what_another_kind_is_planned_without_is_said_to_be_lost() -> None:
+    """Estimates that forget nothing have the shorter intervals, and are of something else."""
+    text = study_text(loss="logistic", maximum=10.0, forgetting="half_life = 20000, of = 'records'")
+    found = proposed(parse_study(text), 100_000, 5)
+    effect = 0.5 * (found.own.effect or math.nan)
+    rows = (found.own, replace(found.own, kind="noisy-mle", effect=effect))
+    said = other_kind(replace(found, rows=rows))
+    for key in ("class_weights", "forgetting"):
+        assert f"estimator.{key}, without which this is planned" in said
+
+
 @pytest.mark.parametrize(
     ("loss", "records", "wide", "unit"),
     [
