@@ -339,9 +339,12 @@ def read_to(
 
 
 def first_offset(settings: Settings, topic: str, partition: int) -> int:
-    """Return where a partition begins, also where retention has left nothing; as `asking`."""
+    """Return where a partition begins, also where retention has left nothing; as `read_all`."""
     place = TopicPartition(topic, partition)
     with asking(settings, f"topic {topic}", "Read"), log_reader(settings, wait_ms=100) as consumer:
+        # of a topic that is not there kafka-python would ask for half a minute
+        if not consumer.partitions_for_topic(topic):
+            raise no_topic(settings, topic)
         return int(consumer.beginning_offsets([place])[place])
 
 

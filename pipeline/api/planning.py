@@ -164,6 +164,11 @@ def other_kind(found: StudyPlan) -> str:
         lost.append(
             f"intervals between about {own.outlook.usual:,} and {best.outlook.usual:,} records"
         )
+    lost += [
+        f"estimator.{key}, without which this is planned"
+        for key in LEFT
+        if getattr(study.estimator, key) is not None
+    ]
     if kept is not None and own.outlook.kept is None:
         lost.append(f"intervals of real slopes, as it has a ridge that keeps about {kept:.0%}")
     needs = "" if best.neighbours == own.neighbours else f', neighbours = "{best.neighbours}"'
@@ -176,6 +181,8 @@ def other_kind(found: StudyPlan) -> str:
 
 T = TypeVar("T")
 
+#: What a study says of its estimator, and its plan as another kind leaves out.
+LEFT = ("class_weights", "forgetting")
 #: The size that is planned where nobody says one: records of all clients, and clients.
 RECORDS, CLIENTS = 100_000, 10
 #: Budgets that stand beside the study's own.

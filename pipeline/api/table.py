@@ -212,7 +212,8 @@ def spread_line(message: EstimateMessage, study: Study) -> str:
         said = f"{found:.4g}{_by_noise(reach)}"
     else:
         root = math.sqrt(found)
-        by_noise = _by_noise(reach / (2 * root))
+        # a response that the features explain in full has none of either
+        by_noise = _by_noise(reach / (2 * root) if reach else 0.0)
         said = f"{root:.4g} ({'known' if given else 'estimated'}{by_noise})"
     if kind == "count":
         return f"dispersion (variance / mean): {said}; 1 for Poisson counts"

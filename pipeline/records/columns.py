@@ -65,9 +65,9 @@ def names_of(table: Any) -> list[str] | None:
     """
     if isinstance(table, Mapping):
         return list(table)
-    # what Arrow calls columns are the values
-    names = getattr(table, "column_names", None)
-    names = getattr(table, "columns", None) if names is None else names
+    # what Arrow calls columns are the values; a frame may have a column of any name
+    arrow = hasattr(type(table), "column_names")
+    names = table.column_names if arrow else getattr(table, "columns", None)
     return None if names is None or not hasattr(table, "__getitem__") else list(names)
 
 

@@ -9,6 +9,7 @@ import math
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pipeline.api.table import spread_line, title
@@ -206,6 +207,9 @@ def test_what_a_table_says_of_the_spread(tmp_path: Path) -> None:
     message, study = read_estimate(done.stdout.encode()), stage.task.study
     assert title(message, study).endswith("linear regression, unit scaling, in the unit of power")
     assert spread_line(message, study).endswith("2.5 (known)")
+    unknown = stage_of(tmp_path, linear()).task.study
+    told = msgspec.structs.replace(message, dispersion=0.0)
+    assert spread_line(told, unknown).endswith("residuals): 0 (estimated)")
     classes = stage_of(tmp_path, study_text()).task.study
     assert spread_line(message, classes) == ""
 

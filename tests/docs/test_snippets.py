@@ -53,7 +53,8 @@ FOREVER = re.compile(
 )
 #: Seconds that a page may take on a busy machine: only one that hangs waits so long.
 LONGEST = 4 * PATIENCE
-#: Waits until a command of the background has spoken, and did not end with a fault.
+#: Waits until a command of the background has spoken, of more than whom it has enrolled, and did
+#: not end with a fault.
 SHELL = """\
 set -e
 export PATH={bin}:$PATH
@@ -61,7 +62,7 @@ patience={patience}
 spoken() {{
   for _ in $(seq $((patience * 10))); do
     if ! kill -0 $1 2> /dev/null; then wait $1 && return; cat $2 >&2; return 1; fi
-    if [ -s $2 ]; then
+    if grep -qv '^on this machine alone: ' $2; then
       sleep 0.5
       if kill -0 $1 2> /dev/null || wait $1; then return; fi
       cat $2 >&2

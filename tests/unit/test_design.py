@@ -250,6 +250,38 @@ def test_a_plan_says_which_kind_finds_clearly_more_and_what_is_lost_by_it() -> N
         assert silent == ""
 
 
+def test_a_plan_that_was_interrupted_is_the_same_when_it_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is kept of a course is whole steps of it alone."""
+    task = task_of(parse_study(study_text(loss="logistic", records=60)))
+    assert isinstance(task, RenewableTask)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        list(islice(stages(task, CLIENTS), 5))
+        patched.setattr("pipeline.methods.renewable.expected._Course._estimates", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(islice(stages(task, CLIENTS), 20))
+    again = [stage.records for stage in islice(stages(task, CLIENTS), 20)]
+    other = task_of(parse_study(study_text(loss="logistic", records=60, name="other")))
+    assert isinstance(other, RenewableTask)
+    assert again == [stage.records for stage in islice(stages(other, CLIENTS), 20)]
+
+
+def test_what_another_kind_is_planned_without_is_said_to_be_lost() -> None:
+    """Estimates that forget nothing have the shorter intervals, and are of something else."""
+    text = study_text(loss="logistic", maximum=10.0, forgetting="half_life = 20000, of = 'records'")
+    found = proposed(parse_study(text), 100_000, 5)
+    effect = 0.5 * (found.own.effect or math.nan)
+    rows = (found.own, replace(found.own, kind="noisy-mle", effect=effect))
+    said = other_kind(replace(found, rows=rows))
+    for key in ("class_weights", "forgetting"):
+        assert f"estimator.{key}, without which this is planned" in said
+
+
 @pytest.mark.parametrize(
     ("loss", "records", "wide", "unit"),
     [

@@ -56,6 +56,7 @@ def test_every_form_of_the_same_records_gives_the_same_estimate(text: str, tmp_p
     assert once["records"] == 400
     for other in (
         vs.fit(text, frame),
+        vs.fit(text, frame.assign(column_names="a")),
         vs.fit(text, columns),
         vs.fit(text, X, columns["y"]),
         vs.fit(text, frame.drop(columns="y"), frame["y"]),

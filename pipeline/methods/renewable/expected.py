@@ -415,7 +415,12 @@ class _Course:
         for number in count():
             with self._lock:
                 if number == len(self._stages):
-                    self._stages.append(self._next())
+                    try:
+                        self._stages.append(self._next())
+                    except BaseException:
+                        # who asks again must not go on behind half a step
+                        _course.cache_clear()
+                        raise
             yield self._stages[number]
 
     def _next(self) -> Stage:

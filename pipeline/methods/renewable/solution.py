@@ -53,9 +53,6 @@ LOWEST = 0.01
 AS_NORMAL = 0.346
 #: A score that unknown directions leave is no chance from so many standard deviations on.
 LEFT_OVER = 2.0
-#: A coefficient may be so many of its errors larger than it is found to be: else those that chance
-#: has made small would be the ones to get an interval.
-SELECTED = 2.5
 #: What a coefficient lacks is a share of its size, to which so many of its errors are added: else
 #: those that are near 0 by chance would be the ones with an interval.
 SELECTED = 1.5
