@@ -54,7 +54,6 @@ from benchmarks.papers.cells import (
     conditional_cell,
     run,
 )
-from pipeline.losses import GeneralisedDWD
 from pipeline.methods.published.fits import (
     Records,
     Ridge,
@@ -69,8 +68,8 @@ from pipeline.methods.published.online import (
     PrivateOnlineFit,
     TrustedOnlineFit,
 )
+from pipeline.methods.published.ramp import RampedDWD
 from pipeline.types import Vector
-from tests.paper_loss import PaperDWD
 
 TITLES = {
     "1": "Table 1: M = 10 sites, p = 50 features, b batches",
@@ -241,7 +240,7 @@ def run_row(index: int, number: int, *, ours: bool) -> Outcome:
 
 def _ours(row: Row, rng: np.random.Generator) -> Streams:
     loss, size, identity = _loss(), row.features + 1, Ridge(0.1, "identity")
-    wide, alone = GeneralisedDWD(1.0), row.clients - 1
+    wide, alone = RampedDWD(1.0), row.clients - 1
     counts = MessageNoise(EPSILON, DELTA, 2.0, row.clients, tolerated=alone, counts_share=0.5)
     noised = ClassBalance(
         LARGEST_WEIGHT, deviation=counts.counts_deviation() * counts.total_factor(), rng=rng
@@ -264,9 +263,9 @@ def _ours(row: Row, rng: np.random.Generator) -> Streams:
     }
 
 
-def _loss() -> GeneralisedDWD:
+def _loss() -> RampedDWD:
     """Return the loss with the paper's ramp; its width does not show in any figure."""
-    return PaperDWD(1.0, 0.01)
+    return RampedDWD(1.0, 0.01, symmetric=True)
 
 
 def tables(pool: Executor, options: argparse.Namespace) -> Iterator[Cell]:

@@ -21,10 +21,10 @@ from pipeline.losses import (
     Regression,
     Terms,
 )
+from pipeline.methods.published.ramp import RampedDWD
 from pipeline.methods.renewable.spec import spent_by_records
 from pipeline.privacy.sensitivity import Order
 from tests.compliance.losses import CHECKS, LARGEST, drawn
-from tests.paper_loss import PaperDWD
 
 QS = [1e-3, 0.01, 0.1, 0.5, 1.0, 2.0, 10.0, 100.0, 1e3]
 ALL: list[Loss] = [Logistic(), *(GeneralisedDWD(q) for q in QS)]
@@ -87,7 +87,7 @@ def test_the_sharp_curvature_is_exact_and_keeps_its_bound_just_above_the_knee(q:
 def test_the_symmetric_ramp_is_the_paper_s(q: float) -> None:
     """K (u - u0 + e) / 2e around the knee: 0 at its foot, K / 2 at the knee, K at its top."""
     e = 0.01 * q / (q + 1)
-    loss = PaperDWD(q, e)
+    loss = RampedDWD(q, e, symmetric=True)
     top = (q + 1) * loss.knee ** (q + 1) / (loss.knee + e) ** (q + 2)
     u = loss.knee + e * np.array([-2.0, -1.0, 0.0, 0.5, 1.0])
     wanted = top * np.array([0.0, 0.0, 0.5, 0.75, 1.0])

@@ -12,7 +12,7 @@ from scipy import optimize, stats
 
 from benchmarks.papers.dwd import GivenNoise
 from pipeline.errors import DataError, NumericError, PrivacyError
-from pipeline.losses import GeneralisedDWD, Logistic, Loss
+from pipeline.losses import Logistic, Loss
 from pipeline.methods.published.fits import (
     Records,
     Ridge,
@@ -36,10 +36,10 @@ from pipeline.methods.published.online import (
     PrivateOnlineFit,
     TrustedOnlineFit,
 )
+from pipeline.methods.published.ramp import RampedDWD
 from tests.builders import simulate
-from tests.paper_loss import PaperDWD
 
-PAPER_LOSS = PaperDWD(1.0, 0.01)
+PAPER_LOSS = RampedDWD(1.0, 0.01, symmetric=True)
 
 
 def records_of(seed: int, n: int, p: int) -> Records:
@@ -97,7 +97,7 @@ def test_the_pooled_fit_is_that_of_an_independent_solver(
 ) -> None:
     records = records_of(1, 400, 4).weighted(weights)
     ridge = Ridge(0.05, shape)  # type: ignore[arg-type]
-    loss: Loss = Logistic() if q is None else GeneralisedDWD(q)
+    loss: Loss = Logistic() if q is None else RampedDWD(q)
     fit = pooled_fit(loss, records, ridge)
     assert fit.converged
     wanted = independent_fit(records, q=q, ridge=ridge.of_gradient(5))
@@ -107,14 +107,12 @@ def test_the_pooled_fit_is_that_of_an_independent_solver(
 def test_without_a_ridge_overlapping_classes_have_a_pooled_fit_too() -> None:
     records = records_of(2, 400, 3)
     wanted = independent_fit(records, q=1.0, ridge=np.zeros(4))
-    assert_allclose(
-        pooled_fit(GeneralisedDWD(1.0), records, Ridge(0.0)).coefficients, wanted, atol=1e-8
-    )
+    assert_allclose(pooled_fit(RampedDWD(1.0), records, Ridge(0.0)).coefficients, wanted, atol=1e-8)
 
 
 @pytest.mark.parametrize("q", [0.01, 1.0, 100.0])
 def test_damped_federated_steps_reach_the_pooled_fit_however_records_are_spread(q: float) -> None:
-    records, ridge, loss = records_of(3, 600, 4), Ridge(0.02), GeneralisedDWD(q)
+    records, ridge, loss = records_of(3, 600, 4), Ridge(0.02), RampedDWD(q)
     pooled = pooled_fit(loss, records, ridge)
     for parts in (1, 7):
         fit = federated_fit(loss, split(records, parts), ridge)
@@ -147,7 +145,7 @@ def separable(n: int = 40) -> Records:
 
 @pytest.mark.parametrize("q", [1e-3, 1.0, 1e3])
 def test_separable_classes_need_a_ridge(q: float) -> None:
-    loss, records = GeneralisedDWD(q), separable()
+    loss, records = RampedDWD(q), separable()
     with pytest.raises(NumericError, match=r"separable.*estimator\.ridge > 0"):
         pooled_fit(loss, records, Ridge(0.0))
     fit = pooled_fit(loss, records, Ridge(0.01))
@@ -157,7 +155,7 @@ def test_separable_classes_need_a_ridge(q: float) -> None:
 
 def test_one_class_has_no_best_intercept_unless_it_is_penalised() -> None:
     features, _ = simulate(np.random.default_rng(7), 50, 2)
-    records, loss = Records.of(features, np.ones(50)), GeneralisedDWD(1.0)
+    records, loss = Records.of(features, np.ones(50)), RampedDWD(1.0)
     for fit in (pooled_fit, federated_fit):
         with pytest.raises(NumericError, match="one class only, so a free intercept"):
             fit(loss, records if fit is pooled_fit else [records], Ridge(0.1))  # type: ignore[operator]
@@ -168,7 +166,7 @@ def test_one_class_has_no_best_intercept_unless_it_is_penalised() -> None:
 
 @pytest.mark.parametrize("fault", ["constant", "copied", "more columns than records"])
 def test_collinear_columns_need_a_ridge(fault: str) -> None:
-    rng, loss = np.random.default_rng(8), GeneralisedDWD(1.0)
+    rng, loss = np.random.default_rng(8), RampedDWD(1.0)
     features, responses = simulate(rng, 60, 3)
     if fault == "constant":
         features[:, 1] = 0.5
@@ -217,7 +215,7 @@ def test_clipping_keeps_norms_and_directions_and_leaves_short_records_alone() ->
         assert_allclose(clipped[1:], records.design[1:])
 
 
-LOSSES: list[Loss] = [GeneralisedDWD(0.1), GeneralisedDWD(1.0), Logistic()]
+LOSSES: list[Loss] = [RampedDWD(0.1), RampedDWD(1.0), Logistic()]
 
 
 def batches_of(seed: int, number: int, clients: int, n: int, p: int) -> list[list[Records]]:
@@ -293,14 +291,14 @@ def test_a_batch_that_cannot_be_folded_leaves_the_state_as_it_was() -> None:
 
 
 def test_batches_of_the_wrong_shape_are_refused() -> None:
-    fit = OnlineFit(GeneralisedDWD(1.0), Ridge(0.1), 3)
+    fit = OnlineFit(RampedDWD(1.0), Ridge(0.1), 3)
     with pytest.raises(DataError, match="2 features"):
         fit.update([Records.of(np.ones((4, 3)), np.ones(4))])
     with pytest.raises(DataError, match="at least one record"):
         fit.update([Records.of(np.ones((0, 2)), np.ones(0))])
 
 
-LOSS = GeneralisedDWD(1.0)
+LOSS = RampedDWD(1.0)
 TOP = LOSS.sharp_curvature_bound
 
 

@@ -9,12 +9,13 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
-from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
+from pipeline.losses import GeneralisedDWD, Loss
 from pipeline.methods.base import Clients, OfflineFit
 from pipeline.methods.published.fits import Problem, problem_of
 from pipeline.methods.published.noise import least_stabiliser
 from pipeline.methods.published.online import OnlineFit, Run, fold
+from pipeline.methods.published.ramp import RampedDWD
 from pipeline.methods.published.spec import Online, Spec, Trusted, Undamped, spec_of
 from pipeline.privacy.guarantee import NO_PRIVACY, Guarantee
 from pipeline.records.encoder import Arrays
@@ -177,17 +178,25 @@ class Published:
             keys |= {"rounds": 1, "ridge_matrix": "identity"}
         if issubclass(self.keys, Trusted):
             task = OfflineTask(without_privacy(study))
-            held = least_stabiliser(epsilon, task.norm_bound, task.loss.curvature_bound)
+            bound = _loss_of(task).curvature_bound
+            held = least_stabiliser(epsilon, task.norm_bound, bound)
             keys |= {"stabiliser": held}
         tables["estimator"] = {**estimator, "kind": self.kind, "method": keys}
         tables["privacy"] = {"mechanism": "none"}
         return strict(tables, Study)
 
     def _problem(self, task: Task, clients: Clients) -> Problem[Any]:
-        loss, given = task.loss, task.study.estimator
-        if self.wide:
-            loss = losses.build(given.loss, losses.Terms(q=given.q, smoothing=given.smoothing))
+        loss = _loss_of(task, wide=self.wide)
         return problem_of(task, spec_of(task.study, self.keys), loss, clients)
+
+
+def _loss_of(task: Task, *, wide: bool = False) -> Loss:
+    """Return the loss of a study as published methods have it; without noise a sharper one."""
+    given = task.study.estimator
+    if given.loss != "gdwd":
+        return task.loss
+    usual = GeneralisedDWD.most_smoothing(given.q) / (2 if wide else 10)
+    return RampedDWD(given.q, usual if given.smoothing is None else given.smoothing)
 
 
 def _check_curvature(keys: Spec, kind: str, loss: str, *, ridged: bool) -> None:
