@@ -69,9 +69,10 @@ def watch(
             if shown.count == count:
                 return
         if not shown.count:
+            ends = "" if timeout else "; Ctrl-C ends the wait, and --timeout SECONDS limits it"
             say(
                 "no estimate yet, waiting: it takes a `veilstream worker` and a "
-                "`veilstream produce` of this study"
+                f"`veilstream produce` of this study{ends}"
             )
         for message, raw in feed:
             shown.show(message, raw, live=True)

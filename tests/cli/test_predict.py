@@ -299,6 +299,7 @@ def test_the_live_estimate_is_the_model_if_none_is_named(
         stage.until(
             lambda: "no estimate yet, waiting" in stage.said("watch"), "a word of the watch"
         )
+        assert "--timeout SECONDS" in stage.said("watch")
         wait = "`veilstream worker` must be running on this study"
         stage.until(lambda: wait in stage.said("ward"), "a word of the client")
         stage.worker()

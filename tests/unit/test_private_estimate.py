@@ -306,3 +306,9 @@ def test_releases_at_far_models_are_left_out_once_nearer_ones_are_there() -> Non
     held = estimate_private(task, state_of(task, batch))
     assert left.coefficients.tobytes() == alone.coefficients.tobytes()
     assert held.coefficients.tobytes() != alone.coefficients.tobytes()
+
+
+def test_before_the_first_model_all_slots_count() -> None:
+    task = task_of(p=2, records=30)
+    found = estimate_of(task, [folded(task, sample_log(task, releases=3, clients=3))])
+    assert (found.status, found.records, found.effective_records) == ("starting", 90, 90.0)

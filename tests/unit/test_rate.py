@@ -84,6 +84,8 @@ def test_what_counts_is_what_an_oracle_counts_in_any_batches(
         assert differences(state, folded(task, log)) == []
     most = Counter(log[at].key for at in counts).most_common(1)[0][1]
     assert state.head.largest == most * task.slots
+    above = Counter(log[at].key for at in refused)
+    assert {n.encode(): held.refused for n, held in state.clients.items() if held.refused} == above
     held = state.clients["client-0"]
     assert len(held.recent) <= RELEASES
 

@@ -16,10 +16,12 @@ from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_mar
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import MAX_RELEASE_BYTES, MOST_LOST, SEQ_LIMIT, read
 from pipeline.methods import task_of as make_task
+from pipeline.records.encoder import Arrays
 from pipeline.release.layout import Field, Layout, identity
 from pipeline.release.model import COEFFICIENT_LIMIT
 from pipeline.release.task import Task
 from pipeline.stream.fold import LATEST, Reducer
+from pipeline.stream.in_process import OfflineRun
 from pipeline.stream.merge import combine, estimate_of, start_is_over
 from pipeline.stream.partition import Partition, Snapshot, differences
 from pipeline.study_file.load import parse_study
@@ -132,6 +134,26 @@ def test_any_mixture_in_a_batch_is_what_it_is_one_by_one(kind: str) -> None:
             assert letters == said
             assert state.changed == whole.changed
     assert reasons >= {"foreign-ledger", "undecodable", "wrong-shape", "wrong-key", "empty"}
+
+
+def test_numbers_that_a_client_leaves_out_are_missing_although_no_slot_is() -> None:
+    """Where windows have grown, so few numbers less are what an honest client can have."""
+    run, log, rng = OfflineRun(PRIVATE), list[LogEntry](), np.random.default_rng(1)
+    for k in range(27):
+        size = run.room("client-0")
+        rows = Arrays(
+            rng.uniform(-1, 1, (size, 2)), rng.choice([-1.0, 1.0], size), np.zeros(size, int)
+        )
+        payload = run.release("client-0", rows, run.model)
+        run.fold("client-0", payload)
+        if run.wait() is not None:
+            run.move()
+        log.append(LogEntry(k, b"client-0", payload))
+    assert size > PRIVATE.slots
+    log[25:] = [fields(seq=26)(log[25]), fields(seq=28)(log[26])]
+    for sizes in ((24,), (24, 1, 1, 1)):
+        state = folded(PRIVATE, log, sizes)
+        assert state.clients["client-0"].gaps == [(25, 25), (27, 27)]
 
 
 def test_missing_releases_are_counted_and_late_ones_fill_the_holes() -> None:
