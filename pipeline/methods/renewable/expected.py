@@ -297,7 +297,7 @@ def stages(task: RenewableTask, clients: int, seen: Seen | None = None) -> Itera
     return _course(msgspec.json.encode(task.study), clients, seen).stages()
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def _course(written: bytes, clients: int, seen: Seen | None) -> _Course:
     task = RenewableTask(msgspec.json.decode(written, type=Study))
     return _Course(task, clients, reference_of(task, seen))
