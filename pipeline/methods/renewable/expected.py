@@ -1,6 +1,4 @@
-"""What a study can expect: a public reference population, and its intervals.
-
-What a stream of a study is expected to give, before there are data: from public numbers alone.
+"""What a stream of a study is expected to give, before there are data: from public numbers alone.
 
 The stream is followed from model to model, each by its mean and its variance about what it aims at,
 along the eigenvectors of the population's curvature: a step of Newton's method from the mean of the
@@ -293,7 +291,6 @@ class Stage:
 
 def stages(task: RenewableTask, clients: int, seen: Seen | None = None) -> Iterator[Stage]:
     """Yield what is expected of the estimate at each model of a noised stream, without end."""
-    # one study is planned again and again, at other sizes too
     return _course(msgspec.json.encode(task.study), clients, seen).stages()
 
 
@@ -417,8 +414,7 @@ class _Course:
                 if number == len(self._stages):
                     try:
                         self._stages.append(self._next())
-                    except BaseException:
-                        # who asks again must not go on behind half a step
+                    except BaseException:  # who asks again must not go on behind half a step
                         _course.cache_clear()
                         raise
             yield self._stages[number]
