@@ -28,7 +28,7 @@ def log_of(of: str, pace: int = 2) -> tuple[Task, list[LogEntry]]:
 
     pace: Releases that come while the clock goes on by one; 1: models have seen all that came.
     """
-    task = task_of(p=1, records=8, epsilon=8.0, forgetting=OF[of])
+    task = task_of(p=1, records=8, epsilon=8.0, loss="logistic", forgetting=OF[of])
     rng, stream = np.random.default_rng(0), SeededStream(0)
     entries = []
     for i in range(2 * BUCKETS):

@@ -34,7 +34,7 @@ def left(gradient: float, middle: float = 0.05, counts: float = 0.05) -> float:
     ("settings", "shares"),
     [
         (LOGISTIC, (0.9, 0.6716, 0.05, 0.05)),
-        ({}, (0.63, 0.502, 0.05, 0.05)),
+        ({}, (0.63, 0.8262, 0.05, 0.05)),
         ({"loss": "linear"}, (0.63, 0.27, 0.05, 0.05)),
         ({"loss": "poisson", "most": 9.0}, (0.63, 0.27, 0.05, 0.05)),
         # nothing is counted

@@ -128,7 +128,7 @@ def test_a_low_screen_shows_how_it_stands_and_as_many_coefficients_as_fit(height
     assert f"{21 - rows} more coefficients" in lines[-2] + lines[-1]
 
 
-TASK = task_of(p=2, records=50)
+TASK = task_of(p=2, records=50, loss="logistic")
 
 
 def estimate(records_per_second: float | None = None) -> EstimateMessage:
