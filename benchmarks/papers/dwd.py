@@ -61,6 +61,7 @@ from pipeline.methods.published.fits import (
     pooled_fit,
     undamped_iterates,
 )
+from pipeline.methods.published.method import RampedDWD
 from pipeline.methods.published.noise import MessageNoise
 from pipeline.methods.published.online import (
     ClassBalance,
@@ -68,7 +69,6 @@ from pipeline.methods.published.online import (
     PrivateOnlineFit,
     TrustedOnlineFit,
 )
-from pipeline.methods.published.ramp import RampedDWD
 from pipeline.types import Vector
 
 TITLES = {

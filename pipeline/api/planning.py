@@ -33,6 +33,8 @@ BLIND, BLIND_OF_RANGE = 1.0, 0.2
 LITTLE, NEARLY_ALL = 0.1, 0.95
 #: Another kind is worth a word where the smallest effect that it finds is at most this share of it.
 CLEARLY = 0.8
+#: What a study says of its estimator, and its plan as another kind leaves out.
+LEFT = ("class_weights", "forgetting")
 #: What the unit of a slope is, by loss; of numbers it is that of the response.
 UNITS = {"logistic": " in log odds", "poisson": " in the log of the mean"}
 
@@ -181,8 +183,6 @@ def other_kind(found: StudyPlan) -> str:
 
 T = TypeVar("T")
 
-#: What a study says of its estimator, and its plan as another kind leaves out.
-LEFT = ("class_weights", "forgetting")
 #: The size that is planned where nobody says one: records of all clients, and clients.
 RECORDS, CLIENTS = 100_000, 10
 #: Budgets that stand beside the study's own.

@@ -67,7 +67,7 @@ class Estimator(Strict, frozen=True, kw_only=True):
     ]
     q: Annotated[float, key("tail of gdwd, in [1e-6, 1000]", 1.0, ge=1e-6, le=1000)] = 1.0
     smoothing: Annotated[
-        float | None, key("how far above its kink the curvature of gdwd is as a step's", 0.25)
+        float | None, key("width of gdwd's released curvature: a larger one has less noise", 0.25)
     ] = None
     ridge: Annotated[
         float,

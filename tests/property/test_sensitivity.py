@@ -68,7 +68,7 @@ STUDIES = {
     "interactions-of-units": {
         "declared": CATEGORIES, "interactions": ["a:c", "a:b"], "scaling": "none",
     },
-    "ramp": {"p": 3, "smoothing": 0.25, "maximum": 3.7},
+    "smoothing": {"p": 3, "smoothing": 0.25, "maximum": 3.7},
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from pipeline.losses import (
     Regression,
     Terms,
 )
-from pipeline.methods.published.ramp import RampedDWD
+from pipeline.methods.published.method import RampedDWD
 from pipeline.methods.renewable.spec import spent_by_records
 from pipeline.privacy.sensitivity import Order
 from tests.compliance.losses import CHECKS, LARGEST, drawn

@@ -71,7 +71,7 @@ def test_the_additive_form_equals_the_recursion_where_nothing_is_stale() -> None
 
 
 def test_one_more_linearisation_at_the_pooled_fit_stays_there() -> None:
-    """At the minimiser itself, with the ramp's curvature, a Newton step has nothing to do."""
+    """At the minimiser itself, with the released curvature, a Newton step has nothing to do."""
     task = task_of(p=3, private=False, ridge=RIDGE)
     features, responses = simulate(np.random.default_rng(3), 5000, 3)
     pooled = oracle(features, responses, np.ones(5000), q=1.0, ridge=RIDGE)

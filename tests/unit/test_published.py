@@ -21,6 +21,7 @@ from pipeline.methods.published.fits import (
     pooled_fit,
     sums_at,
 )
+from pipeline.methods.published.method import RampedDWD
 from pipeline.methods.published.noise import (
     GaussianNoise,
     LaplaceNoise,
@@ -36,7 +37,6 @@ from pipeline.methods.published.online import (
     PrivateOnlineFit,
     TrustedOnlineFit,
 )
-from pipeline.methods.published.ramp import RampedDWD
 from tests.builders import simulate
 
 PAPER_LOSS = RampedDWD(1.0, 0.01, symmetric=True)
