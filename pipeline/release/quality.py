@@ -24,8 +24,8 @@ from pipeline.types import Integers
 MOST = 50_000
 #: Slots over which the share of unusable ones is taken, and fewer at the end of a source.
 BLOCK, FEWEST = 250, 20
-#: Noise is smaller than so many of its scales but once in two million draws.
-SURELY = 14
+#: Noise is smaller than so many of its scales but once in 300,000 draws.
+SURELY = 12
 #: A jump is of so much at least, and of so many standard errors.
 JUMP, ERRORS = 0.1, 4.0
 #: Kinds of faults that are named.
@@ -65,7 +65,7 @@ class Trial:
         moves = privacy.records or 1
         if privacy.neighbours == "replace-one":
             moves *= 2
-        slots = max(task.slots, math.ceil(32 * 4 * moves / strictest))
+        slots = max(task.slots, math.ceil(28 * 4 * moves / strictest))
         return cls(min(slots, MOST), 4 * moves / strictest)
 
     @classmethod
@@ -86,7 +86,7 @@ class Trial:
         """Return the noised count below which `tested` slots are refused; 0 or less: no test.
 
         A quarter of the slots, or less where they are few: a source whose slots are all good is
-        refused with probability exp(-14) / 2 at most.
+        refused with probability exp(-12) / 2 at most.
         """
         return min(tested / 4, tested - SURELY * self.scale)
 
@@ -105,7 +105,7 @@ class Trial:
 
         A class that is misspelt is lost as a whole, and what is left of the source may be most of
         it. A tenth of the slots is enough, or what noise hides: a source without any such value is
-        refused with probability exp(-14) / 2 at most.
+        refused with probability exp(-12) / 2 at most.
 
         undeclared: How many of so many slots hold a class or level that the study does not declare,
             or a number in a form that is not read.

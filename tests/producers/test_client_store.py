@@ -164,7 +164,7 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
 
 def test_two_producers_under_one_client_id_end_with_43_for_the_second(stage: Stage) -> None:
     # as many records as a source is tested with, or the first would wait for more of them
-    first = stage.produce("site", source := write_csv(stage.folder / "data.csv", 70), "--follow")
+    first = stage.produce("site", source := write_csv(stage.folder / "data.csv", 60), "--follow")
     stage.until(stage.releases, "the first is in its stream")
     second = stage.run("produce", stage.study, "--client", "site", "--source", source, "--quiet")
     assert second.returncode == 43

@@ -24,12 +24,12 @@ from tests.builders import SeededStream
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
 
 #: Slots that a study of epsilon 2 looks at.
-LOOKED = 64
+LOOKED = 56
 
 
 @pytest.fixture(autouse=True)
 def _seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw a test's noise from seeds: one real draw in 6,000 lets a bad source pass."""
+    """Draw a test's noise from seeds: one real draw in 2,000 lets a bad source pass."""
     seeds = itertools.count(1)
     monkeypatch.setattr(source_test, "SecureStream", lambda: SeededStream(next(seeds)))
 

@@ -25,11 +25,11 @@ def trial(privacy: str, records: int = 20) -> Trial:
 
 def test_the_slots_and_the_noise_follow_from_the_budget_of_a_unit() -> None:
     pure = 'mechanism = "discrete-laplace"\nepsilon = {}'
-    assert trial(pure.format(1.0)) == Trial(128, 4.0)
-    assert trial(pure.format(0.5)) == Trial(256, 8.0)
+    assert trial(pure.format(1.0)) == Trial(112, 4.0)
+    assert trial(pure.format(0.5)) == Trial(224, 8.0)
     assert trial(pure.format(1.0), records=500) == Trial(500, 4.0)
     users = pure.format(1.0) + '\nunit = "user"\nrecords = 10'
-    assert trial(users) == Trial(1280, 40.0)
+    assert trial(users) == Trial(1120, 40.0)
     assert trial(OPEN) == Trial(20, 0.0)
     simulated = 'mechanism = "insecure-simulation"\nepsilon = 1.0\ndelta = 1e-5\nseed = 1'
     assert trial(simulated) == Trial(20, 0.0)
@@ -37,14 +37,14 @@ def test_the_slots_and_the_noise_follow_from_the_budget_of_a_unit() -> None:
 
 def test_a_unit_that_is_replaced_moves_both_counts() -> None:
     pure = 'mechanism = "discrete-laplace"\nepsilon = 1.0\nneighbours = "replace-one"'
-    assert trial(pure) == Trial(256, 8.0)
+    assert trial(pure) == Trial(224, 8.0)
 
 
 @pytest.mark.parametrize("seen", [*range(1, 170), 500, 50_000])
 def test_a_source_without_undeclared_values_is_hardly_ever_taken_for_misspelt(seen: int) -> None:
-    tried = Trial(128, 4.0)
-    ceiling = math.floor(max(seen / 10, 56))
-    assert math.exp(-(ceiling + 1) / 4.0) / (1 + math.exp(-1 / 4.0)) < 6e-7
+    tried = Trial(112, 4.0)
+    ceiling = math.floor(max(seen / 10, 48))
+    assert math.exp(-(ceiling + 1) / 4.0) / (1 + math.exp(-1 / 4.0)) < 4e-6
     assert not tried.mistakes(0, seen, ceiling)
     assert tried.mistakes(ceiling + 1, seen, 0)
     for undeclared, noise in ((0, ceiling + 1), (ceiling + 9, -8), (ceiling + 9, -9)):
@@ -55,24 +55,24 @@ def test_a_source_without_undeclared_values_is_hardly_ever_taken_for_misspelt(se
 
 @pytest.mark.parametrize("seen", [*range(170), 500, 50_000])
 def test_a_good_source_is_hardly_ever_refused_and_few_slots_are_not_tested(seen: int) -> None:
-    tried = Trial(128, 4.0)
+    tried = Trial(112, 4.0)
     threshold = tried.threshold(seen)
     if threshold <= 0:
-        assert seen <= 56
+        assert seen <= 48
         assert not tried.refuses(0, seen, -(10**6))
         return
     # P(noise < -m) of the discrete law is at most exp(-m / s) / (1 + exp(-1 / s))
     margin = seen - threshold
-    assert math.exp(-margin / 4.0) / (1 + math.exp(-1 / 4.0)) < 6e-7
+    assert math.exp(-margin / 4.0) / (1 + math.exp(-1 / 4.0)) < 4e-6
     assert not tried.refuses(seen, seen, -math.floor(margin))
     assert tried.refuses(0, seen, math.ceil(threshold) - 1)
 
 
 def test_the_answer_depends_on_the_noised_count_alone_and_costs_what_that_costs() -> None:
-    tried = Trial(128, 4.0)
-    for usable in range(129):
+    tried = Trial(112, 4.0)
+    for usable in range(113):
         for noise in (-50, -7, 0, 3, 24):
-            assert tried.refuses(usable, 128, noise) == tried.refuses(usable + noise, 128, 0)
+            assert tried.refuses(usable, 112, noise) == tried.refuses(usable + noise, 112, 0)
     # of neighbours: one count more, and a law whose chances differ by exp(1 / s) = exp(epsilon / 4)
     draws = DiscreteLaplace(tried.scale).draw(200_000, SecureStream())
     counts = Counter(draws.tolist())
