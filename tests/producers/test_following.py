@@ -242,7 +242,7 @@ def test_a_study_cannot_follow_itself() -> None:
 def test_records_that_wait_in_a_pipe_go_on_into_the_study_that_follows(
     tmp_path: Path, kafka: str, redis_url: str
 ) -> None:
-    """50 records make two releases of 20; the rest, and 30 more, make two of the next study."""
+    """58 records make two releases of 20; the rest, and 22 more, make two of the next study."""
     old = Stage(tmp_path, kafka, redis_url, study_text())
     name = old.task.study.name
     new = Stage(tmp_path, kafka, redis_url, following(old.study.read_text(), f"{name}-2", name))
@@ -261,11 +261,11 @@ def test_records_that_wait_in_a_pipe_go_on_into_the_study_that_follows(
     out, into = os.pipe()
     try:
         with os.fdopen(out, "rb", buffering=0) as pipe, os.fdopen(into, "wb") as writer:
-            writer.write((HEADER + "".join(lines(50))).encode())
+            writer.write((HEADER + "".join(lines(58))).encode())
             writer.flush()
             # the pipe stays open, and so does the third window
             run(old, pipe, 2)
-        run(new, io.BytesIO((HEADER + "".join(lines(30, 1))).encode()), 9)
+        run(new, io.BytesIO((HEADER + "".join(lines(22, 1))).encode()), 9)
         rows = old.query("site", "SELECT records, next_seq FROM streams ORDER BY study")
         assert rows == [(40, 2), (40, 2)]
         assert [len(stage.releases()) for stage in (old, new)] == [2, 2]
