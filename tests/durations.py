@@ -4,17 +4,23 @@ What counts is processor time, of the tests' own process and of children that it
 machine that is busy with something else does not change it much. Those above `LONG` seconds without
 a reason are listed at the end of a run; one above `FAR_TOO_LONG` fails, on a machine that is as
 quick as `STEPS_SECONDS` says, and above as much more as it is slower.
+
+One that waits for what never comes fails after `LONGEST` seconds of the clock, and the run goes on.
 """
 
 from __future__ import annotations
 
 import resource
+import signal
 import time
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
 LONG, FAR_TOO_LONG = 2.0, 12.0
+#: Longer than any test waits by itself, on a machine that is busy with others.
+LONGEST = 400.0
 #: Steps of a loop in Python, and how long they take where the limits above were set.
 STEPS, STEPS_SECONDS = 300_000, 0.02
 #: Under which a report carries its seconds, from a process of the run to the one that prints.
@@ -25,7 +31,12 @@ PROPERTY = "processor seconds without a reason"
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Measure a test, and fail it if it takes far too long."""
     began = processor_seconds()
-    yield
+    signal.signal(signal.SIGALRM, _waited_for_nothing)
+    signal.setitimer(signal.ITIMER_REAL, 0.0 if item.get_closest_marker("slow") else LONGEST)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
     seconds = processor_seconds() - began
     if seconds <= LONG or has_reason(item):
         return
@@ -36,6 +47,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             "why it must take so long: @pytest.mark.takes(reason)",
             pytrace=False,
         )
+
+
+def _waited_for_nothing(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    pytest.fail(f"not done within {LONGEST:g} s: it waits for what does not come")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
