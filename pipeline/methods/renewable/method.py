@@ -82,7 +82,7 @@ def plan(task: RenewableTask, records: int, clients: int, seen: Seen | None = No
         for after in (found.first, found.lasting, found.whole)
     )
     names = np.array(task.study.coefficient_names)[found.late]
-    sure = rounded_up(KNOWN * noise_size(task, counted, clients))
+    sure = rounded_up(_sure_ridge(task, counted, clients))
     held = np.append(0.0, np.full(task.size - 1, sure))
     return Plan(
         latest=max(_known_by_ridge(task, clients, ridge), classes or 0) if ridge else None,
@@ -108,9 +108,19 @@ def _half(task: RenewableTask, variances: Vector) -> float:
 def _known_by_ridge(task: RenewableTask, clients: int, ridge: float) -> int:
     """Return after how many records the ridge alone makes slopes known, to 1 %."""
     return _least(
-        lambda records: KNOWN * noise_size(task, records, clients) <= ridge,
+        lambda records: _sure_ridge(task, records, clients) <= ridge,
         Windows(task, clients).begun + task.slots,
     )
+
+
+def _sure_ridge(task: RenewableTask, records: float, clients: int) -> float:
+    """Return the ridge that makes all slopes known after so many records, whatever features are.
+
+    Features that fill nothing of their ranges have the noise alone for a curvature. Of d - 1 slopes
+    its least eigenvalue is near -sqrt(2 (d - 1) v) = -s sqrt(2 - 2 / d).
+    """
+    lowered = math.sqrt(2 - 2 / task.size)
+    return (KNOWN + lowered) * noise_size(task, records, clients)
 
 
 def records_until(task: RenewableTask, share: float, clients: int) -> int | None:
@@ -148,17 +158,16 @@ def _noise_of_counts(task: RenewableTask, records: float, clients: int) -> float
 
 
 def default_ridge(task: RenewableTask) -> float:
-    """Return the ridge of a study of gdwd that says none: what its intervals need at a usual size.
+    """Return the ridge of a study of gdwd that says none: at a usual size noise alone is less.
 
-    From the study file alone, so that clients and workers have the same.
+    Features that fill a part of their ranges do the rest. From the study file alone, so that
+    clients and workers have the same.
     """
-    return _needed_ridge(task, USUAL_WINDOWS * task.slots, USUAL_CLIENTS)
+    return _as_ridge(KNOWN * noise_size(task, USUAL_WINDOWS * task.slots, USUAL_CLIENTS))
 
 
-def _needed_ridge(task: RenewableTask, records: float, clients: int) -> float:
-    """Return the least ridge that makes slopes of any features known after so many records."""
-    size = noise_size(task, records, clients)
-    return min(max(rounded_up(KNOWN * size), LEAST_RIDGE), LARGEST_RIDGE)
+def _as_ridge(needed: float) -> float:
+    return min(max(rounded_up(needed), LEAST_RIDGE), LARGEST_RIDGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +195,7 @@ def propose(study: Study, records: int, clients: int, seen: Seen | None = None) 
         task = RenewableTask(replace_keys(study, changes))
         if study.estimator.loss == "gdwd":
             # it follows from the others
-            changes["estimator.ridge"] = _needed_ridge(task, records, clients)
+            changes["estimator.ridge"] = _as_ridge(_sure_ridge(task, records, clients))
             task = RenewableTask(replace_keys(study, changes))
         return _Tried(changes, task, plan(task, records, clients, seen))
 
@@ -232,8 +241,8 @@ def propose(study: Study, records: int, clients: int, seen: Seen | None = None) 
             reasons["privacy.split"] = f"intervals are {1 - gained:.0%} shorter at this size"
     if "estimator.ridge" in best.changes:
         reasons["estimator.ridge"] = (
-            "gdwd needs one: the smallest that makes slopes known beside the noise at this size; "
-            "its intervals are of penalised coefficients"
+            "gdwd needs one: the smallest that makes slopes known at this size, whatever features "
+            "are like; its intervals are of penalised coefficients"
         )
     return Proposal(best.changes, reasons)
 
