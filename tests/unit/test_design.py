@@ -70,7 +70,7 @@ def test_the_sizes_are_the_formulas_of_the_page() -> None:
     assert isinstance(task, RenewableTask)
     found = method_of(study).plan(task, 50_000, CLIENTS)
     # by the ridge alone, with the noise's least eigenvalue below it: to 1 %
-    sure = KNOWN + np.sqrt(2 - 2 / task.size)
+    sure = (KNOWN + np.sqrt(2 - 2 / task.size)) / 0.9
     assert found.latest is not None
     assert sure * noise_size(task, found.latest, CLIENTS) <= 0.02
     assert sure * noise_size(task, 0.97 * found.latest, CLIENTS) > 0.02
@@ -103,7 +103,7 @@ def test_gdwd_has_the_least_ridge_that_its_size_needs() -> None:
     assert many.estimator.ridge < few.estimator.ridge <= LARGEST_RIDGE
     task = task_of(many)
     assert isinstance(task, RenewableTask)
-    sure = KNOWN + np.sqrt(2 - 2 / task.size)
+    sure = (KNOWN + np.sqrt(2 - 2 / task.size)) / 0.9
     least = sure * noise_size(task, 10 * RECORDS, CLIENTS)
     assert least <= many.estimator.ridge <= max(1.1 * least, 1e-3)
     # and where the file says none, that of a usual size
