@@ -172,6 +172,8 @@ def classes(outlook: Plan, study: Study) -> str:
     Returns: Empty where nothing does, and the study says no share.
     """
     after, typical, share = outlook.classes, study.data.response.typical, rarer_share(study)
+    if study.data.response.kind != "class":
+        return ""
     if after is None:
         said = f"assumed: {share:.3g} of the records have the rarer class (as data.response.typical"
         return "" if typical is None or outlook.seen else f"{said} says)"

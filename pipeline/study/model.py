@@ -72,8 +72,8 @@ class Estimator(Strict, frozen=True, kw_only=True):
     ridge: Annotated[
         float,
         key(
-            "penalty per record, on all coefficients but the intercept; default 1e-3, for "
-            "classes with noise as much as intervals need, and 0 where a kind has none",
+            "penalty per record, on all coefficients but the intercept; default 0, for gdwd 1e-3 "
+            "and with noise as much as intervals need, and 1e-3 for sites and published methods",
             1e-3,
             ge=0,
             le=1e6,

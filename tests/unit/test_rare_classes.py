@@ -178,3 +178,9 @@ def test_a_sample_says_how_rare_a_class_is(tmp_path: Path) -> None:
     # a file of features alone says nothing of it
     path.write_text("\n".join([",".join(names), *(",".join(map(str, row)) for row in rows)]) + "\n")
     assert "share_of_positive" not in of_sample(task_of(study), str(path))
+
+
+def test_of_counts_no_class_is_assumed() -> None:
+    study = parse_study(study_text(loss="poisson", least=0.0, most=9.0))
+    study = with_keys(study, {"data.response.typical": 3.0}, name="study.toml")
+    assert classes(method_of(study).plan(task_of(study), 20_000, 3), study) == ""

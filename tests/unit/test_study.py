@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods import revision_of, task_of
 from pipeline.methods.renewable import method as renewable
 from pipeline.records.encoder import Encoder
+from pipeline.study.versions import without_privacy
 from pipeline.study_file.edit import TEMPLATE
 from pipeline.study_file.load import load_study, parse_study
 from tests.builders import study_text
@@ -530,3 +531,19 @@ def test_the_template_s_comments_are_studies_themselves() -> None:
     assert parse_study(poisson).data.response.ends == (0.0, 50.0)
     weighted = TEMPLATE.replace("# class_weights", "class_weights")
     assert parse_study(weighted).estimator.class_weights is not None
+
+
+def test_a_study_whose_windows_grow_can_be_compared_with_itself_without_privacy() -> None:
+    text = re.sub(r"\[window\]\n", "[window]\ngrowth = 0.1\n", study_text(loss="logistic"))
+    text = "\n".join(line for line in text.splitlines() if line != "growth = 0")
+    study = parse_study(text)
+    assert (study.window.growth, task_of(study).growth.divisor) == (0.1, 10)
+    assert task_of(without_privacy(study)).growth.divisor == 0
+
+
+@pytest.mark.parametrize(("loss", "ridge"), [("logistic", 0.0), ("linear", 0.0), ("gdwd", 1e-3)])
+def test_without_privacy_too_only_gdwd_has_a_ridge_that_nobody_asked_for(
+    loss: str, ridge: float
+) -> None:
+    text = study_text(loss=loss, private=False, ridge=None)
+    assert parse_study(text).estimator.ridge == ridge

@@ -493,12 +493,12 @@ class Renewable(Method[RenewableTask]):
     remembers = staticmethod(keys.remembers)
 
     def resolve(self, study: Study, given: Container[str]) -> Study:
-        """As `Method.resolve`: of gdwd with noise a ridge for which intervals come, else none.
+        """As `Method.resolve`: of gdwd a ridge, with noise one for which intervals come; else none.
 
         A ridge would pull coefficients towards 0, and the estimate needs none where records say
         enough.
         """
-        if "ridge" in given or not study.noised:
+        if "ridge" in given or (study.estimator.loss == "gdwd" and not study.noised):
             return study
         ridge = 0.0
         if study.estimator.loss == "gdwd":
