@@ -172,7 +172,10 @@ def test_clients_do_not_wait_for_ever_for_models_that_redis_forgot(shared: Build
     # worker lives on, and must not give the version again that clients have
     stage.final_estimate()
     stage.redis.delete(codec.model_key(stage.task.study.name))
-    write_csv(source, 900)
+    grown = write_csv(stage.folder / "grown.csv", 900).read_bytes()
+    with source.open("ab") as file:
+        # who follows a file must never see it shorter
+        file.write(grown[source.stat().st_size :])
     stage.until(lambda: sum(stage.watermarks()) >= 20, "it goes on")
     assert stage.processes["w0"].poll() is None
     # everything: models begin again at 1 while the client stands at a higher version
