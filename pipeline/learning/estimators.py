@@ -56,7 +56,7 @@ class Declared:
         epsilon: float | None = None,
         delta: float | None = None,
         loss: str = "logistic",
-        ridge: float = 1e-3,
+        ridge: float | None = None,
         window: int = 250,
         level: float = 0.95,
     ) -> None:
@@ -112,11 +112,12 @@ class Declared:
         return self._learner
 
     def _study(self, names: Sequence[str], response: Mapping[str, object]) -> Study:
+        penalty = {} if self.ridge is None else {"ridge": self.ridge}
         return study_of(
             {
                 "study": {"name": "declared"},
                 "data": {"response": response, "features": self._features(names)},
-                "estimator": {"loss": self.loss, "ridge": self.ridge, "level": self.level},
+                "estimator": {"loss": self.loss, "level": self.level, **penalty},
                 "privacy": self._privacy(),
                 "window": {"records": self.window},
             },
@@ -358,7 +359,7 @@ class PrivateClassifier(Declared, Classifier):
     loss
         "logistic", or "gdwd" (no probabilities).
     ridge
-        Penalty per record.
+        Penalty per record; None: that of a study that names none, 0 but for "gdwd".
     window
         Records of one release: later ones are linearised at what earlier ones found.
     level
@@ -453,7 +454,7 @@ class PrivateRegressor(Declared, Regressor):
         epsilon: float | None = None,
         delta: float | None = None,
         loss: str = "linear",
-        ridge: float = 1e-3,
+        ridge: float | None = None,
         window: int = 250,
         level: float = 0.95,
     ) -> None:

@@ -115,7 +115,7 @@ def test_the_study_behind_is_that_of_the_parameters() -> None:
     pure = PrivateClassifier(ranges=(-1, 1), epsilon=2.0).fit(X, y).estimate_
     assert pure.privacy.delta == 0.0
     # the coefficients are those of the learner of a study, in the features' own units
-    text = study_text(private=False, loss="logistic", ridge=1e-3, records=250)
+    text = study_text(private=False, loss="logistic", ridge=None, records=250)
     text = text.replace('positive = "1", negative = "0"', 'positive = "yes", negative = "no"')
     bare = PrivateClassifier(ranges=(-1, 1), epsilon=math.inf).fit(X, y)
     assert_allclose(bare.coef_, vs.StreamClassifier(text).fit(X, y).coef_)
