@@ -43,7 +43,7 @@ from tests.builders import study_text
 
 DESIGNS = (
     "plain", "strong", "few", "rare", "turns", "wide", "close", "closer", "linear", "poisson",
-    "differ", "gdwd", "gdwd-even", "gdwd-levels", "gdwd-weak",
+    "differ", "steep", "gdwd", "gdwd-even", "gdwd-levels", "gdwd-weak",
 )  # fmt: skip
 SLOPES = [0.8, -0.6, 0.4, 0.0, 0.9, -0.3, 0.5]
 #: The largest count; a number's deviation from its mean; records that stand for a population.
@@ -83,14 +83,17 @@ class Population:
         count = 20 if name == "wide" else 8 if name.startswith("gdwd") else 7
         times = {"strong": 3.0, "linear": 0.1, "poisson": 0.4, "gdwd-weak": 0.25}.get(name, 1.0)
         slopes = times * np.resize(SLOPES, count)
+        if name == "steep":
+            slopes = 25 * slopes[:4]
         # counts have means up to the largest that the study allows
         intercepts = {
-            "few": -3.2, "gdwd": -2.0, "gdwd-even": 0.0, "gdwd-weak": 0.0, "linear": 0.0,
+            "few": -3.2, "steep": 0.0, "gdwd": -2.0, "gdwd-even": 0.0, "gdwd-weak": 0.0,
+            "linear": 0.0,
             "poisson": np.log(COUNTS) - np.abs(slopes).sum(),
         }  # fmt: skip
         self.beta = np.append(intercepts.get(name, -0.5), slopes)
         self.correlation = np.linalg.cholesky(
-            0.5 ** np.abs(np.subtract.outer(range(count), range(count)))
+            0.5 ** np.abs(np.subtract.outer(range(len(slopes)), range(len(slopes))))
         )
         if name == "rare":
             # a level in one of 500 records, and an exact copy of a column
@@ -113,6 +116,8 @@ class Population:
         drawn = 2 * ndtr(self.series(rng, (count, width)) @ self.correlation.T) - 1
         if self.plan.design == "turns":
             drawn = np.clip(0.7 * drawn + 0.25 * (site - 1), -1, 1)
+        if self.plan.design == "steep":
+            drawn /= 4
         if self.plan.design == "gdwd-levels":
             drawn = np.sign(drawn)
         if self.plan.design == "rare":

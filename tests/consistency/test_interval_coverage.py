@@ -16,6 +16,7 @@ from benchmarks.first_intervals import (
 )
 from benchmarks.interval_streams import RECORDS, Drawn, Stream, stream_of
 from pipeline.losses import Loss
+from tests.builders import task_of
 
 DRAWS = 40
 #: What coverage may be, beside three Monte Carlo errors.
@@ -66,3 +67,22 @@ def test_one_feature_is_covered_in_mid_stream(epsilon: float) -> None:
     assert np.isfinite(found).mean() > 0.3
     each = np.nanmean(found, axis=0)
     assert np.all(each >= BAND[0] - 3 * np.sqrt(0.05 / DRAWS)), each
+
+
+@pytest.mark.takes("streams whose models go from 0 to 14 units of log odds")
+def test_large_coefficients_of_features_that_fill_little_of_their_ranges_are_reached() -> None:
+    """Steps go as far as predictors do: with those that whole ranges allow, models lag for ever."""
+    task = task_of(
+        p=3, loss="logistic", mechanism="insecure-simulation", epsilon=4.0, delta=1e-6,
+        norm_bound=1.3, records=100, releases=8, ridge=0.0,
+    )  # fmt: skip
+    true, off = np.array([0.0, 14.0, -9.0, 6.0]), []
+    for number in range(3):
+        rng = np.random.default_rng([20261129, number])
+        x = rng.normal(0, 0.2, (60_000, 3)).clip(-0.6, 0.6)
+        y = np.where(rng.random(len(x)) < 1 / (1 + np.exp(-true[0] - x @ true[1:])), 1.0, -1.0)
+        found = streamed(task, (x, y, None), number)[-1]
+        assert found.status == "ready", found.reason
+        assert found.covariance is not None
+        off.append((found.coefficients - true) / np.sqrt(np.diag(found.covariance)))
+    assert np.abs(off).max() < 4

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 from click.testing import CliRunner
+from scipy.special import expit
 
 from pipeline.api import sample
 from pipeline.api.check import check_study
@@ -36,6 +38,7 @@ from pipeline.methods.renewable.expected import Windows, expect, noise_size, ref
 from pipeline.methods.renewable.method import LARGEST_RIDGE, default_ridge
 from pipeline.methods.renewable.solution import KNOWN, noise_of
 from pipeline.study.model import Study
+from pipeline.study.reference import Seen
 from pipeline.study_file.edit import TEMPLATE, edited, template_of, with_keys
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
@@ -64,6 +67,36 @@ def test_a_ridge_next_to_nothing_makes_sure_of_nothing_and_ends_no_plan(
     assert found.usual < 10**20
 
 
+def kept(features: np.ndarray, classes: np.ndarray, penalty: np.ndarray) -> float:
+    """Return the median share of logistic slopes that a penalty leaves, by two fits."""
+    design = np.column_stack([np.ones(len(classes)), features])
+
+    def fit(held: np.ndarray) -> np.ndarray:
+        found = scipy.optimize.minimize(
+            lambda at: np.logaddexp(0, -classes * (design @ at)).mean() + held @ at**2 / 2,
+            np.zeros(len(held)),
+            tol=1e-8,
+        )
+        return np.asarray(found.x[1:])
+
+    return float(np.median(fit(penalty) / fit(0 * penalty)))
+
+
+def test_what_a_ridge_leaves_of_slopes_is_known_of_a_sample_whose_features_go_together() -> None:
+    task = plain_task(p=2, loss="logistic", ridge=0.05, epsilon=1.0)
+    rng = np.random.default_rng(6)
+    own = rng.uniform(-0.9, 0.9, 4000)
+    features = np.column_stack([own, own + rng.uniform(-0.1, 0.1, 4000)])
+    classes = np.where(rng.random(4000) < expit(features @ [2.0, 1.0]), 1.0, -1.0)
+    method = method_of(task.study)
+    found = method.plan(task, 50_000, CLIENTS, seen=Seen(features, classes))
+    by_hand = kept(features, classes, task.penalty)
+    assert found.kept == pytest.approx(by_hand, abs=0.02)
+    # of separable classes nobody can say it
+    alike = Seen(features, np.where(features[:, 0] > 0, 1.0, -1.0))
+    assert method.plan(task, 50_000, CLIENTS, seen=alike).kept is None
+
+
 def test_the_sizes_are_the_formulas_of_the_page() -> None:
     study = parse_study(study_text(loss="logistic", ridge=0.02, epsilon=1.0, records=100))
     task = task_of(study)
@@ -74,10 +107,8 @@ def test_the_sizes_are_the_formulas_of_the_page() -> None:
     assert found.latest is not None
     assert sure * noise_size(task, found.latest, CLIENTS) <= 0.02
     assert sure * noise_size(task, 0.97 * found.latest, CLIENTS) > 0.02
-    reference = reference_of(task)
-    bread = reference.curvature + np.diag(task.penalty)
-    kept = np.median(np.diag(np.linalg.solve(bread, reference.curvature))[1:])
-    assert found.kept == pytest.approx(kept)
+    features, classes = Population.of(task).draw(np.random.default_rng(5), 200_000)
+    assert found.kept == pytest.approx(kept(features, classes, task.penalty), abs=0.01)
     assert (found.ridge, found.kept_by_ridge is None) == (None, False)
     # without one it is said which would do, and what it would leave
     real = parse_study(study_text(loss="logistic", ridge=0.0, epsilon=1.0, records=100))

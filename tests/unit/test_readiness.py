@@ -14,7 +14,14 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
 from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.estimate import known_curvature
-from pipeline.methods.renewable.solution import Directions, Solution, bread_of, hides, moves
+from pipeline.methods.renewable.solution import (
+    Directions,
+    Solution,
+    bread_of,
+    hides,
+    moves,
+    shortened,
+)
 from pipeline.records.encoder import Encoder, Row
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
@@ -242,6 +249,19 @@ def test_a_balanced_stream_has_intervals() -> None:
         found = streamed(text, features, responses)
         assert found.status == "ready", found.reason
         assert found.intervals(0.95) is not None
+
+
+def test_a_step_goes_as_far_as_the_longer_of_two_bounds() -> None:
+    task = task_of(parse_study(study_text(p=3, loss="logistic", private=True, norm_bound=2.0)))
+    assert isinstance(task, RenewableTask)
+    whole = np.array([0.0, 3.0, 0.0, 4.0])
+    # 5 long, where a record's predictor moves by twice that: up to 2
+    assert shortened(task, whole) == pytest.approx(whole / 5)
+    # by 2.5 in the mean of records: up to 1
+    assert shortened(task, whole, 2.5**2) == pytest.approx(whole / 2.5)
+    assert shortened(task, whole, 0.99**2) == pytest.approx(whole)
+    assert shortened(task, whole, 100.0) == pytest.approx(whole / 5)
+    assert shortened(task, whole / 6, 100.0) == pytest.approx(whole / 6)
 
 
 def test_a_level_that_most_records_have_is_to_be_the_base() -> None:

@@ -31,9 +31,11 @@ from pipeline.methods.renewable.client import RenewableTask
 from pipeline.methods.renewable.estimate import releases_needed
 from pipeline.methods.renewable.solution import (
     CAUTION,
+    FARTHEST,
     HIDE,
     LONGEST_STEP,
     SECOND_ORDER,
+    SURELY_KNOWN,
     Directions,
     hides,
     moves,
@@ -81,19 +83,16 @@ def reference_of(task: RenewableTask, seen: Seen | None = None) -> Reference:
 
     seen: As `Method.plan` takes it.
     """
-    budget = {"epsilon": 1.0, "delta": 1e-6, "seed": 0}
-    privacy = (
-        Privacy(mechanism="insecure-simulation", **budget)  # type: ignore[arg-type]
-        if task.study.noised
-        else Privacy(mechanism="none")
-    )
+    privacy = Privacy(mechanism="none")
+    if task.study.noised:
+        privacy = Privacy(mechanism="insecure-simulation", epsilon=1.0, delta=1e-6, seed=0)
     plain = msgspec.structs.replace(
         task.study, privacy=privacy, window=Window(records=1), stream=Stream(), trust=None
     )
     return _reference(msgspec.json.encode(plain), seen)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _reference(written: bytes, seen: Seen | None) -> Reference:
     task = RenewableTask(msgspec.json.decode(written, type=Study))
     population, size = Population.of(task, seen=seen), task.size
@@ -145,7 +144,6 @@ class Windows:
     """The windows of all clients, who are alike.
 
     clients: C, how many there are; >= 1.
-
     begun: Slots that are released at the public start.
     """
 
@@ -168,19 +166,18 @@ class Windows:
 
     def released(self, records: float) -> float:
         """Return how many slots are released where so many records have come: a window at least."""
-        slots = float(max(records - self.begun, 0.0))
+        slots = max(records - self.begun, 0.0)
         # an open window is a part of what its client has released, so that this settles
         for _ in range(4):
-            later = records - self.begun - self._clients * self.next_window(slots) / 2
-            slots = max(later, float(self._growth.records))
+            open_ones = self._clients * self.next_window(slots) / 2
+            slots = max(records - self.begun - open_ones, float(self._growth.records))
         return float(slots)
 
     def number(self, slots: float | Vector) -> Vector:
         """Return how many windows each client has released by then, with a part of the open one."""
         own = np.asarray(slots) / self._clients
         beyond = np.maximum(own - self._ends[-1], 0.0) / self._growth.largest
-        found: Vector = np.interp(own, self._ends, np.arange(len(self._ends))) + beyond
-        return found
+        return np.asarray(np.interp(own, self._ends, np.arange(len(self._ends))) + beyond)
 
     def releases(self, since: Vector, slots: float) -> Vector:
         """Return how many releases there are between two numbers of slots, shape (n,)."""
@@ -389,7 +386,8 @@ class _Course:
         self._middle = np.diag(turn.T @ ref.middle @ turn)
         self._curvature = np.maximum(np.diag(turn.T @ ref.curvature @ turn), 0.0)
         #: Weighs variances to the mean square of predictors, records by their curvature.
-        self._weights = self._curvature / max(float(ref.curvature[0, 0]), 1e-9)
+        self._weight = max(float(ref.curvature[0, 0]), 1e-9)
+        self._weights = self._curvature / self._weight
         self._rate = rate_of_bend(task, ref.curvature, ref.target)
         self._squares = ref.turned.T**2 @ ref.mass
         self._score, self._bend = self._of_records(*np.zeros((2, task.size)))
@@ -493,7 +491,9 @@ class _Course:
         both = np.sqrt(own) * (records * by_records + of_noise * by_noise) / count
         apart, by_chance = np.maximum(common - 2 * both + own, 0.0), spread / own
         whole = way @ self._ref.vectors.T
-        cut = _cut(_total(way**2 + apart * by_chance), self._longest, size)
+        squares = way**2 + apart * by_chance
+        moved = _total(squares * (np.maximum(values, 0.0) + SURELY_KNOWN * sizes)) / self._weight
+        cut = np.maximum(_cut(_total(squares), self._longest, size), _cut(moved, FARTHEST, size))
         way, apart = cut * way, cut**2 * apart
         squares = way**2 + apart * by_chance
         turned = sizes**2 / (2 * size) * (_total(squares) + squares)

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from pipeline.errors import PrivacyError
-from pipeline.estimators.estimate import Estimate, median_kept
+from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES, counted_slots
 from pipeline.losses import Bends
 from pipeline.methods.base import Method, Plan, Proposal, Server, Spec
@@ -32,7 +32,13 @@ from pipeline.methods.renewable.expected import (
     reference_of,
 )
 from pipeline.methods.renewable.open import RECORDS_PER_COEFFICIENT, OpenServer
-from pipeline.methods.renewable.solution import FLOOR, KNOWN, LONGEST_STEP
+from pipeline.methods.renewable.solution import (
+    FARTHEST,
+    FLOOR,
+    KNOWN,
+    LONGEST_STEP,
+    SURELY_KNOWN,
+)
 from pipeline.methods.renewable.state import GROUPS, PrivateBatch, PrivateState, Shape, Weighed
 from pipeline.privacy import memory
 from pipeline.release.budget import most_releases
@@ -61,6 +67,8 @@ WORTH = 4
 COUNTED = 0.9
 #: A larger ridge leaves little of the coefficients.
 LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
+#: The mean score of a record at a minimum that was found is below this.
+SOLVED = 1e-6
 #: The size for which a ridge is enough where a study of gdwd says neither: windows, and clients.
 USUAL_WINDOWS, USUAL_CLIENTS = 160, 8
 
@@ -70,7 +78,7 @@ def plan(task: RenewableTask, records: int, clients: int, seen: Seen | None = No
     ridge, counted = task.study.estimator.ridge, counted_slots(task.study, records)
     reference = reference_of(task, seen)
     penalised = reference.curvature + np.diag(task.penalty)
-    kept = median_kept(penalised, task.penalty) if ridge else None
+    kept = _kept(task, ridge, seen) if ridge else None
     if not task.study.noised:
         inverse = np.linalg.pinv(penalised, hermitian=True)
         half = _half(task, np.diag(inverse @ reference.middle @ inverse) / counted)
@@ -86,7 +94,6 @@ def plan(task: RenewableTask, records: int, clients: int, seen: Seen | None = No
     )
     names = np.array(task.study.coefficient_names)[found.late]
     sure = rounded_up(_sure_ridge(task, counted, clients))
-    held = np.append(0.0, np.full(task.size - 1, sure))
     return Plan(
         latest=max(_known_by_ridge(task, clients, ridge), classes or 0) if ridge else None,
         usual=lasting,
@@ -97,8 +104,30 @@ def plan(task: RenewableTask, records: int, clients: int, seen: Seen | None = No
         whole=whole,
         late=tuple(names.tolist()),
         ridge=None if ridge or task.size == 1 else sure,
-        kept_by_ridge=median_kept(reference.curvature + np.diag(held), held),
+        kept_by_ridge=_kept(task, sure, seen),
     )
+
+
+def _kept(task: RenewableTask, ridge: float, seen: Seen | None) -> float | None:
+    """Return which share of its size a slope keeps with a ridge: the median, None if one has none.
+
+    By two fits to the population: where features go together, or a ridge takes much, the curvature
+    at one of them says too much.
+    """
+    fits = []
+    for one in (ridge, 0.0):
+        other = RenewableTask(replace_keys(task.study, {"estimator.ridge": one}))
+        ref = reference_of(other, seen)
+        slopes = ref.weights * task.loss.slope(ref.design @ ref.target, ref.responses)
+        score = ref.design.T @ (ref.mass * slopes) + other.penalty * ref.target
+        # separable classes have no best coefficients without a ridge
+        fits.append(
+            ref.target[1:] if np.abs(score).max() < SOLVED else np.full(task.size - 1, np.nan)
+        )
+    with_it, without = np.abs(fits)
+    shares = with_it[without > 0] / without[without > 0]
+    found = float(np.median(np.minimum(shares, 1.0))) if len(shares) else math.nan
+    return None if math.isnan(found) else found
 
 
 def _half(task: RenewableTask, variances: Vector) -> float:
@@ -299,7 +328,7 @@ def largest_move(task: RenewableTask, slots: float, clients: int) -> float:
     release more makes it t - (M + E)^-1 D. Where a release of n among N slots may hold g and a in
     an entry, |D| <= (sqrt(d) + 1) g / N, as the mean of the others is within g / n, and |E| <= (d a
     + n |M|) / N. The least eigenvalue of M + E is above that of M less |E|, and above the floor of
-    the bread; and no step is longer than `LONGEST_STEP` allows.
+    the bread; and no step is longer than `LONGEST_STEP` allows, or `FARTHEST`.
 
     slots: N, those of that release included; > 0.
 
@@ -312,11 +341,12 @@ def largest_move(task: RenewableTask, slots: float, clients: int) -> float:
         for part in (channels.gradient, channels.curvature)
         if part is not None
     )
-    values = reference_of(task).values
-    least = float(values[0]) - size * curvature - window / slots * float(values[-1])
-    least = max(least, FLOOR * noise_size(task, slots, clients))
-    reach = (math.sqrt(size) + 1) * gradient / least
-    return min(reach, LONGEST_STEP / task.norm_bound) * task.response_scale[1]
+    ref = reference_of(task)
+    least = float(ref.values[0]) - size * curvature - window / slots * float(ref.values[-1])
+    noise, weight = noise_size(task, slots, clients), float(ref.curvature[0, 0]) + curvature
+    reach = (math.sqrt(size) + 1) * gradient / max(least, FLOOR * noise)
+    usual = FARTHEST * math.sqrt(weight / (max(least, 0.0) + SURELY_KNOWN * noise))
+    return min(reach, max(LONGEST_STEP / task.norm_bound, usual)) * task.response_scale[1]
 
 
 def facts(task: RenewableTask, clients: int, usual: int) -> dict[str, object]:

@@ -58,8 +58,10 @@ LEFT_OVER = 2.0
 SELECTED = 1.5
 #: Below this share of the ridge in M, what it takes off a direction is known from what it leaves.
 PARTLY = 0.7
-#: No step moves the predictor of any record further: beyond, curvature says nothing any more.
-LONGEST_STEP = 2.0
+#: A step ends where curvature says nothing any more: no predictor is moved further than the first,
+#: or their root mean square, records weighed by their curvature, no further than the second. That
+#: is the longer way where features fill little of their ranges.
+LONGEST_STEP, FARTHEST = 2.0, 1.0
 #: Coefficients that are so many standard errors from the mean model of their releases still move;
 #: as do those of which a shortened step leaves out more than the share `HIDE` of their variance.
 MOVING = 5.0
@@ -146,13 +148,11 @@ class Bread:
     @property
     def turned(self) -> Vector:
         """How much of each coefficient's axis lies in those directions, in [0, 1], shape (d,)."""
-        turned: Vector = (self.vectors[:, self.weak > KNOWN_BY_HALF] ** 2).sum(axis=1)
-        return turned
+        return np.asarray((self.vectors[:, self.weak > KNOWN_BY_HALF] ** 2).sum(axis=1))
 
     def variances(self, meat: Matrix) -> Vector:
         """Return the diagonal of M^-1 meat M^-1, shape (d,)."""
-        found: Vector = np.einsum("ij,jk,ik->i", self.inverse, meat, self.inverse)
-        return found
+        return np.asarray(np.einsum("ij,jk,ik->i", self.inverse, meat, self.inverse))
 
     def left_over(self, own: Vector, chance: Vector) -> float:
         """Return the mean square that unknown directions leave out of predictors, at least.
@@ -292,8 +292,7 @@ def hides(task: RenewableTask, at: Directions) -> Vector:
     left, apart = _left_out(task, at, unknown, drawn * own)
     sizes = np.hypot(at.own @ at.vectors.T, SELECTED * np.sqrt(at.chance / raised**2 @ squares))
     lost = _lacks(task, sizes, left, apart)
-    found: Vector = np.maximum(along @ squares, moved @ squares) + lost**2
-    return found
+    return np.asarray(np.maximum(along @ squares, moved @ squares) + lost**2)
 
 
 def _hides_along(
@@ -377,10 +376,14 @@ def solve(task: RenewableTask, parts: Weighed, missing: int = 0) -> Solution:
     return best
 
 
-def shortened(task: RenewableTask, step: Vector) -> Vector:
-    """Return a step of the coefficients as far as the longest one."""
-    moved = task.norm_bound * float(np.linalg.norm(step))
-    return step if moved <= LONGEST_STEP else step * (LONGEST_STEP / moved)
+def shortened(task: RenewableTask, step: Vector, square: float = math.inf) -> Vector:
+    """Return a step of the coefficients as far as the longest one.
+
+    square: Mean square by which it moves predictors, at most, records weighed by their curvature.
+    """
+    moved = task.norm_bound * float(np.linalg.norm(step)) / LONGEST_STEP
+    moved = min(moved, math.sqrt(square) / FARTHEST)
+    return step if moved <= 1 else step / moved
 
 
 def moves(whole: Vector, step: Vector, errors: Vector) -> NDArray[np.bool_]:
@@ -403,7 +406,8 @@ def _solved(task: RenewableTask, sums: Sums) -> Solution:
     bread, curvature = bread_of(released, penalty, size), _positive(released)
     to_zero = bread.vectors @ (bread.drawn * (bread.vectors.T @ mean))
     whole = bread.inverse @ (sums.gradient / slots + penalty * mean + to_zero)
-    step = shortened(task, whole)
+    square = (bread.vectors.T @ whole) ** 2 @ (np.maximum(bread.values, 0.0) + SURELY_KNOWN * size)
+    step = shortened(task, whole, float(square) / _weight(curvature))
     coefficients = mean - step
     turned = size**2 / len(step) / 2 * (step @ step * np.eye(len(step)) + np.outer(step, step))
     known = noise.of_gradient(sums.noise, slots) ** 2 * np.eye(len(step)) + turned
@@ -451,8 +455,7 @@ def _meat(
     if sums.middle is None:
         if releases < max(LEAST_SPREAD, PER_COEFFICIENT * size):
             return None, None
-        spread, _, _ = _between(sums, curvature, noise)
-        return _positive(spread) / sums.slots, None
+        return _positive(_between(sums, curvature, noise)[0]) / sums.slots, None
     # of one record, about the mean of its scores
     middle = sums.middle / sums.slots - np.outer(pulled, pulled)
     effect = 1.0
@@ -521,8 +524,8 @@ def _between(sums: Sums, curvature: Matrix, noise: Noise) -> tuple[Matrix, float
     per_mean = float(np.mean(squares / slots**2))
     variance = noise.gradient**2 * sums.noise_apart
     by_noise = variance - noise.gradient**2 * per_mean * sums.noise
-    found = (spread - by_noise * np.eye(size)) / (max(1 - lost, 1e-3) * sums.slots)
-    return found, lost, variance
+    spread = (spread - by_noise * np.eye(size)) / (max(1 - lost, 1e-3) * sums.slots)
+    return spread, lost, variance
 
 
 def _spread_of_slopes(task: RenewableTask, sums: Sums, curvature: Matrix) -> float:
