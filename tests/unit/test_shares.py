@@ -187,8 +187,8 @@ def test_no_release_moves_more_and_the_worst_one_comes_near(
         for bent in (-np.outer(signs, signs), -np.eye(task.size), np.zeros((task.size, task.size))):
             found.append(moved(task, releases, blocks, gradient, fields["curvature"] * bent))
     assert max(found) <= largest * (1 + 1e-9)
-    # few releases: one can take the longest step, less for the curvature that it needs. Many: d / (d
-    # + sqrt(d)) of the bound at the most, since the others' gradients are nil here, and less as some
+    # few releases: one takes the longest step, less for the curvature that it needs. Many: d / (d
+    # + sqrt(d)) of the bound at most, since the others' gradients are nil here, and less as some
     # directions bend more than others
     assert max(found) >= attained * largest
 
