@@ -83,7 +83,7 @@ def of_sample(
     values, responses, read = sample.values, sample.responses, sample.read
     inside = features.clip(values)
     columns = features.encode(inside)
-    wrong = _too_small(features, values)
+    wrong = _too_small(task, sample)
     lengths = norms_of(columns)
     shortened = float(longer(lengths, task.kept_norm).mean())
     norm = float(np.quantile(lengths, 0.99))
@@ -143,17 +143,20 @@ def _of_response(task: Task, path: str, form: str) -> dict[str, object]:
     return found
 
 
-def _too_small(features: Features, values: Matrix) -> dict[str, str]:
-    """Return what to do about features of which many values lie outside their range."""
-    outside = features.outside(values)
+def _too_small(task: Task, sample: Sample) -> dict[str, str]:
+    """Return what to do about columns of which many values lie outside their range."""
+    features, response = task.encoding.features.items(), task.study.data.response
+    ends = {name: one.ends for name, one in features if one.kind == "number"}
+    if response.kind != "class":
+        ends[response.name] = response.ends
     return {
         name: (
-            f"{count} of {len(values)} values are outside {feature.ends[0]:g} to "
-            f"{feature.ends[1]:g} and would be cut: declare the range that the instrument or the "
-            "form can show, from what is public and not from these values"
+            f"{count} of {len(sample.values)} values are outside {low:g} to {high:g} and would be "
+            "cut: declare the range that the instrument or the form can show, from what is public "
+            "and not from these values"
         )
-        for name, feature in features.encoding.features.items()
-        if (count := outside[name]) > CUT * len(values) and feature.kind == "number"
+        for name, (low, high) in ends.items()
+        if (count := sample.outside[name]) > CUT * len(sample.values)
     }
 
 

@@ -342,6 +342,13 @@ def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> Non
     )
     assert "declare the range that the instrument" in narrow["ranges_that_cut_much"]["a"]
     assert "a" not in narrow["features_to_declare_otherwise"]
+    # of the response, too
+    rows = "".join(f"{k},{k % 9}\n" for k in range(90))
+    (tmp_path / "counts.csv").write_text(f"a,y\n{rows}")
+    counts = make_task(study_of("a = { min = 0, max = 90 }", loss="poisson", most=7.0))
+    found = of_sample(counts, str(tmp_path / "counts.csv"))
+    assert list(found["ranges_that_cut_much"]) == ["y"]
+    assert "10 of 90 values are outside 0 to 7 and" in found["ranges_that_cut_much"]["y"]
     with pytest.raises(DataError, match="no column 'd'"):
         of_sample(make_task(study_of("d = { min = 0, max = 1 }")), str(tmp_path / "sample.csv"))
 
