@@ -31,7 +31,10 @@ from pipeline.study_file.load import StudySource, read_study
 #: Records that are held in one piece.
 PIECE = 8192
 #: What an exact fit keeps private: it has no releases to speak of.
-UNPROTECTED = "none: privacy is off, and the coefficients are those of the raw records"
+UNPROTECTED = (
+    "none: privacy is off. The coefficients are those of the records as the study cuts them: to its "
+    "ranges, and to estimator.norm_bound"
+)
 
 
 class ExactFit:
