@@ -32,8 +32,8 @@ from pipeline.study_file.load import StudySource, read_study
 PIECE = 8192
 #: What an exact fit keeps private: it has no releases to speak of.
 UNPROTECTED = (
-    "none: privacy is off. The coefficients are those of the records as the study cuts them: to its "
-    "ranges, and to estimator.norm_bound"
+    "none: privacy is off. The coefficients are those of the records as the study cuts them, to "
+    "its ranges and to estimator.norm_bound"
 )
 
 
