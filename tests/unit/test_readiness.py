@@ -257,9 +257,9 @@ def test_a_step_goes_as_far_as_the_longer_of_two_bounds() -> None:
     whole = np.array([0.0, 3.0, 0.0, 4.0])
     # 5 long, where a record's predictor moves by twice that: up to 2
     assert shortened(task, whole) == pytest.approx(whole / 5)
-    # by 2.5 in the mean of records: up to 1
-    assert shortened(task, whole, 2.5**2) == pytest.approx(whole / 2.5)
-    assert shortened(task, whole, 0.99**2) == pytest.approx(whole)
+    # by 1.25 in the mean of records: up to a half
+    assert shortened(task, whole, 1.25**2) == pytest.approx(whole / 2.5)
+    assert shortened(task, whole, 0.49**2) == pytest.approx(whole)
     assert shortened(task, whole, 100.0) == pytest.approx(whole / 5)
     assert shortened(task, whole / 6, 100.0) == pytest.approx(whole / 6)
 

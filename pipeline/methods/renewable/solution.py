@@ -61,7 +61,7 @@ PARTLY = 0.7
 #: A step ends where curvature says nothing any more: no predictor is moved further than the first,
 #: or their root mean square, records weighed by their curvature, no further than the second. That
 #: is the longer way where features fill little of their ranges.
-LONGEST_STEP, FARTHEST = 2.0, 1.0
+LONGEST_STEP, FARTHEST = 2.0, 0.5
 #: Coefficients that are so many standard errors from the mean model of their releases still move;
 #: as do those of which a shortened step leaves out more than the share `HIDE` of their variance.
 MOVING = 5.0
