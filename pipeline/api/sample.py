@@ -1,8 +1,6 @@
 """What a sample file says of a study's ranges, classes and order: of raw records, NOT private.
 
-What is expected without one is public: it asks the reference population alone. Estimates take
-records as independent of their place in the stream: the newest releases count most, at models that
-came from earlier ones. A file that is sorted by its response is no such stream.
+What is expected without one is public: it asks the reference population alone.
 """
 
 from __future__ import annotations
@@ -14,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logit, ndtri
+from scipy.special import logit
 
 from pipeline.errors import DataError
 from pipeline.methods import offline_method
 from pipeline.records.batch import Column, Columns
 from pipeline.records.encoder import Encoder
 from pipeline.records.features import Features, response_of
+from pipeline.records.order import ORDERED, going_with_the_order, told
 from pipeline.release.quality import worded
 from pipeline.release.task import Task
 from pipeline.study.data import TRANSFORMS, Feature, transformed
@@ -87,6 +86,8 @@ def of_sample(
     lengths = norms_of(columns)
     shortened = float(longer(lengths, task.kept_norm).mean())
     norm = float(np.quantile(lengths, 0.99))
+    names = [response_of(task.study).name, *task.study.coefficient_names[1:]]
+    going = going_with_the_order(dict(zip(names, [responses, *columns.T], strict=True)))
     return {
         "records": read,
         "unusable": read - len(values),
@@ -99,7 +100,7 @@ def of_sample(
         **({"shortened": _much_shortened(shortened, norm)} if shortened > CUT else {}),
         "features_to_declare_otherwise": _slivers(features, inside, wrong),
         **classes_of(task, responses),
-        **order_of(task, columns, responses),
+        **({"goes_with_the_order": told(going), "order": ORDERED} if going else {}),
     }
 
 
@@ -310,13 +311,6 @@ class _Start:
         return held.slots
 
 
-#: A file is cut into so many consecutive parts, if each has so many records.
-PARTS, LEAST = 10, 20
-#: Parts differ where a larger share of what sorting could put between them is, and one larger than
-#: chance makes once in so many columns.
-SHARE, CHANCE = 0.1, 1e6
-#: So many columns are named.
-NAMED = 5
 #: A guess of how frequent a class is is wrong from this ratio of odds on.
 WRONG = 1.5
 
@@ -351,60 +345,3 @@ def classes_of(task: Task, responses: Vector) -> dict[str, object]:
             "Choose a guess by what is public"
         )
     return found
-
-
-def order_of(task: Task, columns: Matrix, responses: Vector) -> dict[str, object]:
-    """Return which columns go with the place of a record in the file; empty if none does.
-
-    columns: Encoded features, shape (n, p).
-    responses: As of `classes_of`.
-    """
-    names = [response_of(task.study).name, *task.study.coefficient_names[1:]]
-    found = {
-        name: said
-        for name, column in zip(names, [responses, *columns.T], strict=True)
-        if (said := _moving(column[np.isfinite(column)]))
-    }
-    if not found:
-        return {}
-    told = dict(sorted(found.items(), key=lambda item: -item[1])[:NAMED])
-    return {
-        "goes_with_the_order": {
-            name: (
-                f"{share:.0%} of what sorting by it could put between {PARTS} consecutive parts of "
-                "the file is between them"
-            )
-            for name, share in told.items()
-        },
-        "order": (
-            "records are not in a random order. Clients release them as they come, and estimates "
-            "follow the newest: such a stream may have no intervals, or those of its last part. "
-            "If the order is of the file alone (sorted, or site after site), shuffle it before it "
-            "is released, but for its heading; if it is the order of time, records drift: "
-            "estimator.forgetting, or a feature that says what changes"
-        ),
-    }
-
-
-def _moving(column: Vector) -> float:
-    """Return the share of the variance that is between consecutive parts, 0 if it may be chance.
-
-    Of the largest share that there can be, as of a rare class most of the variance is within parts
-    whatever the order is.
-    """
-    total = float(np.var(column)) * len(column) if len(column) >= PARTS * LEAST else 0.0
-    if total == 0:
-        return 0.0
-    share, most = (_between(each) / total for each in (column, np.sort(column)))
-    # of independent records it is chi squared, by the cube root of Wilson and Hilferty
-    free = PARTS - 1
-    root = 1 - 2 / (9 * free) - float(ndtri(1 / CHANCE)) * math.sqrt(2 / (9 * free))
-    return share / most if share > max(SHARE * most, free * root**3 / len(column)) else 0.0
-
-
-def _between(column: Vector) -> float:
-    """Return the sum of squares that is between consecutive parts."""
-    middle = float(np.mean(column))
-    return sum(
-        len(part) * (float(np.mean(part)) - middle) ** 2 for part in np.array_split(column, PARTS)
-    )

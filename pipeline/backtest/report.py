@@ -156,6 +156,11 @@ def _warnings(grid: GridResult, taken: Cell, scored: list[Cell]) -> Iterator[str
             f"{result.shortened:.0%} of the records are longer than the norm that the study keeps, "
             "and are shortened or weigh less: coefficients are of such records."
         )
+    if result.order:
+        yield (
+            f"Records are not in a random order: it goes with {', '.join(result.order)}. Run it "
+            "once more with --shuffle, which shows what the order does."
+        )
     for axis in (axis for axis in grid.axes if len(axis.values) > 1):
         if axis.key.removeprefix("privacy.") in PROMISES:
             yield f"{axis.key}: settings that differ in it promise different things."

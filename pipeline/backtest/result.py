@@ -196,6 +196,9 @@ class BacktestResult:
     shortened
         Which share of the usable records is longer than the norm that the study keeps: they are
         shortened to it, or weigh less, also in the pooled fit.
+    order
+        Columns that go with the order of the records, with the share of what sorting by each could
+        put between consecutive parts; empty with event time, whose order is that of time.
     budget
         What a live study would have been charged for.
     bins
@@ -229,6 +232,7 @@ class BacktestResult:
     failures: int
     clipped: dict[str, float]
     shortened: float
+    order: dict[str, float]
     budget: Budget
     bins: list[Bin]
     seconds: float

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from pipeline.backtest.engine import Engine
-from pipeline.backtest.history import History, Reading
+from pipeline.backtest.history import History, Part, Reading
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult, Beside, Bin, Budget, Frozen, Other, Pooled
 from pipeline.backtest.scores import Judge, Scores, Snapshot, Tally
@@ -29,9 +29,10 @@ from pipeline.estimators.reference_fit import counted_fit
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of, offline_methods, task_of
 from pipeline.records.encoder import Arrays
+from pipeline.records.order import going_with_the_order
 from pipeline.release.task import Task
 from pipeline.study.model import Study
-from pipeline.study.reference import longer, norms_of
+from pipeline.study.reference import MOST_SEEN, longer, norms_of
 from pipeline.study_file.load import StudySource, read_study, study_of
 from pipeline.types import Integers, Matrix, Vector
 
@@ -232,9 +233,11 @@ def run_backtest(
         bins=options.bins,
         freeze=since,
     )
-    shortened = 0
+    shortened, first_ones = 0, list[Part]()
     for part in reading.parts():
         engine.feed(part)
+        if options.event_time is None and reading.records <= MOST_SEEN:
+            first_ones.append(part)
         beyond = longer(norms_of(part.features), task.kept_norm)
         shortened += int(np.count_nonzero(part.usable & beyond))
         if progress is not None:
@@ -276,6 +279,7 @@ def run_backtest(
         failures=engine.failures,
         clipped={n: int(c) / usable for n, c in zip(names, reading.clipped, strict=True)},
         shortened=shortened / usable,
+        order=_order(task, first_ones),
         budget=_budget(task, engine),
         bins=spans,
         beside=beside(task, others, history, options, form, estimate.coefficients)
@@ -283,6 +287,14 @@ def run_backtest(
         else None,
         seconds=time.perf_counter() - begun,
     )
+
+
+def _order(task: Task, parts: Sequence[Part]) -> dict[str, float]:
+    """Return which columns go with the order of the records."""
+    names = [task.study.data.response.name, *task.study.coefficient_names[1:]]
+    rows = [np.column_stack([one.responses, one.features])[one.usable] for one in parts]
+    columns = np.concatenate(rows).T if rows else np.zeros((len(names), 0))
+    return going_with_the_order(dict(zip(names, columns, strict=True)))
 
 
 def _exact(

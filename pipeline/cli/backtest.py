@@ -42,6 +42,7 @@ from pipeline.cli.progress import Speed
 from pipeline.errors import ConfigError
 from pipeline.messages.results import GridFailure, GridMessage, GridSetting
 from pipeline.methods import OFFLINE, require_live
+from pipeline.records.order import ORDERED
 from pipeline.settings import extra
 from pipeline.study.model import Study
 from pipeline.words import counted, digits, percent
@@ -474,6 +475,9 @@ def _lines(result: BacktestResult) -> Iterator[str]:
             "they are shortened or weigh less, and the coefficients and the pooled fit are of such "
             "records (study check --sample FILE says more)"
         )
+    if result.order:
+        named = ", ".join(f"{name} {share:.0%}" for name, share in result.order.items())
+        yield f"{ORDERED}. It goes with {named}; --shuffle shows what it does here"
     fewest, median, most = result.budget.releases
     yield f"releases of a client: {fewest} to {most}, median {median:g}"
     if result.budget.epsilon is not None:

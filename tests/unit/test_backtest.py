@@ -457,6 +457,17 @@ def test_clipping_is_counted_by_feature() -> None:
     assert backtest(study, table).clipped == {"a": 2 / 3, "b": 1 / 3}
 
 
+@pytest.mark.parametrize(("sort", "shuffle"), [(False, None), (True, None), (True, 3)])
+def test_it_says_that_a_history_is_sorted(sort: bool, shuffle: int | None) -> None:
+    study, rng = read_study(STUDIES["classes, open"]), np.random.default_rng(4)
+    columns = {"a": rng.uniform(-1, 1, 2_000), "b": rng.uniform(-1, 1, 2_000)}
+    if sort:
+        columns["b"] = np.sort(columns["b"])
+    table = columns | {"y": np.where(rng.random(2_000) < 0.5, "yes", "no")}
+    found = backtest(study, table, shuffle=shuffle)
+    assert found.order == ({"b": pytest.approx(1.0)} if sort and shuffle is None else {})
+
+
 @pytest.mark.parametrize(("bound", "share"), [(1.1, 2 / 3), (1.7, 1 / 3), (1.75, 0.0)])
 def test_it_says_how_many_records_are_shortened(bound: float, share: float) -> None:
     text = STUDIES["classes, open"].replace("[estimator]", f"[estimator]\nnorm_bound = {bound}", 1)

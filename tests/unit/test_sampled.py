@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.api import sample as sampled
 from pipeline.api.sample import of_sample
 from pipeline.errors import DataError
 from pipeline.methods import task_of
+from pipeline.records.order import going_with_the_order
 from pipeline.study_file.load import parse_study
 from tests.builders import study_text
 
@@ -114,6 +114,6 @@ def test_a_sample_without_any_known_response_is_an_error(tmp_path: Path) -> None
 def test_a_file_that_is_sorted_by_a_rare_value_is_seen(share: float) -> None:
     """Most of the variance of a rare value is within parts, whatever the order is."""
     column = (np.arange(8_000) >= 8_000 * (1 - share)).astype(float)
-    assert sampled._moving(column) == pytest.approx(1.0)
+    assert going_with_the_order({"b": column * 0, "a": column}) == {"a": pytest.approx(1.0)}
     shuffled = np.random.default_rng(8).permutation(column)
-    assert sampled._moving(shuffled) == 0.0
+    assert going_with_the_order({"a": shuffled}) == {}
