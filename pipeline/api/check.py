@@ -198,7 +198,6 @@ def facts_of(
     study, seen = like or (task.study, None)
     outlook = method_of(study).outlook(task_of(study), records, clients, seen)
     facts.update(outlook.facts)
-    facts["intervals"] = {**told(outlook, study, records, clients), **numbers(outlook)}
     rate = task.study.trust.rate if task.study.trust is not None else None
     if rate is not None:
         facts["rate"] = (
@@ -216,6 +215,8 @@ def facts_of(
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"
         for topic in Topics.of(task.study).all()
     }
+    # last, where a terminal shows it: it is what most ask for
+    facts["intervals"] = {**told(outlook, study, records, clients), **numbers(outlook)}
     return facts
 
 
