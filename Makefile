@@ -39,8 +39,7 @@ newcomer: .venv/ready  ## A newcomer's whole way with CSV files of one's own, st
 
 # Tests sync thousands of databases to a disk; in memory, where there is room, they need not wait.
 ROOM := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
-# Most of their time they wait for processes that they have started: 1,800 seconds of the clock, one
-# after the other, have half as many of the processor in them.
+# Some wait for processes that they have started, most compute: two more than cores keep all busy.
 JOBS ?= $(shell expr 2 + `getconf _NPROCESSORS_ONLN`)
 .PHONY: test
 test: .venv/ready  ## All tests but the slow ones, on a real Kafka and Redis: 10 to 15 minutes on two idle cores
