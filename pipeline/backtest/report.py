@@ -158,7 +158,7 @@ def _warnings(grid: GridResult, taken: Cell, scored: list[Cell]) -> Iterator[str
         )
     if result.order:
         yield (
-            f"Records are not in a random order: it goes with {', '.join(result.order)}. Run it "
+            f"Records are not in a random order: {', '.join(result.order)} go with it. Run this "
             "once more with --shuffle, which shows what the order does."
         )
     for axis in (axis for axis in grid.axes if len(axis.values) > 1):

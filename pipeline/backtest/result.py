@@ -197,8 +197,9 @@ class BacktestResult:
         Which share of the usable records is longer than the norm that the study keeps: they are
         shortened to it, or weigh less, also in the pooled fit.
     order
-        Columns that go with the order of the records, with the share of what sorting by each could
-        put between consecutive parts; empty with event time, whose order is that of time.
+        At most five columns that go with the order of the records by more than chance, with the
+        share (.1 or more) of what sorting by each could put between ten consecutive parts. Empty
+        if none does, of fewer than 200 records, and with event time, whose order is that of time.
     budget
         What a live study would have been charged for.
     bins

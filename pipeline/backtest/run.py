@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from pipeline.backtest.engine import Engine
-from pipeline.backtest.history import History, Part, Reading
+from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult, Beside, Bin, Budget, Frozen, Other, Pooled
 from pipeline.backtest.scores import Judge, Scores, Snapshot, Tally
@@ -233,11 +233,11 @@ def run_backtest(
         bins=options.bins,
         freeze=since,
     )
-    shortened, first_ones = 0, list[Part]()
+    shortened, thinned = 0, _Thinned()
     for part in reading.parts():
         engine.feed(part)
-        if options.event_time is None and reading.records <= MOST_SEEN:
-            first_ones.append(part)
+        if options.event_time is None:
+            thinned.add(np.column_stack([part.responses, part.features])[part.usable])
         beyond = longer(norms_of(part.features), task.kept_norm)
         shortened += int(np.count_nonzero(part.usable & beyond))
         if progress is not None:
@@ -279,7 +279,7 @@ def run_backtest(
         failures=engine.failures,
         clipped={n: int(c) / usable for n, c in zip(names, reading.clipped, strict=True)},
         shortened=shortened / usable,
-        order=_order(task, first_ones),
+        order=_order(task, thinned),
         budget=_budget(task, engine),
         bins=spans,
         beside=beside(task, others, history, options, form, estimate.coefficients)
@@ -289,12 +289,35 @@ def run_backtest(
     )
 
 
-def _order(task: Task, parts: Sequence[Part]) -> dict[str, float]:
+class _Thinned:
+    """Rows in their order, every one or every second, fourth, ...: `MOST_SEEN` at most."""
+
+    def __init__(self) -> None:
+        self._kept, self._rows, self._next, self._step = list[Matrix](), 0, 0, 1
+
+    def add(self, rows: Matrix) -> None:
+        """Take what comes behind the rows before."""
+        taken = rows[self._next :: self._step]
+        self._next = (self._next - len(rows)) % self._step
+        self._kept.append(taken)
+        self._rows += len(taken)
+        if self._rows > MOST_SEEN:
+            # every second one, and of those to come as well
+            self._next += self._step * (self._rows % 2)
+            self._step *= 2
+            self._kept = [np.concatenate(self._kept)[::2]]
+            self._rows = len(self._kept[0])
+
+    @property
+    def columns(self) -> Matrix:
+        """Return what is kept, one row for each column; none where nothing was taken."""
+        return np.concatenate(self._kept).T if self._kept else np.zeros((0, 0))
+
+
+def _order(task: Task, thinned: _Thinned) -> dict[str, float]:
     """Return which columns go with the order of the records."""
     names = [task.study.data.response.name, *task.study.coefficient_names[1:]]
-    rows = [np.column_stack([one.responses, one.features])[one.usable] for one in parts]
-    columns = np.concatenate(rows).T if rows else np.zeros((len(names), 0))
-    return going_with_the_order(dict(zip(names, columns, strict=True)))
+    return going_with_the_order(dict(zip(names, thinned.columns, strict=False)))
 
 
 def _exact(

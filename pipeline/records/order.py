@@ -61,9 +61,9 @@ def _moving(column: Vector) -> float:
     Of the largest share that there can be, as of a rare class most of the variance is within parts
     whatever the order is.
     """
-    total = float(np.var(column)) * len(column) if len(column) >= PARTS * LEAST else 0.0
-    if total == 0:
+    if len(column) < PARTS * LEAST or not np.ptp(column):
         return 0.0
+    total = float(np.var(column)) * len(column)
     share, most = (_between(each) / total for each in (column, np.sort(column)))
     # of independent records it is chi squared, by the cube root of Wilson and Hilferty
     free = PARTS - 1

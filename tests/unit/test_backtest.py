@@ -468,6 +468,14 @@ def test_it_says_that_a_history_is_sorted(sort: bool, shuffle: int | None) -> No
     assert found.order == ({"b": pytest.approx(1.0)} if sort and shuffle is None else {})
 
 
+def test_a_long_history_that_is_sorted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.backtest.run.MOST_SEEN", 700)
+    study, rng = read_study(STUDIES["classes, open"]), np.random.default_rng(4)
+    table = {name: rng.uniform(-1, 1, 9_000) for name in ("a", "b")}
+    table |= {"y": np.where(np.arange(9_000) < 4_500, "no", "yes")}
+    assert list(backtest(study, table).order) == ["y"]
+
+
 @pytest.mark.parametrize(("bound", "share"), [(1.1, 2 / 3), (1.7, 1 / 3), (1.75, 0.0)])
 def test_it_says_how_many_records_are_shortened(bound: float, share: float) -> None:
     text = STUDIES["classes, open"].replace("[estimator]", f"[estimator]\nnorm_bound = {bound}", 1)

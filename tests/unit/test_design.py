@@ -92,9 +92,17 @@ def test_what_a_ridge_leaves_of_slopes_is_known_of_a_sample_whose_features_go_to
     found = method.plan(task, 50_000, CLIENTS, seen=Seen(features, classes))
     by_hand = kept(features, classes, task.penalty)
     assert found.kept == pytest.approx(by_hand, abs=0.02)
-    # of separable classes nobody can say it
-    alike = Seen(features, np.where(features[:, 0] > 0, 1.0, -1.0))
-    assert method.plan(task, 50_000, CLIENTS, seen=alike).kept is None
+    # slopes of classes that a feature separates have no end without a ridge
+    apart = Seen(features, np.where(features[:, 0] > 0, 1.0, -1.0))
+    assert (method.plan(task, 50_000, CLIENTS, seen=apart).kept or 1.0) < 0.2
+    # a column that never varies changes nothing of it, and a copy, which has half of a slope, leaves
+    # it known
+    wider = plain_task(p=3, loss="logistic", ridge=0.05, epsilon=1.0)
+    for third, least, most in ((0 * own, 0.98, 1.02), (features[:, 0], 1.0, 1.6)):
+        more = Seen(np.column_stack([features, third]), classes)
+        known = method.plan(wider, 50_000, CLIENTS, seen=more).kept
+        assert known is not None
+        assert least * by_hand <= known <= most * by_hand
 
 
 def test_the_sizes_are_the_formulas_of_the_page() -> None:

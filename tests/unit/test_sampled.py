@@ -117,3 +117,5 @@ def test_a_file_that_is_sorted_by_a_rare_value_is_seen(share: float) -> None:
     assert going_with_the_order({"b": column * 0, "a": column}) == {"a": pytest.approx(1.0)}
     shuffled = np.random.default_rng(8).permutation(column)
     assert going_with_the_order({"a": shuffled}) == {}
+    # rounding is no order
+    assert going_with_the_order({"a": np.full(8_000, 0.3)}) == {}

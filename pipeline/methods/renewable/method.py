@@ -38,6 +38,7 @@ from pipeline.methods.renewable.solution import (
     KNOWN,
     LONGEST_STEP,
     SURELY_KNOWN,
+    noise_of,
 )
 from pipeline.methods.renewable.state import GROUPS, PrivateBatch, PrivateState, Shape, Weighed
 from pipeline.privacy import memory
@@ -67,6 +68,8 @@ WORTH = 4
 COUNTED = 0.9
 #: A larger ridge leaves little of the coefficients.
 LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
+#: A ridge that no slope notices of which records say anything.
+NEXT_TO_NONE = 1e-5
 #: The mean score of a record at a minimum that was found is below this.
 SOLVED = 1e-6
 #: The size for which a ridge is enough where a study of gdwd says neither: windows, and clients.
@@ -112,20 +115,22 @@ def _kept(task: RenewableTask, ridge: float, seen: Seen | None) -> float | None:
     """Return which share of its size a slope keeps with a ridge: the median, None if one has none.
 
     By two fits to the population: where features go together, or a ridge takes much, the curvature
-    at one of them says too much.
+    at one of them says too much. `NEXT_TO_NONE` stands for no ridge, so that a fit exists where
+    columns never vary, are alike, or separate the classes.
     """
     fits = []
-    for one in (ridge, 0.0):
+    for one in (ridge, NEXT_TO_NONE):
         other = RenewableTask(replace_keys(task.study, {"estimator.ridge": one}))
         ref = reference_of(other, seen)
         slopes = ref.weights * task.loss.slope(ref.design @ ref.target, ref.responses)
         score = ref.design.T @ (ref.mass * slopes) + other.penalty * ref.target
-        # separable classes have no best coefficients without a ridge
+        # one class alone has no best coefficients
         fits.append(
             ref.target[1:] if np.abs(score).max() < SOLVED else np.full(task.size - 1, np.nan)
         )
     with_it, without = np.abs(fits)
-    shares = with_it[without > 0] / without[without > 0]
+    told = without > 1e-6 * without.max(initial=0.0)
+    shares = with_it[told] / without[told]
     found = float(np.median(np.minimum(shares, 1.0))) if len(shares) else math.nan
     return None if math.isnan(found) else found
 
@@ -334,8 +339,8 @@ def largest_move(task: RenewableTask, slots: float, clients: int) -> float:
 
     Returns: In encoded units of the features, and the response's own.
     """
-    channels, size = task.update_channels, task.size
-    window = min(float(Windows(task, clients).next_window(slots)), slots)
+    channels, size, windows = task.update_channels, task.size, Windows(task, clients)
+    window = min(float(windows.next_window(slots)), slots)
     gradient, curvature = (
         part.largest(int(window)) * part.unit / slots
         for part in (channels.gradient, channels.curvature)
@@ -343,7 +348,8 @@ def largest_move(task: RenewableTask, slots: float, clients: int) -> float:
     )
     ref = reference_of(task)
     least = float(ref.values[0]) - size * curvature - window / slots * float(ref.values[-1])
-    noise, weight = noise_size(task, slots, clients), float(ref.curvature[0, 0]) + curvature
+    noise = noise_of(task).of_curvature(max(windows.noise(0.0, slots), 1.0), slots)
+    weight = float(ref.curvature[0, 0]) + curvature
     reach = (math.sqrt(size) + 1) * gradient / max(least, FLOOR * noise)
     usual = FARTHEST * math.sqrt(weight / (max(least, 0.0) + SURELY_KNOWN * noise))
     return min(reach, max(LONGEST_STEP / task.norm_bound, usual)) * task.response_scale[1]

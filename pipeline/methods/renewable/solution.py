@@ -58,9 +58,9 @@ LEFT_OVER = 2.0
 SELECTED = 1.5
 #: Below this share of the ridge in M, what it takes off a direction is known from what it leaves.
 PARTLY = 0.7
-#: A step ends where curvature says nothing any more: no predictor is moved further than the first,
-#: or their root mean square, records weighed by their curvature, no further than the second. That
-#: is the longer way where features fill little of their ranges.
+#: A step ends where curvature says nothing any more. It moves no record's predictor further than
+#: the first, or all of them, as the root of their mean square weighed by curvature, no further than
+#: the second; of the two the longer step is taken, the second where features fill little of ranges.
 LONGEST_STEP, FARTHEST = 2.0, 0.5
 #: Coefficients that are so many standard errors from the mean model of their releases still move;
 #: as do those of which a shortened step leaves out more than the share `HIDE` of their variance.
@@ -407,7 +407,7 @@ def _solved(task: RenewableTask, sums: Sums) -> Solution:
     to_zero = bread.vectors @ (bread.drawn * (bread.vectors.T @ mean))
     whole = bread.inverse @ (sums.gradient / slots + penalty * mean + to_zero)
     square = (bread.vectors.T @ whole) ** 2 @ (np.maximum(bread.values, 0.0) + SURELY_KNOWN * size)
-    step = shortened(task, whole, float(square) / _weight(curvature))
+    step = shortened(task, whole, float(square) / _weight(released))
     coefficients = mean - step
     turned = size**2 / len(step) / 2 * (step @ step * np.eye(len(step)) + np.outer(step, step))
     known = noise.of_gradient(sums.noise, slots) ** 2 * np.eye(len(step)) + turned
