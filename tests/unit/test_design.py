@@ -95,8 +95,8 @@ def test_what_a_ridge_leaves_of_slopes_is_known_of_a_sample_whose_features_go_to
     # slopes of classes that a feature separates have no end without a ridge
     apart = Seen(features, np.where(features[:, 0] > 0, 1.0, -1.0))
     assert (method.plan(task, 50_000, CLIENTS, seen=apart).kept or 1.0) < 0.2
-    # a column that never varies changes nothing of it, and a copy, which has half of a slope, leaves
-    # it known
+    # a column that never varies changes nothing of it; a copy takes half of a slope, and lets it be
+    # known
     wider = plain_task(p=3, loss="logistic", ridge=0.05, epsilon=1.0)
     for third, least, most in ((0 * own, 0.98, 1.02), (features[:, 0], 1.0, 1.6)):
         more = Seen(np.column_stack([features, third]), classes)
