@@ -316,8 +316,11 @@ class _Thinned:
 
 def _order(task: Task, thinned: _Thinned) -> dict[str, float]:
     """Return which columns go with the order of the records."""
+    columns = thinned.columns
+    if not len(columns):
+        return {}
     names = [task.study.data.response.name, *task.study.coefficient_names[1:]]
-    return going_with_the_order(dict(zip(names, thinned.columns, strict=False)))
+    return going_with_the_order(dict(zip(names, columns, strict=True)))
 
 
 def _exact(

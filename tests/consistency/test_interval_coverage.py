@@ -85,4 +85,5 @@ def test_large_coefficients_of_features_that_fill_little_of_their_ranges_are_rea
         assert found.status == "ready", found.reason
         assert found.covariance is not None
         off.append((found.coefficients - true) / np.sqrt(np.diag(found.covariance)))
+    # one of twelve is beyond by chance in a thousand runs
     assert np.abs(off).max() < 4

@@ -129,6 +129,7 @@ def _kept(task: RenewableTask, ridge: float, seen: Seen | None) -> float | None:
             ref.target[1:] if np.abs(score).max() < SOLVED else np.full(task.size - 1, np.nan)
         )
     with_it, without = np.abs(fits)
+    # a column that never varies has no slope in either
     told = without > 1e-6 * without.max(initial=0.0)
     shares = with_it[told] / without[told]
     found = float(np.median(np.minimum(shares, 1.0))) if len(shares) else math.nan
