@@ -23,24 +23,17 @@ from pipeline.types import Integers, Vector
 Mask: TypeAlias = NDArray[np.bool_]
 
 
-#: Stands for "_" in a text: no number has it.
-MARK = "\x01"
-
-
 class Column(NamedTuple):
     """One value for each slot.
 
     values: An array of numbers, truth values or times, (n,), or a list with None for missing.
     gone: Where an array holds no value; False: nowhere.
     zoned: Whether times of an array are moments, in UTC; else nobody has said of which zone.
-    marked: Whether a list is one of texts alone, which have `MARK` in place of each "_": Python
-        reads 1_000 as a number, and no other program does.
     wrong: What is said of values that are no numbers, by place: an array has any number there.
     """
 
     values: NDArray[Any] | list[Any]
     gone: Mask | bool = False
-    marked: bool = False
     zoned: bool = False
     wrong: Mapping[int, str] = {}
 
@@ -69,8 +62,6 @@ class Column(NamedTuple):
     def objects(self) -> list[object]:
         """Return Python's values, with None for missing."""
         if isinstance(self.values, list):
-            if self.marked:
-                return [value.replace(MARK, "_") for value in self.values]
             return self.values
         if self.values.dtype.kind == "M":
             unit, _ = np.datetime_data(self.values.dtype)
@@ -86,7 +77,7 @@ class Column(NamedTuple):
         """Return one of Python's values."""
         if not isinstance(self.values, list):
             return self.part(slice(place, place + 1)).objects()[0]
-        return self.values[place].replace(MARK, "_") if self.marked else self.values[place]
+        return self.values[place]
 
     def part(self, places: slice) -> Column:
         """Return the values of some slots."""
@@ -193,18 +184,6 @@ class Columns(Batch):
         first: int = 0,
     ) -> None:  # fmt: skip
         self._columns, self._size, self.lost, self._first = columns, size, lost or {}, first
-
-    @classmethod
-    def of_texts(
-        cls, names: Sequence[str], fields: list[str], lost: Mapping[int, str] | None = None
-    ) -> Columns:
-        """Return slots of a table of texts, which have `MARK` for "_".
-
-        fields: Those of one slot after those of another, each with one for every name.
-        """
-        width = len(names)
-        columns = {name: Column(fields[at::width], marked=True) for at, name in enumerate(names)}
-        return cls(columns, len(fields) // width, lost)
 
     def __len__(self) -> int:
         """As `Batch`."""

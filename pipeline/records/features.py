@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
-from pipeline.records.batch import MARK, Column, Kinds, Mask, Reasons
+from pipeline.records.batch import Column, Kinds, Mask, Reasons
 from pipeline.records.values import (
     Codes,
     Record,
@@ -236,11 +236,9 @@ def _numbers(
     """
     places, size = list(columns), reasons.seen.shape[1]
     public = [dummy[names[place]] for place in places]
-    marked = all(column.marked for column in columns.values())
     # one column behind the other: all are read in one pass
-    lists = [column.values if marked else column.objects() for column in columns.values()]
-    given = [*chain.from_iterable(lists)]
-    quick: list[Any] = given if marked else read_as_written(given)
+    given = [*chain.from_iterable(column.objects() for column in columns.values())]
+    quick: list[Any] = read_as_written(given)
     for at in reasons.before(places[0]):
         quick[at::size] = public
 
@@ -260,14 +258,13 @@ def _coded(
     column: Column, codes: Codes, place: int, dummy: object, reasons: Reasons
 ) -> list[float]:
     """Return the codes of a list of texts, (n,), and add what is wrong; `dummy` as `_numbers`."""
-    given: list[Any] = [*(column.values if column.marked else column.objects())]
+    given = [*column.objects()]
     for at in reasons.before(place):
         given[at] = dummy
 
     def exact(at: int) -> float:
-        value = given[at].replace(MARK, "_") if column.marked else given[at]
         try:
-            return codes.learned(value, given[at])
+            return codes.learned(given[at])
         except RecordError as error:
             reasons.put(at, place, str(error))
             return 0.0

@@ -312,11 +312,11 @@ class Codes:
         keys = values if self._by_value else list(map(self._key, values))
         return read_all(keys, self._known.__getitem__, exact)
 
-    def learned(self, value: object, spelling: object) -> float:
-        """Return the number of one text as `code` does, and remember it for its spelling."""
+    def learned(self, value: object) -> float:
+        """Return the number of one text as `code` does, and remember it."""
         found = self.code(value)
         if len(self._known) < len(self._texts) + SPELLINGS and isinstance(value, (str, int, float)):
-            self._known[self._key(spelling)] = found
+            self._known[self._key(value)] = found
         return found
 
     def _key(self, value: object) -> object:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from pipeline.errors import DataError
-from pipeline.records.batch import MARK, Columns
+from pipeline.errors import DataError, RecordError
+from pipeline.records.batch import Batch, Column, moved
+from pipeline.records.decimals import LONGEST, decimals
+from pipeline.records.values import (
+    Record,
+    is_missing,
+    not_finite,
+    number_of,
+    read_all,
+    read_as_written,
+)
+from pipeline.types import Integers
 from producers.sources.base import CELLS, Slot
 from producers.sources.text import (
     NEWLINE,
@@ -35,7 +45,6 @@ COMMAS = 3
 TOLD = 3
 #: Stands for a CR that ends no line, which csv refuses: no byte is decoded to it.
 _CR = "\udc0d"
-_MARKED = bytes.maketrans(b"_", MARK.encode())
 
 
 class CsvFile(RecordFile):
@@ -48,7 +57,7 @@ class CsvFile(RecordFile):
 
     form = "csv"
     parts = 2
-    odd, longest = b'"\r\0\1', csv.field_size_limit()
+    odd, longest = b'"\r\0', csv.field_size_limit()
 
     def __init__(
         self, tape: Tape, position: bytes | None, say: Callable[[str], None] = lambda _: None
@@ -100,30 +109,10 @@ class CsvFile(RecordFile):
             return Cut(whole, None, OLD_ENDS if b"\r" in whole.replace(b"\r\n", b"") else fault)
         return Cut(whole, dict(zip(self.columns, fields, strict=True)), None)
 
-    def _fits(self, slot: Slot) -> bool:
-        return not any(MARK in str(value) for value in (slot.record or {}).values())
-
-    def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Columns:
-        width, lost = len(self.columns), dict[int, str]()
-        blank = b"," * (width - 1)
-        for at in odd:
-            lines[at] = blank
-        uneven, beyond = _uneven(lines, width)
-        # of each line that has such bytes, or all would have to be looked at once one has a fault
-        for at in beyond:
-            if not _is_utf8(lines[at]):
-                lost[at], lines[at] = "not UTF-8", blank
-        for at in uneven:
-            if at not in lost:
-                lost[at], lines[at] = _too_few_or_many(lines[at].count(b",") + 1, width), blank
-        fields = b",".join(lines).translate(_MARKED).decode().split(",")
-        for at, slot in odd.items():
-            if slot.record is None:
-                lost[at] = slot.kind
-            else:
-                values = (str(slot.record[name]) for name in self.columns)
-                fields[at * width : (at + 1) * width] = [v.replace("_", MARK) for v in values]
-        return Columns.of_texts(self.columns, fields, lost)
+    def _parsed(self, lines: list[bytes], odd: Mapping[int, Slot]) -> Table:
+        lost = {at: slot.kind for at, slot in odd.items() if slot.record is None}
+        apart = {at: slot.record for at, slot in odd.items() if slot.record is not None}
+        return Table.of_lines(self.columns, lines, lost, apart)
 
     def _swallowed(self, lines: list[bytes]) -> bool:
         """Whether the lines that a quoted field goes on in look like records themselves."""
@@ -179,6 +168,138 @@ class CsvFile(RecordFile):
             raise _IncompleteError
 
 
+class Table(Batch):
+    """Slots of plain lines of CSV: of columns that are asked for, and of no others, cells are read.
+
+    names: Of all columns, k of them.
+    text: All cells, each with one byte behind it, and `LONGEST` bytes more in front.
+    bounds: Where the cells of each slot begin, and behind the byte behind its last, (n, k + 1).
+    lost, apart: Places that hold no record, with the reason, or a record that was read by itself:
+        their cells are empty.
+    """
+
+    def __init__(
+        self, names: Sequence[str], text: bytes, bounds: Integers, lost: Mapping[int, str],
+        apart: Mapping[int, Record],
+    ) -> None:  # fmt: skip
+        self._names, self._text, self._bounds = names, text, bounds
+        self.lost, self._apart = lost, apart
+
+    @classmethod
+    def of_lines(
+        cls, names: Sequence[str], lines: Sequence[bytes], lost: Mapping[int, str],
+        apart: Mapping[int, Record],
+    ) -> Table:  # fmt: skip
+        """Return the slots of lines without their ends; lines of lost and apart ones are empty."""
+        width, lost = len(names), dict(lost)
+        blank = LONGEST + np.arange(width + 1)
+        text = b"\n".join([b" " * int(blank[-1] - 1), *lines, b""])
+        data = np.frombuffer(text, dtype=np.uint8)
+        marks = np.flatnonzero((data == NEWLINE) | (data == _COMMA))
+        ends = np.flatnonzero(data[marks] == NEWLINE)
+        fields = np.diff(ends)
+        even = fields == width
+        # each line that has such bytes, or all would have to be looked at once one has a fault
+        beyond = np.searchsorted(marks[ends], np.flatnonzero(data > _ASCII)) - 1
+        for at in np.unique(beyond).tolist():
+            if not _is_utf8(lines[at]):
+                lost[at], even[at] = "not UTF-8", False
+        for at in np.flatnonzero(~even).tolist():
+            if at not in lost and at not in apart:
+                lost[at] = _too_few_or_many(fields[at], width)
+        bounds = np.repeat(blank[None], len(lines), axis=0)
+        bounds[even, 0] = marks[ends[:-1]][even] + 1
+        bounds[even, 1:] = marks[1:][np.repeat(even, fields)].reshape(-1, width) + 1
+        return cls(names, text, bounds, lost, apart)
+
+    def __len__(self) -> int:
+        return len(self._bounds)
+
+    def columns(self, names: Sequence[str], numbers: Collection[str] = ()) -> dict[str, Column]:
+        places = {name: at for at, name in enumerate(self._names)}
+        found = self._numbers(
+            {name: places[name] for name in names if name in {*numbers} & {*places}}
+        )
+        for name in names:
+            if name not in found:
+                none = name not in places
+                found[name] = Column([None] * len(self) if none else self._texts(places[name]))
+        return found
+
+    def part(self, places: slice) -> Table:
+        size = len(self)
+        first, last, _ = places.indices(size)
+        apart = {at - first: found for at, found in self._apart.items() if first <= at < last}
+        lost = moved(self.lost, places, size)
+        return Table(self._names, self._text, self._bounds[places], lost, apart)
+
+    def _record(self, at: int) -> Record:
+        return {name: self._cell(at, place) for place, name in enumerate(self._names)}
+
+    def _cell(self, at: int, place: int) -> str:
+        if at in self._apart:
+            return str(self._apart[at][self._names[place]])
+        return self._text[self._bounds[at, place] : self._bounds[at, place + 1] - 1].decode()
+
+    def _texts(self, place: int) -> list[str]:
+        starts, ends = self._bounds[:, place], self._bounds[:, place + 1]
+        # the cells of a column, one behind the other
+        behind = np.cumsum(ends - starts)
+        every = np.repeat(ends - behind, ends - starts) + np.arange(behind[-1] if len(self) else 0)
+        data = np.frombuffer(self._text, dtype=np.uint8)
+        cells = data[every]
+        cells[behind - 1] = _COMMA
+        found = cells.tobytes().decode().split(",")[:-1]
+        for at in self._apart:
+            found[at] = self._cell(at, place)
+        return found
+
+    def _numbers(self, places: Mapping[str, int]) -> dict[str, Column]:
+        """Return columns of numbers: what is plainly one of all at once, other texts one by one."""
+        names, chosen = list(places), list(places.values())
+        starts, ends = self._bounds.T[chosen], self._bounds.T[1:][chosen] - 1
+        data = np.frombuffer(self._text, dtype=np.uint8)
+        read, plain = decimals(data, starts.ravel(), ends.ravel())
+        values, gone = read.reshape(starts.shape), starts == ends
+        gone[:, list(self._apart)] = False
+        strange = ~(plain.reshape(starts.shape) | gone)
+        of, slots = (each.tolist() for each in np.nonzero(strange))
+        texts = [self._cell(at, chosen[column]) for column, at in zip(of, slots, strict=True)]
+        quick, following = read_as_written(texts), _following(slots)
+        blank = np.zeros(len(texts), dtype=np.bool_)
+        wrong: list[dict[int, str]] = [{} for _ in names]
+
+        def exact(at: int) -> float:
+            try:
+                return number_of(texts[at], names[of[at]])
+            except RecordError as error:
+                blank[at] = is_missing(texts[at])
+                if not blank[at]:
+                    wrong[of[at]][slots[at]] = str(error)
+                    # behind a fault no more is read: many must not take longer than one
+                    while (at := following[at]) >= 0:
+                        quick[at] = 0.0
+                return 0.0
+
+        values[strange] = read_all(quick, float, exact)
+        gone[strange] = blank
+        for column, at in zip(
+            *(each.tolist() for each in np.nonzero(~np.isfinite(values))), strict=True
+        ):
+            values[column, at], wrong[column][at] = 0.0, not_finite(names[column])
+        every = zip(names, values, gone, wrong, strict=True)
+        return {name: Column(row, none, wrong=said) for name, row, none, said in every}
+
+
+def _following(slots: Sequence[int]) -> list[int]:
+    """Return for each place the next one with the same slot, -1 for none."""
+    order = np.argsort(slots, kind="stable")
+    same = np.diff(np.asarray(slots)[order]) == 0
+    found = np.full(len(slots), -1)
+    found[order[:-1][same]] = order[1:][same]
+    return found.tolist()
+
+
 def _readable(line: bytes) -> str:
     """Return a line as csv takes it: with `_CR` for each CR but one of its end."""
     text = line.decode(errors="surrogateescape")
@@ -186,16 +307,6 @@ def _readable(line: bytes) -> str:
         return text
     ends = "\r\n" if text.endswith("\r\n") else ""
     return text.removesuffix(ends).replace("\r", _CR) + ends
-
-
-def _uneven(lines: list[bytes], width: int) -> tuple[list[int], list[int]]:
-    """Return the places of lines with another number of fields, and of those beyond ASCII."""
-    data = np.frombuffer(b"\n".join(lines) + b"\n", dtype=np.uint8)
-    ends = np.flatnonzero(data == NEWLINE)
-    commas = np.searchsorted(np.flatnonzero(data == _COMMA), ends)
-    beyond = np.searchsorted(ends, np.flatnonzero(data > _ASCII))
-    uneven = np.diff(commas, prepend=0) != width - 1
-    return np.flatnonzero(uneven).tolist(), np.unique(beyond).tolist()
 
 
 def _too_few_or_many(fields: int, width: int) -> str:

@@ -197,6 +197,8 @@ class Lines:
         self._bounds = np.append(0, ends)
         self.odd = np.diff(self._bounds) > longest
         for byte in odd:
+            if byte not in raw:
+                continue
             places = np.flatnonzero(data == byte)
             if byte == _RETURN:
                 places = places[data[np.minimum(places + 1, len(data) - 1)] != NEWLINE]
@@ -360,7 +362,7 @@ class RecordFile(Source):
     def _together(self, limit: int, end: int, final: bool) -> Slots:
         """Return the slots of lines found together; those beside an odd one hardly take longer.
 
-        There are none if the first is not complete, or must be handed out by itself.
+        There are none if the first is not complete.
         """
         found = self._block.some(self._at, min(limit, self.most), blanks=self.blanks)
         lines, odd = list[bytes](), dict[int, Slot]()
@@ -376,12 +378,9 @@ class RecordFile(Source):
             if place < done:
                 continue
             take(slice(done, place))
-            before = self._at, self._line = int(found.starts[place]), int(found.numbers[place])
+            self._at, self._line = int(found.starts[place]), int(found.numbers[place])
             slot = self._next(end, final)
             if slot is None:
-                break
-            if not self._fits(slot):
-                self._at, self._line = before
                 break
             odd[len(lines)] = slot
             lines.append(b"")
@@ -399,11 +398,6 @@ class RecordFile(Source):
             return msgspec.json.encode(Position(kind, int(ends[at]), line + 1)), line
 
         return Slots(self._parsed(lines, odd) if lines else Records([]), place_of)
-
-    def _fits(self, slot: Slot) -> bool:
-        """Whether the record of an odd line can be handed out among those of plain ones."""
-        del slot
-        return True
 
     def anchored(self, position: bytes) -> bytes:
         """As `Source.anchored`; DataError if it was rewritten since the last one was marked."""

@@ -19,6 +19,7 @@ from pipeline.records.encoder import Encoder
 from pipeline.records.values import Codes
 from pipeline.study_file.load import parse_study
 from producers.intake import encoded
+from producers.sources.csv_file import Table
 from producers.sources.json_lines import Objects
 from tests.builders import study_text
 
@@ -113,10 +114,10 @@ def typed(bad: int) -> Columns:
     return Columns(columns, 100)
 
 
-def texts(bad: int) -> Columns:
-    """Return a hundred slots of texts, some of which are no numbers."""
-    fields = [*dict(GOOD, x0="?").values()] * bad + [*GOOD.values()] * (100 - bad)
-    return Columns.of_texts(list(GOOD), fields)
+def texts(bad: int) -> Table:
+    """Return a hundred slots of lines of CSV, some of which have a value that is no number."""
+    good, other = (",".join(record.values()).encode() for record in (GOOD, {**GOOD, "x0": "?"}))
+    return Table.of_lines(list(GOOD), [other] * bad + [good] * (100 - bad), {}, {})
 
 
 #: What a JSON text may be in place of that of a good record.
