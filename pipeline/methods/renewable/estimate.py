@@ -36,12 +36,13 @@ from pipeline.methods.renewable.solution import (
     Bread,
     Solution,
     shortened,
-    solve,
+    solved,
 )
 from pipeline.methods.renewable.state import (
     PrivateState,
     Sums,
     Weighed,
+    newest_sums,
     noise_of_counts,
     total_of,
 )
@@ -286,12 +287,34 @@ def _at_start(task: RenewableTask, parts: Weighed, weights: tuple[float, float])
     )
 
 
+def _solve(task: RenewableTask, parts: Weighed, missing: int) -> Solution:
+    """Return the coefficients from as many of the newest epochs as make the error smaller.
+
+    Where that leaves fewer releases than intervals need, from as many as give intervals, if any do.
+    """
+    best, ended = None, False
+    for sums in newest_sums(task, parts, missing):
+        found = solved(task, sums)
+        ended = ended or (best is not None and (
+            found.error > best.error or (found.moving and not best.moving)
+        ))  # fmt: skip
+        if best is None or not ended:
+            best = found
+        elif best.sums.releases >= releases_needed(task):
+            break
+        elif not found.unknown.all() and all(c.holds for c in _conditions(task, parts, found)):
+            return found
+    if best is None:
+        raise ValueError("there is no release behind the public start")
+    return best
+
+
 def _later(
     task: RenewableTask, parts: Weighed, weights: tuple[float, float], missing: int
 ) -> Estimate:
     """Return the estimate from releases that hold a curvature."""
     slots = sum(state.slots for _, state in parts)
-    found = solve(task, parts, missing)
+    found = _solve(task, parts, missing)
     sums, bread = found.sums, found.bread
     unknown = known_curvature(task, found, slots)
     conditions = [*_conditions(task, parts, found), unknown]

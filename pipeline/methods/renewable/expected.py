@@ -144,7 +144,7 @@ class Windows:
     """The windows of all clients, who are alike.
 
     clients: C, how many there are; >= 1.
-    begun: Slots that are released at the public start.
+    begun: Slots that are released at the public start: those of methods are behind them.
     """
 
     def __init__(self, task: RenewableTask, clients: int) -> None:
@@ -154,10 +154,7 @@ class Windows:
         self._ends = task.growth.ends.astype(np.float64)
 
     def next_window(self, slots: float) -> int:
-        """Return the slots of a client's next window, where all together have released so many.
-
-        slots: Here and below those behind the public start.
-        """
+        """Return the slots of a client's next window, where all together have released so many."""
         return self._growth.next_window(int(slots / self._clients))
 
     def come(self, slots: float) -> float:
@@ -327,7 +324,7 @@ class _Estimates(NamedTuple):
     rests: Records, noise, since and begun, as of a model, shape (k, 4).
     rough: Variances of the coefficients, shape (k, d).
     hidden: What unknown directions usually hide of them, and what they may, shape (2, k, d).
-    bent, error, moving: As in `Solution`, of each.
+    bent, error, moving: As in `Solution`, of each; few: whether intervals need more releases.
     near: Below which bend each is ready; 0 where it is not for other reasons.
     scatter: How far the logarithm of its bend varies from stream to stream.
     """
@@ -340,6 +337,7 @@ class _Estimates(NamedTuple):
     bent: list[float]
     error: list[float]
     moving: list[bool]
+    few: list[bool]
     near: list[float]
     scatter: list[float]
 
@@ -353,8 +351,7 @@ class _Estimates(NamedTuple):
     def best(self) -> tuple[int, float]:
         """Return which rests on as many of the newest epochs as make the error smaller.
 
-        Also the chance that a stream's is ready. Streams whose models bend it less than usual take
-        another epoch where this one does not, and the other way round.
+        Also the chance that a stream's is ready: where models bend it less, it takes one more.
         """
         best = len(self.bent) - 1
         ready = self.within(best, self.near[best])
@@ -362,11 +359,14 @@ class _Estimates(NamedTuple):
             slower = self.moving[place] and not self.moving[best]
             room = self.error[best] - self.error[place] + CAUTION**2 * self.bent[place] ** 2
             taken = 0.0 if slower else self.within(place, math.sqrt(max(room, 0.0)) / CAUTION)
-            own = self.within(place, self.near[place])
-            ready = (1 - taken) * ready + min(taken, own)
+            ready = (1 - taken) * ready + min(taken, self.within(place, self.near[place]))
             if slower or self.error[place] > self.error[best]:
                 break
             best = place
+        if self.few[best]:
+            others = [at for at in range(best) if self.within(at, self.near[at]) > HALF]
+            best = max(others, default=best)
+            ready = max(ready, self.within(best, self.near[best]))
         return best, ready
 
 
@@ -521,8 +521,8 @@ class _Course:
         error = _total(each) + CAUTION**2 * bent**2
         return _Estimates(
             mean, spread, np.hstack([records, of_noise, self._starts[:, :2]]), rough, hidden,
-            bent.ravel().tolist(), error.ravel().tolist(), moving.tolist(), near.tolist(),
-            varies.ravel().tolist(),
+            bent.ravel().tolist(), error.ravel().tolist(), moving.tolist(), few.tolist(),
+            near.tolist(), varies.ravel().tolist(),
         )  # fmt: skip
 
     def _variances(self, slots: float) -> Vector:
@@ -561,10 +561,7 @@ class _Course:
         return ref.turned.T @ slopes, float(bends.sum())
 
     def _first(self) -> tuple[Vector, Vector]:
-        """Return the mean deviation of the first model and its variance, shape (d,) each.
-
-        As `private_estimate` makes it of the releases at the public start.
-        """
+        """Return mean deviation and variance of `estimate_private` at the start, (d,) each."""
         task, ref, turn, slots = self._task, self._ref, self._ref.vectors, self._windows.begun
         deviation = task.initial_channels.gradient.standard_deviation
         deviation /= math.sqrt(slots * task.slots)

@@ -10,8 +10,7 @@ study asks for included, and s the spectral size of its noise,
 
 So a ridge stands where the curvature is not known, and nowhere else, and vanishes with the noise.
 The covariance is the sandwich of M with the released middle of it, the noise of scores, and that of
-the curvature times the step. Older epochs enter as long as chance and what linearised scores leave
-out become smaller together. Derived in docs/methods/renewable.md.
+the curvature times the step. Derived in docs/methods/renewable.md.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PrivacyError
 from pipeline.methods.renewable.client import RenewableTask
-from pipeline.methods.renewable.state import Sums, Weighed, newest_sums
+from pipeline.methods.renewable.state import Sums
 from pipeline.types import Matrix, Vector
 
 #: An eigenvalue of so many s is known.
@@ -361,21 +360,6 @@ def _lacks(task: RenewableTask, coefficients: Vector, square: Vector, apart: Vec
     return found
 
 
-def solve(task: RenewableTask, parts: Weighed, missing: int = 0) -> Solution:
-    """Return the coefficients from as many of the newest epochs as make the error smaller."""
-    best = None
-    for sums in newest_sums(task, parts, missing):
-        found = _solved(task, sums)
-        if best is not None and not (
-            found.error <= best.error and (best.moving or not found.moving)
-        ):
-            break
-        best = found
-    if best is None:
-        raise ValueError("there is no release behind the public start")
-    return best
-
-
 def shortened(task: RenewableTask, step: Vector, square: float = math.inf) -> Vector:
     """Return a step of the coefficients as far as the longest one.
 
@@ -399,7 +383,8 @@ def moves(whole: Vector, step: Vector, errors: Vector) -> NDArray[np.bool_]:
     return found | ((whole - step) ** 2 > HIDE * errors)
 
 
-def _solved(task: RenewableTask, sums: Sums) -> Solution:
+def solved(task: RenewableTask, sums: Sums) -> Solution:
+    """Return the coefficients from the sums of some releases."""
     noise, slots, penalty = noise_of(task), sums.slots, task.penalty
     mean, size = sums.points / slots, noise.of_curvature(sums.noise, slots)
     released = sums.curvature / slots
