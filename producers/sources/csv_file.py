@@ -17,7 +17,6 @@ from pipeline.records.values import (
     not_finite,
     number_of,
     read_all,
-    read_as_written,
 )
 from pipeline.types import Integers
 from producers.sources.base import CELLS, Slot
@@ -242,17 +241,18 @@ class Table(Batch):
         return self._text[self._bounds[at, place] : self._bounds[at, place + 1] - 1].decode()
 
     def _texts(self, place: int) -> list[str]:
-        starts, ends = self._bounds[:, place], self._bounds[:, place + 1]
-        # the cells of a column, one behind the other
-        behind = np.cumsum(ends - starts)
-        every = np.repeat(ends - behind, ends - starts) + np.arange(behind[-1] if len(self) else 0)
-        data = np.frombuffer(self._text, dtype=np.uint8)
-        cells = data[every]
-        cells[behind - 1] = _COMMA
-        found = cells.tobytes().decode().split(",")[:-1]
+        found = self._cells(self._bounds[:, place], self._bounds[:, place + 1])
         for at in self._apart:
             found[at] = self._cell(at, place)
         return found
+
+    def _cells(self, starts: Integers, ends: Integers) -> list[str]:
+        """Return some cells, each with the byte behind it, without these bytes."""
+        behind = np.cumsum(ends - starts)
+        every = np.repeat(ends - behind, ends - starts) + np.arange(np.sum(ends - starts))
+        cells = np.frombuffer(self._text, dtype=np.uint8)[every]
+        cells[behind - 1] = _COMMA
+        return cells.tobytes().decode().split(",")[:-1]
 
     def _numbers(self, places: Mapping[str, int]) -> dict[str, Column]:
         """Return columns of numbers: what is plainly one of all at once, other texts one by one."""
@@ -264,8 +264,14 @@ class Table(Batch):
         gone[:, list(self._apart)] = False
         strange = ~(plain.reshape(starts.shape) | gone)
         of, slots = (each.tolist() for each in np.nonzero(strange))
-        texts = [self._cell(at, chosen[column]) for column, at in zip(of, slots, strict=True)]
-        quick, following = read_as_written(texts), _following(slots)
+        texts = self._cells(starts[strange], ends[strange] + 1)
+        numbered = np.cumsum(strange).reshape(strange.shape) - 1
+        for slot in self._apart:
+            for at, place in zip(numbered[:, slot].tolist(), chosen, strict=True):
+                texts[at] = self._cell(slot, place)
+        # Python reads 1_000 as a number; no other program does
+        quick = ["_" if "_" in text else text for text in texts]
+        following = _following(slots)
         blank = np.zeros(len(texts), dtype=np.bool_)
         wrong: list[dict[int, str]] = [{} for _ in names]
 
@@ -278,7 +284,7 @@ class Table(Batch):
                     wrong[of[at]][slots[at]] = str(error)
                     # behind a fault no more is read: many must not take longer than one
                     while (at := following[at]) >= 0:
-                        quick[at] = 0.0
+                        quick[at] = "0"
                 return 0.0
 
         values[strange] = read_all(quick, float, exact)
