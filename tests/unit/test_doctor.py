@@ -133,13 +133,13 @@ def test_streams_repeat_and_differ(text: str) -> None:
 @pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
 def test_the_noise_has_the_deviation_of_the_study(mechanism: str) -> None:
     """One window at the start: the first step shows its noise; 800 numbers know it to 3 %."""
-    text = gradients(mechanism=mechanism, records=1000, path="burn_in = 0")
+    text = gradients(mechanism=mechanism, records=200, path="burn_in = 0")
     task = path_task(text)
     population = Population.of(task, residual=1e-9, truth=np.zeros(4))
-    moved = stream(population, Size(1000, 1), 1, 1)
-    steps = rule_of(task).steps.steps(1, 1000)
-    many = [stream(population, Size(1000, 1), 1, i).point for i in range(200)]
-    assert moved.records == 1000
+    moved = stream(population, Size(200, 1), 1, 1)
+    steps = rule_of(task).steps.steps(1, 200)
+    many = [stream(population, Size(200, 1), 1, i).point for i in range(200)]
+    assert moved.records == 200
     found = np.array(many).std() / math.sqrt(float(steps @ steps))
     wanted = real_task(text).channels.gradient.standard_deviation
     assert found == pytest.approx(wanted, rel=5 / math.sqrt(2 * 800))
@@ -306,9 +306,9 @@ def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[
     return said.trusted, f"{said.verdict}: {said.reason}: {said.advice}"
 
 
-@pytest.mark.parametrize("loss", ["linear", "logistic"])
+@pytest.mark.parametrize("loss", [pytest.param("linear", marks=pytest.mark.slow), "logistic"])
 def test_two_thousand_records_at_epsilon_one_cannot_be_trusted(loss: str) -> None:
-    trusted, words = asked(parse_study(gradients(loss=loss, epsilon=1.0)), 2000, 12)
+    trusted, words = asked(parse_study(gradients(loss=loss, epsilon=1.0)), 2000, 8)
     assert trusted is False
     assert "records instead of 2,000" in words
 
@@ -389,7 +389,7 @@ OF_COUNTS = study_text(p=3, loss="poisson", records=200, most=12.0, ridge=0.0, p
 #: streams, rounds and clients. Other losses: `doctor coverage`.
 CASES: dict[str, tuple[str, Callable[..., Estimate], np.ndarray, tuple[int, int, int]]] = {
     "open": (study_text(p=3, private=False, records=200), of_classes, CLASSES, (30, 12, 4)),
-    "private": (study_text(p=3, epsilon=2.0, records=200), of_classes, CLASSES, (20, 12, 8)),
+    "private": (study_text(p=3, epsilon=2.0, records=200), of_classes, CLASSES, (14, 12, 8)),
     "counts": (
         OF_COUNTS, partial(regression_stream, draw=counts), np.append(0.1, SLOPES), (16, 20, 6),
     ),
@@ -437,7 +437,7 @@ def test_intervals_cover_and_those_half_as_wide_do_not(case: str) -> None:
         check_coverage(ends, target, shrink=4.0)
 
 
-FLIP, AFTER, OF_DRIFT, SLOTS = 40, 12, 8, 200
+FLIP, AFTER, OF_DRIFT, SLOTS = 24, 12, 8, 200
 #: Five rounds.
 HALF_LIFE = f'half_life = {5 * OF_DRIFT * SLOTS}, of = "records"'
 
@@ -466,8 +466,5 @@ def test_forgetting_follows_a_sudden_drift_within_two_half_lives(kind: dict[str,
     best, kept = after_the_flip(**kind)
     _, faded = after_the_flip(**kind, forgetting=HALF_LIFE)
     assert min(faded[9:]) > best - 0.02
-    # five of six releases are still from before: without forgetting nothing has moved
+    # most releases are still from before: without forgetting nothing has moved
     assert max(kept[:10]) < 0.4
-
-
-# --- coverage --------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def classes(rng: np.random.Generator, n: int, intercept: float) -> tuple[np.ndar
     return features, np.where(rng.random(n) < chance, "1", "0")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.slow) for s in (2, 3))])
 def test_a_rare_class_has_no_interval_while_models_are_far_from_it(seed: int) -> None:
     features, responses = classes(np.random.default_rng(seed), 25_000, -4.0)
     private = study_text(

@@ -270,7 +270,7 @@ def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() ->
 # --- what is shown
 
 
-@pytest.mark.parametrize("taken", [1.0, 10.0])
+@pytest.mark.parametrize("taken", [1.0, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_a_curvature_below_its_noise_gives_no_interval_and_says_so(taken: float) -> None:
     """The mean curvature is 0.8 in all directions, and loses that of the intercept."""
     path = f"burn_in = 500, alpha = 0.501, eta0 = 20, {CURVED}"
@@ -484,8 +484,11 @@ def test_features_that_rounding_alone_tells_apart_have_no_intervals(
 @pytest.mark.takes("streams of a dozen thousand records each")
 @pytest.mark.parametrize(
     ("name", "far"),
-    [("sgd-many", 0.3), ("sgd-wide", 0.3), ("sgd-numbers", 0.3), ("sgd-late", 0.4)],
-)
+    [
+        *(pytest.param(name, 0.3, marks=pytest.mark.slow) for name in ("sgd-many", "sgd-wide")),
+        ("sgd-numbers", 0.3), ("sgd-late", 0.4),
+    ],
+)  # fmt: skip
 def test_intervals_come_when_a_plan_says(name: str, far: float) -> None:
     """Whether noise, a curvature that it hides, or models that are late keep them away.
 

@@ -95,15 +95,16 @@ def test_staleness_is_how_many_records_came_since_the_model() -> None:
 
 def test_models_that_are_too_late_are_named() -> None:
     task = task_of(path="burn_in = 100, behind = 5, curvature = 0.3", publish=2, records=20)
-    _, message = streamed(task, 30_000, 3).estimate(0.0)
+    _, message = streamed(task, 12_000, 3).estimate(0.0)
     assert message.status == "ready"
     assert "late on average" in message.reason
     assert message.diagnostics.staleness == pytest.approx(10.0, rel=1e-2)
 
 
 def test_an_estimate_shows_all_intervals_side_by_side() -> None:
-    linear = task_of(publish=5)
-    run = streamed(linear, 60_000, 4)
+    steps = "behind = 0"
+    linear = task_of(path=steps, publish=5, epsilon=18.163, records=50)
+    run = streamed(linear, 20_000, 4)
     _, message = run.estimate(0.0)
     assert message.status == "ready", message.reason
     assert set(message.intervals) == {"random-scaling", "plug-in"}
@@ -114,7 +115,7 @@ def test_an_estimate_shows_all_intervals_side_by_side() -> None:
     # the plug-in is the shorter one on average, by a factor of 1.30 in the limit
     assert np.mean(widths["plug-in"]) < 1.2 * np.mean(widths["random-scaling"])
     # which interval a study shows changes no release, and so no state
-    other = task_of(path='interval = "plug-in"', publish=5)
+    other = task_of(path=f'{steps}, interval = "plug-in"', publish=5, epsilon=18.163, records=50)
     assert other.revision == linear.revision
     _, plug = combine(other, {0: run.partition}, topic=None, model_version=1, published_at=0.0)
     assert [c.interval for c in plug.coefficients] == plug.intervals["plug-in"]
@@ -140,8 +141,7 @@ def test_nothing_and_little_have_a_status_of_their_own() -> None:
 def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
     held = {"linear": "alpha = 0.501, eta0 = 2", "logistic": 'releases = "gradients+curvature"'}
     task = task_of(loss=loss, epsilon=18.163, path=held[loss], records=50, publish=3)
-    count = 60_000
-    _, message = streamed(task, count, 5).estimate(0.0)
+    _, message = streamed(task, 25_000, 5).estimate(0.0)
     assert message.status == "ready", message.reason
     for row, truth in zip(message.coefficients, TRUTH, strict=True):
         assert row.standard_error is not None
