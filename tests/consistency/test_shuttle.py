@@ -70,6 +70,7 @@ def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
     assert plain.privacy.mechanism == "none"
 
 
+@pytest.mark.slow
 def test_intervals_without_privacy_wait_because_they_would_miss(
     shuttle: Shuttle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

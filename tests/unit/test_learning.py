@@ -73,7 +73,7 @@ def test_fit_is_what_an_offline_run_over_the_same_windows_gives(n: int) -> None:
     assert learner.to_model().file.coefficients == learner.estimate_.coefficients
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, 200), max_size=6))
 def test_any_split_into_calls_gives_the_sums_of_one_fit_bit_by_bit(cuts: list[int]) -> None:
     X, y = data(200)

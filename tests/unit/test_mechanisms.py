@@ -56,7 +56,7 @@ SETTINGS: list[dict[str, object]] = [
 ]
 #: A right release fails a test of noise with at most this probability, over fresh noise.
 ALARM = 1e-7
-DRAWS = 2000
+DRAWS = 1000
 
 
 def stream_for(mechanism: str, seed: int = 3) -> SecureStream:

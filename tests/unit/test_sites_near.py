@@ -15,7 +15,7 @@ from scipy.optimize import fsolve
 from scipy.special import expit
 
 from benchmarks.sites_coverage import RESULTS, Cell, stream, table
-from pipeline.api.planning import plan
+from pipeline.api.planning import proposed
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.population import Population
 from pipeline.linalg import Floored, packed_indices
@@ -256,7 +256,7 @@ def test_plans_say_when_scores_are_near() -> None:
 )
 def test_a_design_has_intervals_when_it_says(clients: int) -> None:
     """Steep slopes, and clients that move together."""
-    found = plan(parse_study(study_text(p=2, loss="logistic", epsilon=1.0)), 31_500, clients)
+    found = proposed(parse_study(study_text(p=2, loss="logistic", epsilon=1.0)), 31_500, clients)
     population = Population.of(simulated(found.study), np.array([-0.5, 1.0, 1.0]))
     size = Size(found.own.outlook.usual, clients)
     assert size.records <= 0.81 * 31_500
