@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import veilstream as vs
@@ -24,7 +22,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.prediction.estimators import LinearClassifier
 from pipeline.records.batch import Column, Columns
 from pipeline.records.columns import values_of
-from pipeline.records.encoder import Encoder, Row, dummy_of
+from pipeline.records.encoder import Encoder, dummy_of
 from pipeline.records.values import is_missing
 from pipeline.release.task import clipped_to_norm
 from pipeline.study.encoding import steps_of
@@ -114,48 +112,6 @@ def test_ends_are_reached_and_never_passed() -> None:
 
 
 # --- one encoding on every way in
-
-NUMBERS = st.one_of(
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.integers(-100, 100),
-    st.sampled_from(["3", " 7.5 ", "x", "", None, "nan", 1e300, -0.0, 5e-324]),
-)
-LEVELS = st.sampled_from(["north", " south", "west", "east", "", None, 1, True, math.nan])
-CODES = st.sampled_from(["1", "2", "2.0", 1, 2.0, True, False, "3", None, "true"])
-RECORDS = st.fixed_dictionaries(
-    {**dict.fromkeys(("amount", "heat", "wait", "age", "flow"), NUMBERS),
-     "region": LEVELS, "code": CODES, "y": st.sampled_from(["1", "0", "2"])}
-)  # fmt: skip
-
-
-def tried(encoder: Encoder, record: dict[str, object]) -> Row | None:
-    try:
-        return encoder.encode(record)
-    except RecordError:
-        return None
-
-
-@given(st.lists(RECORDS, min_size=1, max_size=7), st.sampled_from(["unit", "none"]))
-def test_columns_are_encoded_bit_by_bit_as_their_records_are(
-    records: list[dict[str, object]], scaling: str
-) -> None:
-    study = study_of(interactions=PAIRS, scaling=scaling)
-    encoder = Encoder(study)
-    found = [tried(encoder, record) for record in records]
-    columns = {name: Column([record[name] for record in records]) for name in GOOD}
-    block = Encoder(study).block(Columns(columns, len(records)))
-    usable = [row is not None for row in found]
-    assert (block.reasons.codes == 0).tolist() == usable
-    for place, row in enumerate(found):
-        if row is not None:
-            assert block.arrays.features[place].tobytes() == row.features.tobytes()
-            assert np.count_nonzero(block.beyond[place]) == row.clipped
-    good = [record for record, known in zip(records, usable, strict=True) if known]
-    if good:
-        values = values_of(good, encoder.features)
-        rows = encoder.rows(values, [(1.0, False)] * len(good))
-        expected = [row.features.tobytes() for row in found if row is not None]
-        assert [row.features.tobytes() for row in rows] == expected
 
 
 def test_an_undeclared_level_is_set_aside_and_its_value_is_not_said() -> None:

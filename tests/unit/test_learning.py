@@ -86,17 +86,6 @@ def test_any_split_into_calls_gives_the_sums_of_one_fit_bit_by_bit(cuts: list[in
     assert timeless(once.estimate_) == timeless(learner.estimate_)
 
 
-def test_learning_one_by_one_gives_the_same_sums() -> None:
-    X, y = data(160)
-    learner = StreamClassifier(OPEN)
-    for features, label in zip(X, y, strict=True):
-        assert learner.learn_one({f"x{i}": v for i, v in enumerate(features)}, label) is None
-    assert learner.estimate_.records == 150
-    learner.close_windows().close_windows()
-    once = StreamClassifier(OPEN).fit(X, y)
-    assert differences(run_of(once).partition, run_of(learner).partition) == []
-
-
 def test_fit_forgets_what_was_before() -> None:
     X, y = data(200)
     learner = StreamClassifier(OPEN).fit(X[:100], y[:100]).fit(X, y)

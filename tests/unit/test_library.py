@@ -172,13 +172,6 @@ def test_a_plot_has_a_point_and_an_interval_for_each_coefficient(
         found.plot()
 
 
-def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = vs.fit(OPEN, table())
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(vs.ConfigError, match=r"veilstream\[backtest\]"):
-        found.to_pandas()
-
-
 def test_a_result_predicts_and_is_saved(tmp_path: Path) -> None:
     columns = table()
     X = np.column_stack([columns[f"x{i}"] for i in range(3)])
@@ -238,12 +231,6 @@ def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
     assert found.__module__.startswith("pipeline.")
 
 
-def test_a_name_that_does_not_exist_is_no_attribute() -> None:
-    with pytest.raises(AttributeError, match="'veilstream' has no attribute 'nothing'"):
-        _ = vs.nothing
-    assert not hasattr(vs, "__wrapped__")
-
-
 def test_importing_costs_nothing_until_a_name_is_used() -> None:
     # from its source: an installed copy may bring finders of its own
     own = {"pipeline", "producers", "agents", "infra", "state"}
@@ -255,16 +242,6 @@ def test_importing_costs_nothing_until_a_name_is_used() -> None:
     assert used >= {"pipeline", "numpy"}
     assert not used & {"kafka", "faust", "sklearn", "pandas", "rich"}
     assert own | heavy
-
-
-def test_reading_a_study_loads_no_numbers() -> None:
-    assert not imported("import veilstream; veilstream.load_study") & {"kafka", "sklearn", "pandas"}
-
-
-def test_a_star_import_has_them_all() -> None:
-    scope: dict[str, object] = {}
-    exec("from veilstream import *", scope)  # noqa: S102  what a notebook types
-    assert set(NAMES) <= set(scope)
 
 
 def test_what_a_slope_keeps_is_its_change_where_the_others_stay() -> None:

@@ -17,7 +17,6 @@ from pipeline.methods.sites import robust as guards
 from pipeline.methods.sites.report import largest_move
 from pipeline.methods.sites.state import FIRST, KEPT, Shape, SiteState, epochs_of
 from pipeline.records.encoder import Arrays
-from pipeline.release.model import round_model
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from tests.sites import SPREAD, TRUTH, name_of, run, study_text, task_of, window
@@ -404,17 +403,6 @@ def test_a_version_that_nobody_published_does_not_end_the_start() -> None:
         ids = np.array([[site, 0]], dtype=np.uint64)
         state.fold(ids, epochs_of(np.array([2**20])), Shape(4, 0).rows_of(first, rows, ONE))
     assert server.start_is_over([state], 1)
-
-
-def test_sums_at_zero_do_not_depend_on_the_model() -> None:
-    task = task_of(study_text(p=3, loss="linear", records=20, epsilon=8.0))
-    assert task.release == "sufficient"
-    some = window("linear", 20, np.random.default_rng(1))
-    later = round_model(3, np.ones(4), (1.0, 1.0))
-    one, two = (task.query(some, model).parts for model in (task.first_model, later))
-    for name, part in one.items():
-        for left, right in zip(part.pieces(), two[name].pieces(), strict=True):
-            assert np.array_equal(left.values, right.values)
 
 
 def test_the_choice_is_said_with_its_reason() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pipeline.errors import StateError
 from pipeline.linalg import pack_upper
 from pipeline.methods.renewable import estimate as private_estimate
 from pipeline.methods.renewable import solution
@@ -132,16 +131,6 @@ def test_releases_that_never_came_count_as_noise() -> None:
     assert errors is not None
     assert before is not None
     assert (errors[2] > 1.02 * before[2]).all()
-
-
-def test_a_state_that_lacks_a_part_is_refused() -> None:
-    task = task_of(p=2, epsilon=8.0, records=200, loss="logistic")
-    fields = state_of(task, batch_of(task, 2, [0, 1, 1])).encode()
-    for name in fields:
-        with pytest.raises(StateError, match="state rebuild"):
-            PrivateState.decode(Shape.of(task), {n: d for n, d in fields.items() if n != name})
-        with pytest.raises(StateError, match="state rebuild"):
-            PrivateState.decode(Shape.of(task), {**fields, name: fields[name][:-1]})
 
 
 def test_the_noise_since_each_epoch_is_that_of_the_releases() -> None:

@@ -430,26 +430,6 @@ def test_the_first_step_carries_the_noise_that_was_promised(tolerated: int) -> N
     assert low < np.mean(np.var(scaled, axis=0, ddof=1)) / promised**2 < high
 
 
-def test_with_a_large_budget_noised_messages_reach_the_plain_stream() -> None:
-    batches = [batch_of(seed, n=500) for seed in range(40)]
-    noise = MessageNoise(1e6, 1e-5, 2.5, counts_share=0.05, largest_weight=4.0)
-    plain = OnlineFit(LOSS, Ridge(0.05), 4)
-    fits = [
-        PrivateOnlineFit(LOSS, Ridge(0.05), 4, noise, np.random.default_rng(0), balanced=balanced)
-        for balanced in (False, True)
-    ]
-    weighted = OnlineFit(LOSS, Ridge(0.05), 4, balance=ClassBalance(4.0))
-    for batch in batches:
-        for fit in (plain, weighted, *fits):
-            fit.update(batch)
-    # (1, x) has at most norm 2, so nothing is clipped; the start is another one
-    assert_allclose(fits[0].coefficients, plain.coefficients, atol=0.05)
-    assert_allclose(fits[1].coefficients, weighted.coefficients, atol=0.05)
-    # what the weights are worth here, for comparison
-    assert weighted.coefficients[0] < plain.coefficients[0] - 0.15
-    assert fits[0].floored == 0
-
-
 def test_message_noise_states_its_guarantee_with_its_assumptions() -> None:
     text = MessageNoise(1.0, 1e-5, 2.0, clients=10, tolerated=3).guarantee
     for part in ("(1, 1e-05)-differentially private", "over the whole stream", "mu = 0.2681",

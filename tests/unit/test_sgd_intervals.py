@@ -49,7 +49,7 @@ from pipeline.release.task import Task
 from pipeline.simulate.coverage import simulated
 from pipeline.stream.fold import Reducer
 from pipeline.stream.merge import combine
-from pipeline.stream.partition import Partition, differences
+from pipeline.stream.partition import Partition
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
@@ -606,24 +606,3 @@ def test_early_estimates_of_rare_classes_are_not_off_towards_zero() -> None:
     off = off_by(design, 0.4 * design.exact, 100)
     # half a standard error with the other sign, which is 2.4 times what chance does to the mean
     assert abs(off.mean()) < 2 * off.std() / math.sqrt(len(off))
-
-
-@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace", "none"])
-@pytest.mark.parametrize("releases", [CURVED, ALL])
-def test_sums_are_those_of_the_releases_in_any_batches_and_after_any_restart(
-    mechanism: str, releases: str
-) -> None:
-    task = task_of(mechanism=mechanism, path=f"burn_in = 100, {releases}")
-    log = log_of(task, 60)
-    whole = folded(task, log, [])
-    for sizes in ([1] * 60, [7, 3, 20], [59]):
-        assert differences(folded(task, log, sizes), whole) == []
-    half = folded(task, log[:31], [])
-    again = Partition.decode(
-        task, half.fields(everything=True), half.client_fields(everything=True)
-    )
-    assert Reducer(task).fold(again, log[31:]) == []
-    assert differences(again, whole) == []
-    # the burn-in of 100 records are five releases
-    wanted = sum(np.concatenate(split_numbers(task, entry)[1:]) for entry in log[5:])
-    assert_allclose(path_of(whole).sums.extra, wanted, rtol=1e-12, atol=1e-9)

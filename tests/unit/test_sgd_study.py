@@ -151,33 +151,6 @@ def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
 # --- what leaves
 
 
-@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
-@pytest.mark.parametrize("clipping_norm", ["", "clipping_norm = 1.2"])
-@pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
-def test_no_two_records_are_further_apart_than_stated(
-    loss: str, clipping_norm: str, mechanism: str
-) -> None:
-    extra = {"expectile": "residual_bound = 0.5\ntau = 0.8"}.get(loss)
-    task = task_of(loss=loss, path=clipping_norm, mechanism=mechanism, records=2, estimator=extra)
-    part, rng, most = task.channels.gradient, np.random.default_rng(1), 0.0
-    for _ in range(400):
-        features = rng.uniform(-1.5, 1.5, (2, 3))
-        if rng.random() < 0.5:
-            features = np.sign(features)
-        if rng.random() < 0.5:
-            features[1] = features[0]
-        responses = rng.choice([-1.0, 1.0], 2)
-        lattice = np.rint(rng.normal(0, 10.0 ** rng.uniform(0, 7), 4)).astype(np.int64)
-        model = Model(1, np.clip(lattice, -(2**24), 2**24), (1024, 1024))
-        sums = bounded_gradients(task, features, responses, model)
-        one, two = part.round(sums.gradient.integers, sums.gradient.exponents).reshape(2, 4)
-        apart = (
-            np.linalg.norm(one - two, task.budget.mechanism.order) * part.unit / part.sensitivity
-        )
-        most = max(most, float(apart))
-    assert 0.5 < most <= 1.0
-
-
 def test_exact_gradients_are_the_gradients() -> None:
     task = task_of(path="clipping_norm = 1.5")
     features, responses = drawn("linear", 20, 3)
@@ -314,25 +287,6 @@ def test_the_revision_knows_the_steps_and_not_which_interval_is_shown() -> None:
     base = task_of(path="eta0 = 1.0").revision
     assert task_of(path='eta0 = 1.0, interval = "plug-in"').revision == base
     assert task_of(path="eta0 = 2.0").revision != base
-
-
-def test_keys_of_a_path_belong_to_its_kind_alone() -> None:
-    text = study_text()
-    for old, new, key in (
-        ('kind = "ldp-sgd"', 'kind = "renewable"', "estimator.path"),
-        ("ridge = 0", "ridge = 0.1", "estimator.ridge"),
-        ('neighbours = "replace-one"', 'neighbours = "zero-out"', "privacy.neighbours"),
-        ('loss = "linear"', 'loss = "poisson"', "estimator.loss"),
-    ):
-        with pytest.raises(ConfigError, match=key):
-            parse_study(text.replace(old, new))
-    allowed = 'estimator.loss: kind = "renewable" has gdwd, logistic, linear, poisson'
-    with pytest.raises(ConfigError, match=allowed):
-        parse_study(
-            text.replace('kind = "ldp-sgd"\nloss = "linear"', 'loss = "expectile"').replace(
-                'path = { releases = "gradients" }\n', ""
-            )
-        )
 
 
 ALL = 'releases = "gradients+curvature+products"'

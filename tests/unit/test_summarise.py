@@ -11,7 +11,6 @@ from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import (
-    BoundedSums,
     local_fit,
     summarise,
     summarise_bounded,
@@ -83,30 +82,6 @@ def test_the_start_gives_one_unweighted_gradient_for_each_class_negative_first()
     # at zero the slope of y is -y
     wanted = [design[responses < 0].sum(axis=0), -design[responses > 0].sum(axis=0)]
     assert_allclose(values(sums.gradient), np.concatenate(wanted), atol=200 * 2.0**-19)
-
-
-def everything(sums: BoundedSums) -> list[np.ndarray]:
-    parts = [
-        part
-        for part in (sums.gradient, sums.curvature, sums.middle, sums.counts)
-        if part is not None
-    ]
-    return [array for part in parts for array in (part.integers, part.exponents)]
-
-
-@pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize("version", [0, 5])
-def test_bounded_sums_do_not_depend_on_the_order_of_records_in_a_single_bit(
-    name: str, version: int
-) -> None:
-    task, rng = TASKS[name], np.random.default_rng(4)
-    features, responses = window(task, 2500, 5)
-    model = some_model(task, version)
-    wanted = everything(summarise_bounded(task, features, responses, model))
-    for _ in range(5):
-        order = rng.permutation(2500)
-        found = everything(summarise_bounded(task, features[order], responses[order], model))
-        assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 
 
 def test_the_worst_window_of_the_largest_size_is_exact() -> None:

@@ -26,7 +26,7 @@ from infra.keyring import (
     write_study,
 )
 from pipeline.cli.context import study_keys
-from pipeline.errors import ConfigError, PayloadError, StateError
+from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages import authentic
 from pipeline.messages.admission import (
     KEYS,
@@ -41,7 +41,6 @@ from pipeline.messages.admission import (
     write_signed,
 )
 from pipeline.messages.authentic import Authenticator
-from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.release.layout import HEADER
@@ -78,20 +77,6 @@ def changed(payload: bytes, name: str, number: int) -> bytes:
     return payload[:place] + struct.pack("<q", number) + payload[place + 8 :]
 
 
-def test_releases_of_admitted_clients_count_in_any_batches(world: World) -> None:
-    model = world.model()
-    for seq in range(4):
-        world.send("north", seq, model if seq > 1 else None)
-        world.send("south", seq)
-    whole, letters = world.folded()
-    assert letters == []
-    assert (whole.head.folded, whole.head.words, whole.head.clients) == (8, 2, 2)
-    for sizes in ((1,) * 10, (3, 4), (2, 1, 5)):
-        again, letters = world.folded(*sizes)
-        assert letters == []
-        assert differences(whole, again) == []
-
-
 def test_the_state_that_is_stored_knows_who_was_admitted(world: World) -> None:
     world.send("north", 0)
     world.say("south", None)
@@ -123,20 +108,6 @@ def test_every_bit_of_a_release_is_under_its_mac(world: World) -> None:
     assert len(letters) == len(places) + 1
     assert state.head.folded == 0
     assert not state.clients
-
-
-def test_forged_next_numbers_lock_nobody_out(world: World) -> None:
-    # whoever reads the log knows ids and ledgers, and could send each client's next number
-    for seq in range(3):
-        world.send("north", seq)
-    for seq in range(3, 34):
-        world.append("north", world.bare("north", seq))
-        world.append("north", world.stamp("north", own=Pair(b"x" * 32))(world.bare("north", seq)))
-        world.append("north", world.stamp("south")(world.bare("north", seq)))
-    world.send("north", 3)
-    state, letters = world.folded()
-    assert [reason for _, reason in letters] == ["undecodable", "forged", "forged"] * 31
-    assert (state.clients["north"].highest, state.head.missing) == (3, 0)
 
 
 def test_an_admitted_client_cannot_choose_its_own_point_or_version(world: World) -> None:
@@ -260,26 +231,6 @@ def test_what_a_client_sent_while_it_was_revoked_is_not_counted_by_a_copy() -> N
     assert known["north"].since == world.serial == 3
 
 
-def test_a_revoked_client_counts_up_to_its_revocation_and_its_admission_cannot_be_repeated(
-    world: World,
-) -> None:
-    admission = world.say("east", world.client("east"))
-    world.send("east", 0)
-    revocation = world.say("east", None)
-    world.send("east", 1)
-    world.append("east", admission)
-    world.send("east", 2)
-    state, letters = world.folded()
-    assert letters == [(5, "revoked"), (7, "revoked")]
-    assert state.clients["east"].highest == 0
-    world.admit("east")
-    world.append("east", revocation)
-    world.send("east", 1)
-    state, letters = world.folded(3, 1)
-    assert len(letters) == 2
-    assert state.clients["east"].highest == 1
-
-
 def test_whoever_had_a_key_of_the_study_leaves_none_admitted_for_ever(world: World) -> None:
     """Words of a stolen key hold until it is retired: the study must have one that follows them."""
     thief = Pair(b"t" * 32)
@@ -307,21 +258,6 @@ def test_of_two_admissions_the_later_counts(world: World) -> None:
     world.send("north", 1)
     _, letters = world.folded()
     assert letters == [(4, "forged")]
-
-
-def test_words_that_the_study_has_not_signed_are_dead_letters(world: World) -> None:
-    thief = Pair(b"t" * 32)
-    world.say("thief", thief, by=thief)
-    world.append("thief", b'{"type":"admission/1"}')
-    elsewhere = World(trusted_task("elsewhere"), world.pairs)
-    world.append("thief", elsewhere.say("thief", thief))
-    world.retire(2, thief)
-    world.send("thief", 0)
-    world.send("north", 0)
-    state, letters = world.folded()
-    assert [place for place, _ in letters] == [2, 3, 4, 5, 6]
-    assert state.head.folded == 1
-    assert state.admissions.least == 1
 
 
 def test_an_old_key_of_the_study_counts_until_it_is_retired(world: World) -> None:
@@ -481,22 +417,6 @@ def test_what_a_terminal_obeys_is_refused_however_it_is_written(text: str) -> No
     with pytest.raises(PayloadError, match="control-characters"):
         check_plain(f'{{"name":"{text}"}}'.encode())
     check_plain('{"name":"Grüße, 温度 \\u00e9 \\"quoted\\" \\\\"}'.encode())
-
-
-def test_a_client_counts_in_the_partition_of_its_id_alone() -> None:
-    text = study_text("wide", partitions=2) + TRUST
-    world = World(task_of(parse_study(text)))
-    word = world.admit("north")
-    world.send("north", 0)
-    home = partition_of(b"north", 2)
-    for number, expected in ((home, []), (1 - home, ["wrong-partition"])):
-        # whoever can write copies its admission, too
-        assert world.log[0].value == word
-        state = Partition.empty(world.task, number=number)
-        letters = Reducer(world.task, trust=world.authority).fold(state, world.log)
-        assert [letter.fault.reason for letter in letters] == expected
-    with pytest.raises(StateError, match="number"):
-        Reducer(world.task, trust=world.authority).fold(Partition.empty(world.task), world.log)
 
 
 def test_a_folder_that_knows_a_key_makes_no_other_in_its_place(tmp_path: Path) -> None:
@@ -768,16 +688,3 @@ def test_a_word_that_is_repeated_is_verified_and_splits_a_batch_once(
     assert (reads, folds) == ([old], [20])
     for sizes in ([1] * 41, [7, 9]):
         assert differences(empty.folded(*sizes)[0], state) == []
-
-
-def test_a_client_that_nobody_admitted_moves_nothing(world: World) -> None:
-    world.send("north", 0)
-    before, _ = world.folded()
-    far = world.model(2**37)
-    for seq in range(80):
-        world.send("nobody", seq, far)
-    state, letters = world.folded()
-    assert {reason for _, reason in letters} == {"not-admitted"}
-    assert len(letters) == 80
-    assert state.sums.encode(everything=True) == before.sums.encode(everything=True)
-    assert "nobody" not in state.clients
