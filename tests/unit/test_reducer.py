@@ -571,7 +571,7 @@ def torn(seed: int) -> list[LogEntry]:
     return relogged([mixed[i] for i in rng.permutation(len(mixed))])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) -> None:
     log = torn(seed)
     one, by_record = folded(TASK, log), folded(TASK, log, [1] * len(log))
@@ -586,12 +586,12 @@ def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) ->
 
 
 def test_the_logs_of_these_tests_have_holes_and_repeats() -> None:
-    heads = [folded(TASK, torn(seed)).head for seed in range(20)]
+    heads = [folded(TASK, torn(seed)).head for seed in range(8)]
     assert all(head.missing and head.dead_letters == 2 for head in heads)
     assert all(head.duplicates == 6 for head in heads)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_estimate_of_sums_alone_is_that_of_whole_states_to_the_last_bit(seed: int) -> None:
     log = torn(seed)
     keys = sorted({entry.key for entry in log if entry.key is not None})

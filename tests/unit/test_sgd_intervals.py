@@ -463,7 +463,7 @@ def test_plan_and_check_say_it_before_there_are_records() -> None:
     few = proposed(study, 40_000, 8)
     assert few.own.outlook.exact is not None
     assert f"where even an exact one is +-{few.own.outlook.exact.half:.2g}" in verdict(few)
-    said = check_study(study)["intervals"]
+    said = check_study(study, records=40_000, clients=8)["intervals"]
     assert isinstance(said, dict)
     assert "(half a logit) after about" in said["exact"]
     assert "and classes are as even as assumed" in said["exact"]

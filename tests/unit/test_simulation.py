@@ -134,9 +134,6 @@ def test_the_claims_of_real_mechanisms_say_which() -> None:
     assert LAPLACE.budget.guarantee.mu == total_mu([LAPLACE.budget.event])
 
 
-TASKS = {"simulated": SIMULATED, "gaussian": REAL, "laplace": LAPLACE}
-
-
 def test_every_estimate_says_that_it_is_simulated() -> None:
     state = Partition.empty(SIMULATED)
     entries = [
