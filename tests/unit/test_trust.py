@@ -110,6 +110,20 @@ def test_every_bit_of_a_release_is_under_its_mac(world: World) -> None:
     assert not state.clients
 
 
+def test_forged_next_numbers_lock_nobody_out(world: World) -> None:
+    # whoever reads the log knows ids and ledgers, and could send each client's next number
+    for seq in range(3):
+        world.send("north", seq)
+    for seq in range(3, 34):
+        world.append("north", world.bare("north", seq))
+        world.append("north", world.stamp("north", own=Pair(b"x" * 32))(world.bare("north", seq)))
+        world.append("north", world.stamp("south")(world.bare("north", seq)))
+    world.send("north", 3)
+    state, letters = world.folded()
+    assert [reason for _, reason in letters] == ["undecodable", "forged", "forged"] * 31
+    assert (state.clients["north"].highest, state.head.missing) == (3, 0)
+
+
 def test_an_admitted_client_cannot_choose_its_own_point_or_version(world: World) -> None:
     honest = world.model(3)
     seq = 0
@@ -231,6 +245,26 @@ def test_what_a_client_sent_while_it_was_revoked_is_not_counted_by_a_copy() -> N
     assert known["north"].since == world.serial == 3
 
 
+def test_a_revoked_client_counts_up_to_its_revocation_and_its_admission_cannot_be_repeated(
+    world: World,
+) -> None:
+    admission = world.say("east", world.client("east"))
+    world.send("east", 0)
+    revocation = world.say("east", None)
+    world.send("east", 1)
+    world.append("east", admission)
+    world.send("east", 2)
+    state, letters = world.folded()
+    assert letters == [(5, "revoked"), (7, "revoked")]
+    assert state.clients["east"].highest == 0
+    world.admit("east")
+    world.append("east", revocation)
+    world.send("east", 1)
+    state, letters = world.folded(3, 1)
+    assert len(letters) == 2
+    assert state.clients["east"].highest == 1
+
+
 def test_whoever_had_a_key_of_the_study_leaves_none_admitted_for_ever(world: World) -> None:
     """Words of a stolen key hold until it is retired: the study must have one that follows them."""
     thief = Pair(b"t" * 32)
@@ -258,6 +292,21 @@ def test_of_two_admissions_the_later_counts(world: World) -> None:
     world.send("north", 1)
     _, letters = world.folded()
     assert letters == [(4, "forged")]
+
+
+def test_words_that_the_study_has_not_signed_are_dead_letters(world: World) -> None:
+    thief = Pair(b"t" * 32)
+    world.say("thief", thief, by=thief)
+    world.append("thief", b'{"type":"admission/1"}')
+    elsewhere = World(trusted_task("elsewhere"), world.pairs)
+    world.append("thief", elsewhere.say("thief", thief))
+    world.retire(2, thief)
+    world.send("thief", 0)
+    world.send("north", 0)
+    state, letters = world.folded()
+    assert [place for place, _ in letters] == [2, 3, 4, 5, 6]
+    assert state.head.folded == 1
+    assert state.admissions.least == 1
 
 
 def test_an_old_key_of_the_study_counts_until_it_is_retired(world: World) -> None:
@@ -688,3 +737,16 @@ def test_a_word_that_is_repeated_is_verified_and_splits_a_batch_once(
     assert (reads, folds) == ([old], [20])
     for sizes in ([1] * 41, [7, 9]):
         assert differences(empty.folded(*sizes)[0], state) == []
+
+
+def test_a_client_that_nobody_admitted_moves_nothing(world: World) -> None:
+    world.send("north", 0)
+    before, _ = world.folded()
+    far = world.model(2**37)
+    for seq in range(80):
+        world.send("nobody", seq, far)
+    state, letters = world.folded()
+    assert {reason for _, reason in letters} == {"not-admitted"}
+    assert len(letters) == 80
+    assert state.sums.encode(everything=True) == before.sums.encode(everything=True)
+    assert "nobody" not in state.clients
