@@ -216,14 +216,6 @@ def test_scikit_learn_clones_and_cross_validates(study: Any) -> None:
     assert learner.score(X, y) == np.mean(learner.predict(X) == y)
 
 
-def test_a_fitted_classifier_can_be_sent_to_another_process() -> None:
-    X, y = data(120)
-    learner = StreamClassifier(OPEN).fit(X, y)
-    copied = pickle.loads(pickle.dumps(learner))  # noqa: S301  the test's own bytes
-    assert copied.predict_proba(X).tolist() == learner.predict_proba(X).tolist()
-    assert copied.partial_fit(X, y).estimate_.releases == 5
-
-
 # --- River
 
 

@@ -164,30 +164,6 @@ def test_one_class_has_no_best_intercept_unless_it_is_penalised() -> None:
     assert_allclose(found, independent_fit(records, q=1.0, ridge=np.full(3, 0.1)), atol=1e-8)
 
 
-@pytest.mark.parametrize("fault", ["constant", "copied", "more columns than records"])
-def test_collinear_columns_need_a_ridge(fault: str) -> None:
-    rng, loss = np.random.default_rng(8), RampedDWD(1.0)
-    features, responses = simulate(rng, 60, 3)
-    if fault == "constant":
-        features[:, 1] = 0.5
-    elif fault == "copied":
-        features[:, 1] = -2 * features[:, 0]
-    else:
-        features, responses = rng.normal(size=(8, 12)), np.tile([1.0, -1.0], 4)
-    records = Records.of(features, responses)
-    for fit in (pooled_fit, federated_fit):
-        with pytest.raises(NumericError, match=r"collinear.*estimator\.ridge > 0"):
-            fit(loss, records if fit is pooled_fit else [records], Ridge(0.0))  # type: ignore[operator]
-    ridge = Ridge(0.1)
-    pooled = pooled_fit(loss, records, ridge).coefficients
-    assert_allclose(
-        pooled,
-        independent_fit(records, q=1.0, ridge=ridge.of_gradient(records.size)),
-        atol=1e-8,
-    )
-    assert_allclose(federated_fit(loss, [records], ridge).coefficients, pooled, atol=1e-7)
-
-
 def test_bad_arrays_are_refused_by_name() -> None:
     ones = np.ones(3)
     for features, responses, words in (

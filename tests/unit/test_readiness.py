@@ -241,18 +241,6 @@ def test_a_threshold_below_nearly_all_residuals_has_no_interval() -> None:
     assert streamed(text, features, responses).status == "warming"
 
 
-def test_a_balanced_stream_has_intervals() -> None:
-    features, responses = classes(np.random.default_rng(7), 40_000, 0.3)
-    for text in (
-        study_text(p=2, loss="logistic", private=False, ridge=1e-4, records=250),
-        study_text(p=2, loss="logistic", mechanism="insecure-simulation", epsilon=8.0, delta=1e-6,
-                   ridge=1e-4, records=500),
-    ):  # fmt: skip
-        found = streamed(text, features, responses)
-        assert found.status == "ready", found.reason
-        assert found.intervals(0.95) is not None
-
-
 def test_a_step_goes_as_far_as_the_longer_of_two_bounds() -> None:
     task = task_of(parse_study(study_text(p=3, loss="logistic", private=True, norm_bound=2.0)))
     assert isinstance(task, RenewableTask)

@@ -265,29 +265,6 @@ def test_the_noise_of_a_tiny_budget_still_fits_the_lattice(
         calibrate(2.0, 3.0, 1e-12)
 
 
-def test_the_plain_sums_are_the_derivatives_of_the_objective() -> None:
-    task = task_of(p=2, private=False, loss="logistic")
-    features, responses = window(task, 300, 9)
-    weights = (2.0, 0.5)
-    at = np.array([0.2, -0.4, 0.7])
-
-    def objective(theta: np.ndarray) -> float:
-        design = np.column_stack([np.ones(300), features])
-        weight = np.where(responses > 0, weights[1], weights[0])
-        return float(weight @ task.loss.value(design @ theta, responses))
-
-    found = summarise(task, features, responses, at, weights)
-    steps = 1e-5 * np.eye(3)
-    gradient = [(objective(at + s) - objective(at - s)) / 2e-5 for s in steps]
-    assert_allclose(found.gradient, gradient, atol=1e-5)
-    for i, s in enumerate(steps):
-        up = summarise(task, features, responses, at + s, weights).gradient
-        down = summarise(task, features, responses, at - s, weights).gradient
-        assert_allclose(found.curvature[i], (up - down) / 2e-5, atol=1e-5)
-    assert found.scores == pytest.approx(found.scores.T)
-    assert sum(found.counts) == found.records == 300
-
-
 def test_the_local_fit_lowers_the_objective_close_to_its_least() -> None:
     features, responses = simulate(np.random.default_rng(10), 4000, 3)
     task = task_of(p=3, private=False)
