@@ -26,8 +26,7 @@ from tests.attacks.studies import Mechanism, study_text
 from tests.attacks.windows import Streams
 from tests.builders import SeededStream
 
-#: So many at the least show that a change touches later ones; a long run has more.
-FEW, WINDOWS = 4, 6
+WINDOWS = 6
 #: Streams for either neighbour.
 DRAWS = {"discrete-gaussian": 300, "discrete-laplace": 500}
 #: Laplace streams take twice as long; releases one by one are attacked with both in every run.
@@ -41,21 +40,21 @@ def streams(seed: int) -> Streams:
 
 
 @cache
-def undisturbed(mechanism: Mechanism, windows: int) -> list[Sighting]:
+def undisturbed(mechanism: Mechanism) -> list[Sighting]:
     """The left side of two attacks: the stream without the change, under the zero-out task."""
-    attack = stream_attack("zero-out", mechanism, windows)
+    attack = stream_attack("zero-out", mechanism, WINDOWS)
     return sightings(attack.task, attack.left, DRAWS[mechanism], SeededStream(99))
 
 
-def attacked(change: Change, mechanism: Mechanism, windows: int) -> StreamFinding:
-    attack = stream_attack(change, mechanism, windows)
-    return measure_stream(attack, DRAWS[mechanism], streams(1), undisturbed(mechanism, windows))
+def attacked(change: Change, mechanism: Mechanism) -> StreamFinding:
+    attack = stream_attack(change, mechanism, WINDOWS)
+    return measure_stream(attack, DRAWS[mechanism], streams(1), undisturbed(mechanism))
 
 
 @pytest.mark.takes("a stream is drawn hundreds of times, for what its releases tell together")
 @pytest.mark.parametrize("mechanism", FIRST)
 def test_a_whole_stream_keeps_what_was_promised(mechanism: Mechanism) -> None:
-    found = attacked("zero-out", mechanism, FEW)
+    found = attacked("zero-out", mechanism)
     claim = EPSILON[mechanism]
     assert STRONG[mechanism] * claim < found.everything.claimed <= claim
     assert found.everything.events <= claim
@@ -82,7 +81,7 @@ def test_a_record_inserted_with_a_slot_of_its_own_would_show_in_every_later_wind
     mechanism: Mechanism,
 ) -> None:
     """Which is why no study may declare such neighbours: the stream exceeds any claim."""
-    found = attacked("add-remove", mechanism, WINDOWS)
+    found = attacked("add-remove", mechanism)
     assert found.everything.claimed > 1.2 * EPSILON[mechanism]
 
 
