@@ -91,9 +91,15 @@ def test_no_attack_with_twenty_times_the_draws_learns_more_than_was_promised(
     assert floor < share_of(mechanism, found.claimed) <= 1
 
 
-@every_mechanism
-@every_neighbours
-@pytest.mark.parametrize(("users", "floor"), [("together", 0.6), ("spread", 0.35)])
+@pytest.mark.parametrize(
+    ("users", "floor", "neighbours", "mechanism"),
+    [
+        pytest.param(*users, neighbours, mechanism, marks=[pytest.mark.slow] * ((i + j + k) % 2))
+        for i, users in enumerate((("together", 0.6), ("spread", 0.35)))
+        for j, neighbours in enumerate(NEIGHBOURS)
+        for k, mechanism in enumerate(BOTH)
+    ],
+)
 def test_no_attack_learns_more_about_a_user_than_was_promised(
     users: Literal["together", "spread"], floor: float, neighbours: Neighbours, mechanism: Mechanism
 ) -> None:
