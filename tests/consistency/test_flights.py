@@ -1,6 +1,6 @@
 """The study of the second demonstration, in one process: what its last words rest on."""
 
-from collections import Counter, deque
+from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,9 +11,7 @@ from pipeline.api.table import covers
 from pipeline.cli.demo import MAIN, Flights
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
-from pipeline.records.encoder import Row
 from pipeline.release.task import Task
-from pipeline.stream.in_process import OfflineRun
 from pipeline.study.model import Study
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import load_study, parse_study
@@ -21,8 +19,6 @@ from producers.sources.samples import AIRLINES
 from tests.builders import run_rows
 
 FILE = Path(str(files("pipeline.study") / "examples" / "flights.toml"))
-#: Records: sixteen clients with one window each on the way, and the next sixteen.
-LATE = 1500
 #: Flights of two months: what is said of paths that are too short, or late, needs no more of them.
 FEW = 60_000
 #: A budget that people ask for first.
@@ -73,21 +69,6 @@ def tight(early: Flights) -> EstimateMessage:
     return stream(early, task_of(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
 
 
-def delayed(shown: Flights, task: Task, records: int) -> EstimateMessage:
-    """Stream the flights with a model for every release that is so many records late."""
-    run = OfflineRun(task)
-    models = deque([run.model], maxlen=records // task.slots + 1)
-    windows: dict[str, list[Row | None]] = {}
-    for client, row in shown.slots:
-        rows = windows.setdefault(client, [])
-        rows.append(row)
-        if len(rows) == task.slots:
-            run.fold(client, run.release(client, windows.pop(client), models[0]))
-            run.move()
-            models.append(run.model)
-    return run.estimate(0.0)[1]
-
-
 def main(message: EstimateMessage) -> Coefficient:
     return message.coefficients[PLACE]
 
@@ -117,20 +98,6 @@ def test_at_its_budget_the_main_coefficient_is_told_from_zero(
 
 
 @pytest.mark.slow
-def test_models_as_late_as_on_a_busy_machine_leave_intervals(
-    shown: Flights, pooled: list[float]
-) -> None:
-    late = delayed(shown, task_of(seeded()), LATE)
-    assert late.status == "ready"
-    assert late.diagnostics.staleness == pytest.approx(LATE, rel=0.01)
-    assert f"models are {late.diagnostics.staleness:.0f} records late" in late.reason
-    interval = main(late).interval
-    assert interval is not None
-    assert not covers(interval, 0.0)
-    assert covers(interval, pooled[PLACE])
-
-
-@pytest.mark.slow
 def test_the_last_line_says_what_the_interval_says(
     early: Flights, tight: EstimateMessage, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,26 +113,3 @@ def test_the_last_line_says_what_the_interval_says(
     said = capsys.readouterr().err
     assert f"no interval of {MAIN}: " in said
     assert "NOT the same" in said
-
-
-@pytest.mark.slow
-def test_at_epsilon_one_intervals_are_longer(
-    tight: EstimateMessage, final: EstimateMessage
-) -> None:
-    wide, narrow = main(tight).interval, main(final).interval
-    assert wide is not None
-    assert narrow is not None
-    assert wide[1] - wide[0] > 2 * (narrow[1] - narrow[0])
-
-
-@pytest.mark.slow
-def test_shuffled_flights_are_another_path_to_the_same_point(
-    shown: Flights, final: EstimateMessage, pooled: list[float]
-) -> None:
-    shuffled = stream(shown, task_of(seeded()), shuffle=1)
-    assert shuffled.status == "ready"
-    assert (shuffled.records, shuffled.clients) == (final.records, final.clients)
-    assert main(shuffled).value != main(final).value
-    interval = main(shuffled).interval
-    assert interval is not None
-    assert covers(interval, pooled[PLACE])

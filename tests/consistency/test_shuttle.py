@@ -11,13 +11,10 @@ from pipeline.api.table import counts
 from pipeline.cli.demo import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
 from pipeline.methods import task_of
-from pipeline.methods.renewable import open as open_side
-from pipeline.records.encoder import Encoder, stack
 from pipeline.study.versions import without_privacy
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import load_study
-from producers.sources import open_source
-from tests.builders import SeededStream, oracle, run_rows
+from tests.builders import SeededStream, run_rows
 
 TASK = task_of(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
 #: Without the ridge, the norm and the weight that noise asks for: what the reference was made with.
@@ -68,31 +65,6 @@ def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
     # its intervals wait: the first models of this stream were far from the last
     assert (plain.status, plain.reason) == ("warming", FAR)
     assert plain.privacy.mechanism == "none"
-
-
-def test_intervals_without_privacy_wait_because_they_would_miss(
-    shuttle: Shuttle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = REFERENCE
-    encoder, source = Encoder(task.study), open_source("shuttle:0/1", None, folder=Path())
-    rows = []
-    while not source.ended:
-        rows += [encoder.encode(slot.record) for slot in source.read(5000, 0.0) if slot.record]
-    features, responses = stack(rows, task.size - 1)[:2]
-    classes = {c: float(np.mean(responses == c)) for c in (-1.0, 1.0)}
-    weights = [min(0.5 / classes[c], task.largest_weight) for c in responses.tolist()]
-    estimator = task.study.estimator
-    pooled = oracle(features, responses, np.array(weights), q=estimator.q, ridge=estimator.ridge)
-
-    monkeypatch.setattr(open_side, "is_far", lambda *_: False)
-    message = stream(shuttle, task)
-    assert message.status == "ready"
-    found = [(c.value, c.standard_error) for c in message.coefficients]
-    missed = [abs(v - p) / (e or np.inf) for (v, e), p in zip(found, pooled, strict=True)]
-    # an interval that is right is passed five times in two million: here by most coefficients,
-    # and by one of them by far more than class weights on their way to the last ones could do
-    assert sorted(missed)[len(missed) // 2] > 5
-    assert max(missed) > 20
 
 
 def noised(shuttle, seed):

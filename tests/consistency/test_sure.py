@@ -19,7 +19,11 @@ FILLED = 0.05
 @pytest.mark.takes("streams of 8,000 to 25,000 records, up to the promised size")
 @pytest.mark.parametrize(
     ("features", "loss", "ridge", "epsilon"),
-    [(4, "gdwd", 0.03, 1.0), (9, "gdwd", 0.1, 1.5), (9, "logistic", 0.02, 2.0)],
+    [
+        pytest.param(4, "gdwd", 0.03, 1.0, marks=pytest.mark.slow),
+        pytest.param(9, "gdwd", 0.1, 1.5, marks=pytest.mark.slow),
+        (9, "logistic", 0.02, 2.0),
+    ],
 )
 def test_slopes_of_features_that_fill_nothing_have_intervals_where_the_plan_is_sure(
     features: int, loss: str, ridge: float, epsilon: float

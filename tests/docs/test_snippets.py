@@ -146,7 +146,8 @@ def test_every_study_file_is_one(snippet: Snippet):
     """A block that shows only some tables takes the others from `veilstream study init`."""
     usual, tables = tomllib.loads(TEMPLATE), tomllib.loads(snippet.text)
     tables["estimator"] = {"loss": usual["estimator"]["loss"], **tables.get("estimator", {})}
-    assert check_study(study_of({**usual, **tables}, name=snippet.place))["study"]
+    study = study_of({**usual, **tables}, name=snippet.place)
+    assert check_study(study, records=2_000, clients=2)["study"]
 
 
 def pages():

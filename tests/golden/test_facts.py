@@ -128,8 +128,14 @@ PARTS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "judged": (judged, ("renewable, gdwd", "ldp-sgd, logistic", "noisy-mle, score")),
 }
 NAMES = [(part, name) for part, (_, names) in PARTS.items() for name in names]
-#: A plan of one kind has rows of all: the others are more of the same.
-MORE = {("planned", name) for name in PLANNED[2:]}
+#: A plan of one kind has rows of all, and is made of what is checked: the others are more of the
+#: same.
+MORE = {
+    *(("planned", name) for name in PLANNED[1:]),
+    *(("checked", f"renewable, {name}") for name in ("linear-exchange", "levels", "apart")),
+    *(("backtested", name) for name in ("counts", "weighted")),
+    ("checked", "renewable, logistic-laplace"), ("judged", "noisy-mle, score"),
+}  # fmt: skip
 
 
 def numbers(value: Any) -> Any:

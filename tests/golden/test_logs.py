@@ -16,6 +16,12 @@ from tests.golden.logs import Outcome, alike, differences, folded, load, made_ag
 from tests.golden.record import changes
 
 LOGS = load()
+#: Each of their parts is in another log, too.
+ALIKE = {"gdwd-laplace", "gdwd-user", "gdwd-split", "logistic-laplace-weights", "open-gdwd-weights",
+         "sgd-logistic-laplace", "sgd-linear-full", "sgd-open-logistic-products"}  # fmt: skip
+each_log = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in LOGS]
+)
 
 
 def test_every_case_is_recorded() -> None:
@@ -25,7 +31,7 @@ def test_every_case_is_recorded() -> None:
     assert sum(golden.outcome.exact["status"] == "ready" for golden in LOGS.values()) >= 30
 
 
-@pytest.mark.parametrize("name", LOGS)
+@each_log
 def test_a_recorded_log_folds_to_what_it_did(name: str) -> None:
     golden = LOGS[name]
     models, outcome = folded(golden)
@@ -33,7 +39,7 @@ def test_a_recorded_log_folds_to_what_it_did(name: str) -> None:
     assert models == golden.models
 
 
-@pytest.mark.parametrize("name", LOGS)
+@each_log
 def test_clients_make_the_recorded_releases_again(name: str) -> None:
     golden = LOGS[name]
     made = list(made_again(golden, CASES[name]))

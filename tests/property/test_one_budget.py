@@ -48,10 +48,17 @@ STUDIES = {
 }
 
 
+#: Each study with both mechanisms and with both neighbours; a long run has each with each.
+APART = [
+    pytest.param(name, neighbours, mechanism, marks=[pytest.mark.slow] * ((i + j + k) % 2))
+    for i, name in enumerate(STUDIES)
+    for j, neighbours in enumerate(("zero-out", "replace-one"))
+    for k, mechanism in enumerate(MECHANISMS)
+]
+
+
 @pytest.mark.parametrize("effort", EFFORTS)
-@mechanisms
-@both
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(("name", "neighbours", "mechanism"), APART)
 def test_no_neighbours_use_up_more_than_the_budget(
     name: str, neighbours: str, mechanism: str, effort: int
 ) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,11 +105,3 @@ def test_another_ledger_is_refused() -> None:
 def test_damaged_progress_is_refused(data: bytes) -> None:
     with pytest.raises(StateError):
         Progress.decode(data)
-
-
-def test_long_random_orders_end_without_holes() -> None:
-    rng = np.random.default_rng(3)
-    progress = Progress(LEDGER)
-    for number in rng.permutation(900).tolist():
-        progress.accept(LEDGER, number)
-    assert (progress.highest, progress.missing) == (899, 0)

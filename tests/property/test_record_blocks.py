@@ -108,7 +108,10 @@ def test_records_together_are_encoded_bit_by_bit_as_one_by_one(
     check(records, cuts, kind)
 
 
-@pytest.mark.parametrize("kind", list(STUDIES))
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] * (n not in (0, 3)))
+             for n, k in enumerate(STUDIES)],
+)  # fmt: skip
 def test_whatever_stands_in_a_column_moves_no_record_beside_it(kind: tuple[str, str]) -> None:
     for name in ORDINARY:
         for odd in ODD:

@@ -362,10 +362,10 @@ def test_the_climb_finds_the_worst_case_by_itself(mechanism: str) -> None:
     rng = np.random.default_rng(1)
     for part in ("gradient", "curvature"):
         best = 0.0
-        for _ in range(4):
+        for _ in range(3):
             pair = random_pair(task, rng, start=False)
             pair = Neighbours(NOBODY_OF_TWO, pair.one, None, flat_model(task))
-            most = climbed(task, rng, pair, lambda shares, p=part: shares[p], 400)
+            most = climbed(task, rng, pair, lambda shares, p=part: shares[p], 250)
             best = max(best, most[part])
         assert 0.93 < best <= 1.0
 
@@ -411,7 +411,7 @@ def into(bounds: Bounds, x: np.ndarray) -> np.ndarray:
 
 def farthest(bounds: Bounds, size: int, order: Order, *, replaced: bool, curved: bool) -> float:
     """Search for the records that are furthest apart, by steps of many climbers at once."""
-    rng, n, p = np.random.default_rng(9), 600, size - 1
+    rng, n, p = np.random.default_rng(9), 300, size - 1
     points = rng.normal(size=(n, 2, p)) * rng.choice([1.0, 0.0], (n, 2, p), p=[0.7, 0.3])
     points[: n // 4] = np.sign(points[: n // 4])
     # a slope of either sign, a curvature of at most one

@@ -22,7 +22,7 @@ from tests.simulation.studies import Theatre
 from tests.simulation.world import Scenario
 
 #: Schedules of lies, deaths and losses.
-SCHEDULES = 12
+SCHEDULES = 8
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,7 @@ def test_the_loss_of_rounds_is_what_the_plan_expects(use: str) -> None:
     )
     rng, plan, losses, values = np.random.default_rng(3), task.plan, [], []
     run, (centre, unit) = OfflineRun(task), task.response_scale
-    for _ in range(200):
+    for _ in range(100):
         truth = []
         for name in plan.names:
             [records] = ages.rounds_of(task, name, 1, rng)
@@ -70,8 +70,8 @@ def test_the_loss_of_rounds_is_what_the_plan_expects(use: str) -> None:
     expected = float(found.details["expected_loss"])
     # lattice noise is a hair wider than the continuous one that plans reckon with
     assert expected == pytest.approx(plan.losses.sum(), rel=0.02)
-    assert abs(np.mean(values)) < 4 * np.std(values) / 200**0.5
-    assert abs(np.mean(losses) - expected) < 4 * np.std(losses) / 200**0.5
+    assert abs(np.mean(values)) < 4 * np.std(values) / 100**0.5
+    assert abs(np.mean(losses) - expected) < 4 * np.std(losses) / 100**0.5
     assert found.details["epsilon_now"] == 0.3
 
 
@@ -174,10 +174,10 @@ def test_equal_rounds_cost_what_brute_force_finds(epsilon: float) -> None:
 def test_rounds_compose_by_the_nested_rule_until_the_study_is_over() -> None:
     task = ages.task_of(ages.study_text()).of_client("b")
     event = task.budget.event
-    for rounds in (1, 5, 400):
+    for rounds in (1, 5, 60):
         together = task.budget.together(compose({event: rounds}))
         assert total_epsilon([together], 0.0) == pytest.approx(task.budget.after(rounds))
-    assert task.budget.after(400) < 400 * task.budget.per_record
+    assert task.budget.after(60) < 60 * task.budget.per_record
     frozen = ages.GROUPS.replace("q = 0.4", "q = 0.0001")
     slow = ages.task_of(ages.study_text(groups=frozen))
     # what never changes adds up as ever

@@ -92,7 +92,7 @@ STUDIES = {
 }
 
 
-def history(study: Study, count: int = 2_000, seed: int = 1) -> dict[str, np.ndarray[Any, Any]]:
+def history(study: Study, count: int = 1_200, seed: int = 1) -> dict[str, np.ndarray[Any, Any]]:
     """Records of five clients, some with faults."""
     rng = np.random.default_rng(seed)
     a, b = rng.normal(0, 0.6, count), rng.normal(0, 1, count)
@@ -141,7 +141,13 @@ def engine_of(study: Study, table: Any, options: Options) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("name", STUDIES)
+#: Those that have nothing which another of them has not.
+ALIKE = {"classes, open", "numbers", "counts, open", "by record, open", "by record, clipped"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ALIKE)) for n in STUDIES]
+)
 def test_without_delay_it_is_the_offline_run_bit_by_bit(name: str) -> None:
     study = read_study(STUDIES[name])
     table = history(study)
@@ -213,9 +219,9 @@ def test_batches_change_nothing(
 
 @cache
 def of_batches(options: Options) -> Any:
-    """Return what a backtest of 600 records says, in batches of as many as there are now."""
+    """Return what a backtest of 300 records says, in batches of as many as there are now."""
     text = STUDIES["classes"].replace("records = 50", "records = 50\nseconds = 100")
-    return watched(read_study(text), timed(history(read_study(text), 600)), options)
+    return watched(read_study(text), timed(history(read_study(text), 300)), options)
 
 
 def close(found: Any, expected: Any) -> None:
@@ -229,8 +235,8 @@ def close(found: Any, expected: Any) -> None:
         for one, other in zip(found, expected, strict=True):
             close(one, other)
     elif isinstance(expected, float):
-        # sums of at most 600 logarithms of about 1, in any order
-        assert found == pytest.approx(expected, rel=600 * 2**-53)
+        # sums of at most 300 logarithms of about 1, in any order
+        assert found == pytest.approx(expected, rel=300 * 2**-53)
     else:
         assert found == expected
 
@@ -242,7 +248,7 @@ def timed(table: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, A
     return table | {"t": np.cumsum(steps)}
 
 
-@pytest.mark.parametrize("late", [0, 1, 130])
+@pytest.mark.parametrize("late", [0, pytest.param(1, marks=pytest.mark.slow), 130])
 def test_each_record_is_predicted_before_its_label_is_learnt(late: int) -> None:
     """Record by record, with nothing of the engine: labels that have come are learnt first."""
     study = read_study(STUDIES["classes"])
@@ -360,10 +366,10 @@ def test_seconds_of_forgetting_are_event_time() -> None:
 
 def test_a_frozen_estimate_is_that_of_its_time() -> None:
     study = read_study(STUDIES["classes"])
-    table = history(study, 3_000)
-    result = backtest(study, table, freeze=1_000, pooled=False)
+    table = history(study)
+    result = backtest(study, table, freeze=500, pooled=False)
     # the newest estimate of the records before alone, and its scores on those behind
-    short = {name: column[:1_000] for name, column in table.items()}
+    short = {name: column[:500] for name, column in table.items()}
     run = OfflineRun(task_of(study))
     encoder, window, coefficients = Encoder(study), list[Row | None](), np.zeros(3)
     for record in records_of(short):
@@ -377,7 +383,7 @@ def test_a_frozen_estimate_is_that_of_its_time() -> None:
             if run.waiting == 0:
                 coefficients = run.estimate(0.0)[0].coefficients
     right = count = 0
-    for record in list(records_of(table))[1_000:]:
+    for record in list(records_of(table))[500:]:
         with contextlib.suppress(RecordError):
             row = encoder.encode(record)
             said = coefficients @ np.append(1.0, row.features) >= 0
@@ -391,15 +397,15 @@ def test_a_frozen_estimate_is_that_of_its_time() -> None:
 
 
 BATCH = [
-    *("classes", "weighted", "by record", "by record, clipped", "numbers", "counts"),
-    "counts, open",
+    *("weighted", "by record, clipped", "numbers", "counts"),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("classes", "by record", "counts, open")),
 ]
 
 
 @pytest.mark.parametrize("name", BATCH)
 def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
     study = read_study(STUDIES[name])
-    table = history(study, 4_000)
+    table = history(study)
     result = backtest(study, table)
     encoder, rows = Encoder(study), []
     for record in records_of(table):
@@ -437,7 +443,7 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
 
 def test_one_class_alone_has_no_pooled_fit_and_no_ranking() -> None:
     study = read_study(STUDIES["classes"])
-    table = history(study) | {"y": np.full(2_000, "yes")}
+    table = history(study) | {"y": np.full(1_200, "yes")}
     result = backtest(study, table)
     assert result.pooled.coefficients is None
     assert "pooled fit" in result.pooled.reason
@@ -525,7 +531,7 @@ def run(monkeypatch: pytest.MonkeyPatch, study: str, **options: Any) -> tuple[En
 
     monkeypatch.setattr(OfflineRun, "release", released)
     monkeypatch.setattr(OfflineRun, "fold", arrived)
-    count = 9000
+    count = 4500
     x = rng.uniform(-1, 1, (count, 2))
     table = {
         "x0": x[:, 0], "x1": x[:, 1], "t": np.arange(count) / 10.0,
@@ -551,8 +557,14 @@ def run(monkeypatch: pytest.MonkeyPatch, study: str, **options: Any) -> tuple[En
     return engine, unseen
 
 
-@pytest.mark.parametrize("timed", [False, True])
-@pytest.mark.parametrize("delay", ["30", "900", "exponential:200"])
+@pytest.mark.parametrize(
+    ("delay", "timed"),
+    [
+        ("30", False), ("900", True), ("exponential:200", True),
+        *(pytest.param(delay, timed, marks=pytest.mark.slow)
+          for delay, timed in (("30", True), ("900", False), ("exponential:200", False))),
+    ],
+)  # fmt: skip
 def test_a_window_begins_at_a_model_that_lacks_no_more_of_its_client_than_live(
     monkeypatch: pytest.MonkeyPatch, *, timed: bool, delay: str
 ) -> None:

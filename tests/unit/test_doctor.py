@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -124,7 +125,7 @@ def test_the_stream_of_gradients_is_the_offline_run_without_noise() -> None:
 
 @pytest.mark.parametrize("text", [gradients(records=20), renewable(p=2, records=20)])
 def test_streams_repeat_and_differ(text: str) -> None:
-    population, size = Population.of(task_of(text)), Size(2000, 3)
+    population, size = Population.of(task_of(text)), Size(1500, 3)
     one, again, other = (stream(population, size, 1, number).coefficients for number in (0, 0, 1))
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
@@ -133,13 +134,13 @@ def test_streams_repeat_and_differ(text: str) -> None:
 @pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
 def test_the_noise_has_the_deviation_of_the_study(mechanism: str) -> None:
     """One window at the start: the first step shows its noise; 800 numbers know it to 3 %."""
-    text = gradients(mechanism=mechanism, records=1000, path="burn_in = 0")
+    text = gradients(mechanism=mechanism, records=200, path="burn_in = 0")
     task = path_task(text)
     population = Population.of(task, residual=1e-9, truth=np.zeros(4))
-    moved = stream(population, Size(1000, 1), 1, 1)
-    steps = rule_of(task).steps.steps(1, 1000)
-    many = [stream(population, Size(1000, 1), 1, i).point for i in range(200)]
-    assert moved.records == 1000
+    moved = stream(population, Size(200, 1), 1, 1)
+    steps = rule_of(task).steps.steps(1, 200)
+    many = [stream(population, Size(200, 1), 1, i).point for i in range(200)]
+    assert moved.records == 200
     found = np.array(many).std() / math.sqrt(float(steps @ steps))
     wanted = real_task(text).channels.gradient.standard_deviation
     assert found == pytest.approx(wanted, rel=5 / math.sqrt(2 * 800))
@@ -155,30 +156,72 @@ def results(task: Task, streams: int, *, width: float, shift: float = 0.0) -> li
     return found
 
 
-def test_planted_intervals_are_found_out() -> None:
-    target = np.zeros(LOGISTIC.size)
-
-    def verdict(**planted: float) -> tuple[bool | None, str]:
-        found = sum_up(LOGISTIC, results(LOGISTIC, 200, **planted), target)
-        said = judge(LOGISTIC, found, PLAN, 10_000)
-        return said.trusted, said.verdict
-
-    assert verdict(width=1.96) == (True, "yes")
-    assert verdict(width=1.5)[0] is False
-    assert verdict(width=3.0) == (True, "yes, but they are longer than necessary")
-    assert verdict(width=2.6, shift=0.8) == (False, "no: estimates are biased")
-
-
-@pytest.mark.parametrize(("width", "wanted"), [(1.2, "miss"), (1.96, "most coefficients have no")])
-def test_few_intervals_that_miss_are_wrong_and_not_late(width: float, wanted: str) -> None:
+def hidden(streams: int, first: int, last: int, width: float = 1.96) -> list[StreamResult]:
+    """Return 200 streams, of which those behind some give some coefficients no interval."""
     planted = results(LOGISTIC, 200, width=width)
-    for one in planted[60:]:
+    for one in planted[streams:]:
         for ends in one.ends["random-scaling"]:
-            ends[:] = math.nan
-    found = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size))
-    said = judge(LOGISTIC, found, PLAN, 10_000)
-    assert said.trusted is False
-    assert wanted in said.verdict
+            ends[first:last] = math.nan
+    return planted
+
+
+def few_of_one(covered: int, streams: int) -> list[StreamResult]:
+    """Return 200 streams, of which some give the intercept an interval, that of a few covers."""
+    planted = hidden(streams, 0, 1)
+    for number, one in enumerate(planted[:streams]):
+        for ends, side in zip(one.ends["random-scaling"], (-1.0, 1.0), strict=True):
+            ends[0] = 9.0 * (number >= covered) + side
+    return planted
+
+
+def off_in_one() -> list[StreamResult]:
+    planted = results(LOGISTIC, 200, width=2.3)
+    for one in planted:
+        for ends, move in zip(one.ends["random-scaling"], (1.6, -1.6), strict=True):
+            ends[2] += move
+    return planted
+
+
+@pytest.mark.parametrize(
+    ("planted", "trusted", "words"),
+    [
+        (lambda: results(LOGISTIC, 200, width=1.96), True, "yes: .*: nothing"),
+        (lambda: results(LOGISTIC, 200, width=1.5), False, "miss"),
+        (lambda: results(LOGISTIC, 200, width=3.0), True, "yes, but they are longer than necess"),
+        (lambda: results(LOGISTIC, 200, width=2.6, shift=0.8), False, "no: estimates are biased"),
+        # few that miss are wrong and not late
+        (lambda: hidden(60, 0, 4, width=1.2), False, "miss"),
+        (lambda: hidden(60, 0, 4), False, "most coefficients have no"),
+        (off_in_one, False, "miss"),
+        (lambda: few_of_one(9, 14), True,
+         r"yes, but perhaps not for 'intercept': .*'intercept' 64.3% \(\+-12.8%\).*--replications"),
+        (lambda: few_of_one(40, 40), True,
+         "yes, but mostly not for 'intercept': .*'intercept' in 20% of the streams"),
+        # every stream is ready, and of all four coefficients only the intercept has an interval
+        (lambda: hidden(0, 1, 4), False, "no intervals yet"),
+        # few streams decide nothing, and can show that intervals miss
+        (lambda: results(LOGISTIC, 6, width=1.96), None, ""),
+        (lambda: results(LOGISTIC, 40, width=1.0), False, "^no:"),
+    ],
+)  # fmt: skip
+def test_planted_intervals_are_found_out(
+    planted: Callable[[], list[StreamResult]], trusted: bool | None, words: str
+) -> None:
+    said = judge(LOGISTIC, sum_up(LOGISTIC, planted(), np.zeros(4)), PLAN, 10_000)
+    assert said.trusted is trusted
+    assert re.search(words, f"{said.verdict}: {said.reason}: {said.advice}")
+
+
+def test_what_streams_show_is_summed_up_with_the_worst_and_the_rarest() -> None:
+    [own] = sum_up(LOGISTIC, off_in_one(), np.zeros(4)).intervals
+    assert own.worst == "x1"
+    [own] = sum_up(LOGISTIC, few_of_one(9, 14), np.zeros(4)).intervals
+    assert own.worst_coverage == pytest.approx(9 / 14)
+    found = sum_up(LOGISTIC, hidden(0, 1, 4), np.zeros(4))
+    assert (found.ready, found.given, found.rarest_given) == (1, 1 / 4, 0)
+    assert found.rarest != "intercept"
+    [own] = sum_up(LOGISTIC, results(LOGISTIC, 40, width=1.0), np.zeros(4)).intervals
+    assert own.error > LARGEST_ERROR
 
 
 @pytest.mark.parametrize(
@@ -219,44 +262,6 @@ def test_a_yes_of_an_expectile_holds_for_residuals_of_the_assumed_size(
     assert ("--residual-scale" in said.advice) == (tau != 0.5)
 
 
-def test_one_coefficient_that_is_not_covered_is_named() -> None:
-    planted = results(LOGISTIC, 200, width=2.3)
-    for one in planted:
-        low, high = one.ends["random-scaling"]
-        low[2] += 1.6
-        high[2] -= 1.6
-    found = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size))
-    said = judge(LOGISTIC, found, PLAN, 10_000)
-    assert found.intervals[0].worst == "x1"
-    assert said.trusted is False
-
-
-def few_of_one(covered: int, streams: int) -> list[StreamResult]:
-    """Return 200 streams, of which some give the intercept an interval, that of a few covers."""
-    planted = results(LOGISTIC, 200, width=1.96)
-    for number, one in enumerate(planted):
-        for ends, side in zip(one.ends["random-scaling"], (-1.0, 1.0), strict=True):
-            ends[0] = math.nan if number >= streams else 9.0 * (number >= covered) + side
-    return planted
-
-
-def test_a_yes_names_the_coefficient_that_it_may_not_hold_for() -> None:
-    found = sum_up(LOGISTIC, few_of_one(9, 14), np.zeros(LOGISTIC.size))
-    said = judge(LOGISTIC, found, PLAN, 10_000)
-    assert found.intervals[0].worst_coverage == pytest.approx(9 / 14)
-    assert (said.trusted, said.verdict) == (True, "yes, but perhaps not for 'intercept'")
-    assert "'intercept' 64.3% (+-12.8%)" in said.reason
-    assert "--replications" in said.advice
-
-
-def test_a_yes_names_the_coefficient_that_mostly_has_no_interval() -> None:
-    found = sum_up(LOGISTIC, few_of_one(40, 40), np.zeros(LOGISTIC.size))
-    said = judge(LOGISTIC, found, PLAN, 10_000)
-    assert (said.trusted, said.verdict) == (True, "yes, but mostly not for 'intercept'")
-    assert "'intercept' in 20% of the streams" in said.reason
-    assert said.advice != "nothing"
-
-
 def test_coverage_and_its_error_are_those_of_the_binomial_law() -> None:
     found = sum_up(LOGISTIC, results(LOGISTIC, 400, width=1.2815516), np.zeros(LOGISTIC.size))
     [own] = found.intervals
@@ -265,33 +270,6 @@ def test_coverage_and_its_error_are_those_of_the_binomial_law() -> None:
     assert own.coverage == pytest.approx(0.8, abs=0.04)
     assert own.length == pytest.approx(2 * 1.2815516)
     assert found.bias_error == 0.05
-
-
-def test_coefficients_that_have_no_interval_count_against_a_study() -> None:
-    """Every stream is ready, and of all four coefficients only the intercept has an interval."""
-    planted = results(LOGISTIC, 40, width=1.96)
-    for one in planted:
-        for ends in one.ends["random-scaling"]:
-            ends[1:] = np.nan
-    found = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size))
-    assert (found.ready, found.given) == (1, 1 / LOGISTIC.size)
-    assert found.rarest_given == 0
-    assert found.rarest != "intercept"
-    said = judge(LOGISTIC, found, PLAN, 10_000)
-    assert said.trusted is False
-    assert "no intervals yet" in said.verdict
-
-
-def test_few_streams_decide_nothing() -> None:
-    found = sum_up(LOGISTIC, results(LOGISTIC, 6, width=1.96), np.zeros(LOGISTIC.size))
-    assert judge(LOGISTIC, found, PLAN, 10_000).trusted is None
-
-
-def test_few_streams_can_show_that_intervals_miss() -> None:
-    found = sum_up(LOGISTIC, results(LOGISTIC, 40, width=1.0), np.zeros(LOGISTIC.size))
-    assert found.intervals[0].error > LARGEST_ERROR
-    said = judge(LOGISTIC, found, PLAN, 10_000)
-    assert (said.trusted, said.verdict[:3]) == (False, "no:")
 
 
 def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[bool | None, str]:
@@ -306,9 +284,9 @@ def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[
     return said.trusted, f"{said.verdict}: {said.reason}: {said.advice}"
 
 
-@pytest.mark.parametrize("loss", ["linear", "logistic"])
+@pytest.mark.parametrize("loss", [pytest.param("linear", marks=pytest.mark.slow), "logistic"])
 def test_two_thousand_records_at_epsilon_one_cannot_be_trusted(loss: str) -> None:
-    trusted, words = asked(parse_study(gradients(loss=loss, epsilon=1.0)), 2000, 12)
+    trusted, words = asked(parse_study(gradients(loss=loss, epsilon=1.0)), 2000, 8)
     assert trusted is False
     assert "records instead of 2,000" in words
 
@@ -389,7 +367,7 @@ OF_COUNTS = study_text(p=3, loss="poisson", records=200, most=12.0, ridge=0.0, p
 #: streams, rounds and clients. Other losses: `doctor coverage`.
 CASES: dict[str, tuple[str, Callable[..., Estimate], np.ndarray, tuple[int, int, int]]] = {
     "open": (study_text(p=3, private=False, records=200), of_classes, CLASSES, (30, 12, 4)),
-    "private": (study_text(p=3, epsilon=2.0, records=200), of_classes, CLASSES, (20, 12, 8)),
+    "private": (study_text(p=3, epsilon=2.0, records=200), of_classes, CLASSES, (14, 12, 8)),
     "counts": (
         OF_COUNTS, partial(regression_stream, draw=counts), np.append(0.1, SLOPES), (16, 20, 6),
     ),
@@ -424,7 +402,9 @@ def check_coverage(ends: list[Estimate], target: np.ndarray, shrink: float = 1.0
 
 
 @pytest.mark.takes("some twenty streams")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", ["private", "counts", pytest.param("open", marks=pytest.mark.slow)]
+)
 def test_intervals_cover_and_those_half_as_wide_do_not(case: str) -> None:
     text, of_stream, target, (streams, rounds, clients) = CASES[case]
     task = make_task(parse_study(text))
@@ -437,7 +417,7 @@ def test_intervals_cover_and_those_half_as_wide_do_not(case: str) -> None:
         check_coverage(ends, target, shrink=4.0)
 
 
-FLIP, AFTER, OF_DRIFT, SLOTS = 40, 12, 8, 200
+FLIP, AFTER, OF_DRIFT, SLOTS = 24, 12, 8, 200
 #: Five rounds.
 HALF_LIFE = f'half_life = {5 * OF_DRIFT * SLOTS}, of = "records"'
 
@@ -466,8 +446,5 @@ def test_forgetting_follows_a_sudden_drift_within_two_half_lives(kind: dict[str,
     best, kept = after_the_flip(**kind)
     _, faded = after_the_flip(**kind, forgetting=HALF_LIFE)
     assert min(faded[9:]) > best - 0.02
-    # five of six releases are still from before: without forgetting nothing has moved
+    # most releases are still from before: without forgetting nothing has moved
     assert max(kept[:10]) < 0.4
-
-
-# --- coverage --------------------------------------------------------------------------------

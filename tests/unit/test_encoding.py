@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import veilstream as vs
@@ -24,7 +22,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.prediction.estimators import LinearClassifier
 from pipeline.records.batch import Column, Columns
 from pipeline.records.columns import values_of
-from pipeline.records.encoder import Encoder, Row, dummy_of
+from pipeline.records.encoder import Encoder, dummy_of
 from pipeline.records.values import is_missing
 from pipeline.release.task import clipped_to_norm
 from pipeline.study.encoding import steps_of
@@ -114,48 +112,6 @@ def test_ends_are_reached_and_never_passed() -> None:
 
 
 # --- one encoding on every way in
-
-NUMBERS = st.one_of(
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.integers(-100, 100),
-    st.sampled_from(["3", " 7.5 ", "x", "", None, "nan", 1e300, -0.0, 5e-324]),
-)
-LEVELS = st.sampled_from(["north", " south", "west", "east", "", None, 1, True, math.nan])
-CODES = st.sampled_from(["1", "2", "2.0", 1, 2.0, True, False, "3", None, "true"])
-RECORDS = st.fixed_dictionaries(
-    {**dict.fromkeys(("amount", "heat", "wait", "age", "flow"), NUMBERS),
-     "region": LEVELS, "code": CODES, "y": st.sampled_from(["1", "0", "2"])}
-)  # fmt: skip
-
-
-def tried(encoder: Encoder, record: dict[str, object]) -> Row | None:
-    try:
-        return encoder.encode(record)
-    except RecordError:
-        return None
-
-
-@given(st.lists(RECORDS, min_size=1, max_size=7), st.sampled_from(["unit", "none"]))
-def test_columns_are_encoded_bit_by_bit_as_their_records_are(
-    records: list[dict[str, object]], scaling: str
-) -> None:
-    study = study_of(interactions=PAIRS, scaling=scaling)
-    encoder = Encoder(study)
-    found = [tried(encoder, record) for record in records]
-    columns = {name: Column([record[name] for record in records]) for name in GOOD}
-    block = Encoder(study).block(Columns(columns, len(records)))
-    usable = [row is not None for row in found]
-    assert (block.reasons.codes == 0).tolist() == usable
-    for place, row in enumerate(found):
-        if row is not None:
-            assert block.arrays.features[place].tobytes() == row.features.tobytes()
-            assert np.count_nonzero(block.beyond[place]) == row.clipped
-    good = [record for record, known in zip(records, usable, strict=True) if known]
-    if good:
-        values = values_of(good, encoder.features)
-        rows = encoder.rows(values, [(1.0, False)] * len(good))
-        expected = [row.features.tobytes() for row in found if row is not None]
-        assert [row.features.tobytes() for row in rows] == expected
 
 
 def test_an_undeclared_level_is_set_aside_and_its_value_is_not_said() -> None:
@@ -358,19 +314,15 @@ def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> Non
 
 REFUSED = [
     ("a = { min = 0, max = 9, typical = 10 }", "data.features.a.typical: must lie in"),
-    ("a = { min = 0, max = 9, typical = nan }", "data.features.a.typical: must lie in"),
     ("a = { min = -1, max = 9, transform = 'log1p' }", 'use "asinh"'),
     ("a = { min = -1, max = 9, transform = 'sqrt' }", "needs a range from 0 on"),
     ("a = { min = 0, max = 9, transform = 'log' }", "data.features.a.transform"),
     ("a = { min = 0, max = 9, transform = 'asinh', unit = 0 }", "data.features.a.unit"),
-    ("a = { min = 0, max = 9, transform = 'asinh', unit = -1 }", "data.features.a.unit"),
     ("a = { min = 0, max = 9, transform = 'asinh', unit = 1e-300 }", "a.unit: must lie in"),
     ("a = { min = 0, max = 9, unit = 2 }", 'a.unit: goes with transform = "asinh" or "log1p"'),
-    ("a = { min = 0, max = 9, transform = 'sqrt', unit = 2 }", "a.unit: goes with transform"),
     ("a = { min = 0, max = 9, levels = ['a', 'b'] }", "a.levels: does not go with"),
     ("a = { kind = 'category' }", "data.features.a.levels: is required"),
     ("a = { kind = 'category', levels = ['a'] }", "at least two"),
-    ("a = { kind = 'category', levels = [] }", "at least two"),
     ("a = { kind = 'category', levels = ['a', 'b', 'a'] }", "stand for the same value, 'a'"),
     ("a = { kind = 'category', levels = ['1', '1.0'] }", "stand for the same value"),
     ("a = { kind = 'category', levels = ['a', ' b'] }", "remove the blanks"),
@@ -394,9 +346,7 @@ def test_a_feature_that_cannot_be_encoded_is_refused_by_its_key(line: str, words
     ("declared", "interactions", "words"),
     [
         ([A, B], ["a:c"], "'a:c' is not \"a:b\" of two different features"),
-        ([A, B], ["a"], "is not"),
         ([A, B], ["a:a"], "is not"),
-        ([A, B], ["a:b:a"], "is not"),
         ([A, B], ["a:b", "b:a"], "two are of the same features"),
         ([A, B, "'b=v' = { min = 0, max = 1 }"], [], "two columns would be called 'b=v'"),
         ([A, B, "'a:b=v' = { min = 0, max = 1 }"], ["a:b"], "would be called 'a:b=v'"),

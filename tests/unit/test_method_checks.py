@@ -84,6 +84,13 @@ STUDIES: dict[str, dict[str, Callable[[], str]]] = {
     TOY: {"noised": toy_text},
 }
 NAMES = [(kind, name) for kind, forms in STUDIES.items() for name in forms]
+#: Forms that have each part of a release in common with another of their kind.
+ALIKE = {("renewable", "levels"), ("noisy-mle", "laplace"), ("noisy-copies", "exchange"),
+         ("noisy-mle", "cut")}  # fmt: skip
+TRIED = [
+    pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.slow] * (pair in ALIKE))
+    for pair in NAMES
+]
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +111,7 @@ def case_of(kind: str, name: str) -> Case:
     return Case(study, windows_of(task, Arrays(features, responses)))
 
 
-@pytest.mark.parametrize(("kind", "name"), NAMES, ids=["-".join(pair) for pair in NAMES])
+@pytest.mark.parametrize(("kind", "name"), TRIED)
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
 def test_a_method_keeps_what_is_asked(check: Callable[[Case], None], kind: str, name: str) -> None:
     check(shared_case_of(kind, name))

@@ -17,7 +17,6 @@ from pipeline.methods.sites import robust as guards
 from pipeline.methods.sites.report import largest_move
 from pipeline.methods.sites.state import FIRST, KEPT, Shape, SiteState, epochs_of
 from pipeline.records.encoder import Arrays
-from pipeline.release.model import round_model
 from pipeline.stream.in_process import OfflineRun
 from pipeline.study_file.load import parse_study
 from tests.sites import SPREAD, TRUTH, name_of, run, study_text, task_of, window
@@ -86,7 +85,8 @@ def test_a_site_takes_as_much_room_after_many_windows_as_after_a_few() -> None:
 @pytest.mark.parametrize(
     ("loss", "given"),
     [
-        ("logistic", {}), ("linear", {}), ("logistic", {"ridge": 0.2}),
+        ("logistic", {}), ("linear", {}),
+        pytest.param("logistic", {"ridge": 0.2}, marks=pytest.mark.slow),
         ("logistic", {"kind": "noisy-copies", "epsilon": 8.0}),
         ("linear", {"kind": "noisy-copies", "epsilon": 8.0, "noise_scale": 0.15}),
     ],
@@ -112,7 +112,9 @@ def test_a_minority_of_liars_is_found_and_three_sites_accuse_nobody() -> None:
     assert run("linear", seed=6, sites=3, liars=1).details["flagged"] == []
 
 
-@pytest.mark.parametrize(("shift", "named"), [(0.2, False), (1.0, True)])
+@pytest.mark.parametrize(
+    ("shift", "named"), [pytest.param(0.2, False, marks=pytest.mark.slow), (1.0, True)]
+)
 def test_two_of_nine_that_agree_move_little_until_they_are_named(shift: float, named: bool) -> None:
     truth, moved, flagged = np.array([0.2, 0.5, -0.4, 0.3]), [], set[str]()
     told = truth + shift * np.array([0.0, 1.0, 0.0, 0.0])
@@ -152,11 +154,6 @@ def test_sites_whose_releases_are_too_old_are_named() -> None:
     assert (found["dropped_count"], found["count"]) == (1, 5)
 
 
-def test_honest_sites_are_not_accused() -> None:
-    flags = [len(run("logistic", seed=seed).details["flagged"]) for seed in range(4)]
-    assert sum(flags) == 0
-
-
 def test_one_site_with_nearly_all_records_weighs_its_share_alone() -> None:
     mass = np.array([990.0, 4.0, 3.0, 3.0])
     kept = mass * guards.capped(mass, 0.4)
@@ -178,7 +175,7 @@ def test_one_site_with_nearly_all_records_has_its_share_of_an_estimate(kind: str
                       noise_scale=SPREAD, mechanism="insecure-simulation",
                       norm_bound="typical")  # fmt: skip
     stream, rng = OfflineRun(make_task(parse_study(text))), np.random.default_rng(3)
-    for site in [0] * 396 + [1, 2, 3, 4]:
+    for site in [0] * 196 + [1, 2, 3, 4]:
         stream.add(f"site-{site}", window("linear", 100, rng))
     found = stream.publish()
     # half is what one may have by default
@@ -197,7 +194,7 @@ def test_the_distance_of_a_site_with_nearly_all_records_counts_the_noise_of_the_
     kind: str,
 ) -> None:
     squares = []
-    for seed in range(6):
+    for seed in range(3):
         text = study_text(kind=kind, p=3, loss="linear", records=400, epsilon=8.0, ridge=1e-3,
                           noise_scale=SPREAD, mechanism="insecure-simulation", seed=seed,
                           norm_bound="typical")  # fmt: skip
@@ -210,7 +207,7 @@ def test_the_distance_of_a_site_with_nearly_all_records_counts_the_noise_of_the_
         squares.append(far**2)
     # a chi-square number of 4 over 4 has the deviation sqrt(2 / 4); what sites seem to differ by
     # makes it smaller, never larger. Without the others' noise it was above 5
-    assert 0.2 < np.mean(squares) < 1 + 4 * math.sqrt(0.5 / 6)
+    assert 0.2 < np.mean(squares) < 1 + 4 * math.sqrt(0.5 / 3)
 
 
 @pytest.mark.parametrize("sizes", [[1] * 8, [1, 2, 4, 8, 1, 2, 4, 8], [100, 1, 1, 1, 1]])
@@ -320,7 +317,7 @@ def with_wide_sites(wide: int, seed: int) -> Estimate:
 
 
 def test_wider_residuals_of_some_sites_count_nothing_for_those_of_most() -> None:
-    spreads = [with_wide_sites(3, seed).dispersion for seed in range(6)]
+    spreads = [with_wide_sites(3, seed).dispersion for seed in range(4)]
     # 1.06 of many streams, 1.4 were wide ones cut to the limit; Monte Carlo errors are 0.03
     assert np.mean(spreads) < 1.15 * 0.12**2
 
@@ -328,7 +325,7 @@ def test_wider_residuals_of_some_sites_count_nothing_for_those_of_most() -> None
 def test_a_site_with_half_of_the_records_does_not_excuse_itself() -> None:
     """Were it measured from where it draws the estimate, all others would seem to differ."""
     moved = []
-    for seed in range(3):
+    for seed in range(2):
         honest = lied([4, 1, 1, 1, 1], seed=seed)
         for shift in (5.0, 10.0, 15.0, 20.0, 25.0):
             other = lied([4, 1, 1, 1, 1], seed=seed, shift=shift)
@@ -357,7 +354,7 @@ def test_an_estimate_of_noise_alone_is_one() -> None:
     """As many sites with hardly a record as noise needs to make every curvature negative."""
     found = [
         run("logistic", seed=seed, sites=6, windows=2, records=2, p=3, epsilon=0.2)
-        for seed in range(6)
+        for seed in range(3)
     ]
     for estimate in found:
         assert estimate.status == "warming"
@@ -406,17 +403,6 @@ def test_a_version_that_nobody_published_does_not_end_the_start() -> None:
         ids = np.array([[site, 0]], dtype=np.uint64)
         state.fold(ids, epochs_of(np.array([2**20])), Shape(4, 0).rows_of(first, rows, ONE))
     assert server.start_is_over([state], 1)
-
-
-def test_sums_at_zero_do_not_depend_on_the_model() -> None:
-    task = task_of(study_text(p=3, loss="linear", records=20, epsilon=8.0))
-    assert task.release == "sufficient"
-    some = window("linear", 20, np.random.default_rng(1))
-    later = round_model(3, np.ones(4), (1.0, 1.0))
-    one, two = (task.query(some, model).parts for model in (task.first_model, later))
-    for name, part in one.items():
-        for left, right in zip(part.pieces(), two[name].pieces(), strict=True):
-            assert np.array_equal(left.values, right.values)
 
 
 def test_the_choice_is_said_with_its_reason() -> None:

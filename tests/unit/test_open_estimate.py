@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pipeline.errors import NumericError, StateError
+from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.linalg import floor_eigenvalues, pack_upper, sandwich, solve_positive
 from pipeline.methods import method_of
@@ -187,13 +187,6 @@ def test_class_weights_balance_the_classes_up_to_their_maximum(
     negative: float, positive: float, largest: float, wanted: tuple[float, float]
 ) -> None:
     assert class_weights(negative, positive, largest) == pytest.approx(wanted)
-
-
-def test_damaged_open_state_is_refused() -> None:
-    with pytest.raises(StateError):
-        OpenState.decode(3, {"sums": b"123"})
-    with pytest.raises(StateError):
-        OpenState.decode(3, {"other": b""})
 
 
 def test_intervals_are_symmetric_and_as_wide_as_their_level() -> None:

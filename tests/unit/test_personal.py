@@ -235,7 +235,7 @@ def test_intervals_of_mixed_levels_are_those_of_the_mean_noise() -> None:
     text = study_text(epsilon=18.0, records=100, path="behind = 0", mechanism="insecure-simulation")
     task = make_task(parse_study(text.replace("[window]", f"{levels}\n[window]")))
     run = OfflineRun(task)
-    features, responses = drawn("linear", 40_000, 11)
+    features, responses = drawn("linear", 20_000, 11)
     rows = rows_of(task, features, responses)
     mixed = [Row(r.features, r.response, 0, i % 2) for i, r in enumerate(rows)]
     for start in range(0, len(mixed), 100):
@@ -247,7 +247,7 @@ def test_intervals_of_mixed_levels_are_those_of_the_mean_noise() -> None:
     [path] = next(iter(run.partition.sums.states.values())).paths  # type: ignore[union-attr]
     sums = path.stretch()
     middle = np.diag(sums.gg).mean() / sums.records
-    # the slopes' own variance is at most that of the residuals; 140,000 squares know their mean
+    # the slopes' own variance is at most that of the residuals; 70,000 squares know their mean
     # to half a percent
     own = (0.5 / task.response_scale[1]) ** 2
     assert 0.98 * task.record_noise**2 < middle < 1.02 * task.record_noise**2 + own

@@ -157,7 +157,7 @@ def test_of_least_squares_it_is_the_sandwich_of_the_books() -> None:
     assert (found.status, found.interval, found.records) == ("ready", INTERVAL, 500)
 
 
-@pytest.mark.parametrize("loss", ["gdwd", "logistic"])
+@pytest.mark.parametrize("loss", ["gdwd", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_its_intervals_hold_the_penalised_fit_of_the_population(loss: str) -> None:
     # a large ridge and a strong feature: scores without the ridge have thrice their variance
     task = make_task(parse_study(study_text(loss=loss, ridge=0.5, maximum=8.0)))

@@ -164,30 +164,6 @@ def test_one_class_has_no_best_intercept_unless_it_is_penalised() -> None:
     assert_allclose(found, independent_fit(records, q=1.0, ridge=np.full(3, 0.1)), atol=1e-8)
 
 
-@pytest.mark.parametrize("fault", ["constant", "copied", "more columns than records"])
-def test_collinear_columns_need_a_ridge(fault: str) -> None:
-    rng, loss = np.random.default_rng(8), RampedDWD(1.0)
-    features, responses = simulate(rng, 60, 3)
-    if fault == "constant":
-        features[:, 1] = 0.5
-    elif fault == "copied":
-        features[:, 1] = -2 * features[:, 0]
-    else:
-        features, responses = rng.normal(size=(8, 12)), np.tile([1.0, -1.0], 4)
-    records = Records.of(features, responses)
-    for fit in (pooled_fit, federated_fit):
-        with pytest.raises(NumericError, match=r"collinear.*estimator\.ridge > 0"):
-            fit(loss, records if fit is pooled_fit else [records], Ridge(0.0))  # type: ignore[operator]
-    ridge = Ridge(0.1)
-    pooled = pooled_fit(loss, records, ridge).coefficients
-    assert_allclose(
-        pooled,
-        independent_fit(records, q=1.0, ridge=ridge.of_gradient(records.size)),
-        atol=1e-8,
-    )
-    assert_allclose(federated_fit(loss, [records], ridge).coefficients, pooled, atol=1e-7)
-
-
 def test_bad_arrays_are_refused_by_name() -> None:
     ones = np.ones(3)
     for features, responses, words in (
@@ -428,26 +404,6 @@ def test_the_first_step_carries_the_noise_that_was_promised(tolerated: int) -> N
     assert promised == pytest.approx(factor * 2.0 / noise.mu)
     low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], 4 * 499) / (4 * 499)
     assert low < np.mean(np.var(scaled, axis=0, ddof=1)) / promised**2 < high
-
-
-def test_with_a_large_budget_noised_messages_reach_the_plain_stream() -> None:
-    batches = [batch_of(seed, n=500) for seed in range(40)]
-    noise = MessageNoise(1e6, 1e-5, 2.5, counts_share=0.05, largest_weight=4.0)
-    plain = OnlineFit(LOSS, Ridge(0.05), 4)
-    fits = [
-        PrivateOnlineFit(LOSS, Ridge(0.05), 4, noise, np.random.default_rng(0), balanced=balanced)
-        for balanced in (False, True)
-    ]
-    weighted = OnlineFit(LOSS, Ridge(0.05), 4, balance=ClassBalance(4.0))
-    for batch in batches:
-        for fit in (plain, weighted, *fits):
-            fit.update(batch)
-    # (1, x) has at most norm 2, so nothing is clipped; the start is another one
-    assert_allclose(fits[0].coefficients, plain.coefficients, atol=0.05)
-    assert_allclose(fits[1].coefficients, weighted.coefficients, atol=0.05)
-    # what the weights are worth here, for comparison
-    assert weighted.coefficients[0] < plain.coefficients[0] - 0.15
-    assert fits[0].floored == 0
 
 
 def test_message_noise_states_its_guarantee_with_its_assumptions() -> None:

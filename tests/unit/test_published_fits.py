@@ -267,8 +267,14 @@ LEARNT = {**dict.fromkeys(["renewable", "private"], ""), **KEYS}
 
 
 @pytest.mark.parametrize("ridge", [0.0, pytest.param(1e-3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", LEARNT)
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        pytest.param(kind, case, marks=[pytest.mark.slow] * ((i + k) % 2))
+        for i, kind in enumerate(LEARNT)
+        for k, case in enumerate(CASES)
+    ],
+)
 def test_bad_data_end_in_an_error_or_a_finite_estimate_with_a_true_status(
     kind: str, case: str, ridge: float, tmp_path: Path
 ) -> None:

@@ -36,7 +36,7 @@ def in_a_child(make: Callable[[], NDArray[np.uint64]]) -> NDArray[np.uint64]:
 @pytest.mark.parametrize(
     ("taken", "count"),
     # each count with numbers in stock and each stock with a short count and a long one
-    [*((500, count) for count in COUNTS), *product((0, 3, 20_000), (7, 16_385))],
+    [*((500, count) for count in (1, 512, 513, 40_000)), *product((0, 3, 20_000), (7, 16_385))],
 )
 def test_a_child_repeats_nothing_of_its_parent_for_any_count(count: int, taken: int) -> None:
     """Before the fork, after it, and in a second child; with and without numbers in stock."""

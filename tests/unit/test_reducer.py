@@ -111,7 +111,7 @@ def test_any_mixture_in_a_batch_is_what_it_is_one_by_one(kind: str) -> None:
         lambda entry: dataclasses.replace(entry, value=None),
     ]
     rng, reasons = np.random.default_rng(6), set[str]()
-    for trial in range(15):
+    for trial in range(10):
         # mostly in order, with some repeated or left out
         places = np.sort(rng.integers(0, len(log), 40) + rng.integers(0, 1 + trial % 3, 40))
         picked = [log[min(i, 39)] for i in places]
@@ -399,7 +399,7 @@ def test_no_mutation_of_a_payload_raises_anything_but_becomes_a_dead_letter() ->
     """Thousands of byte flips, cuts and insertions: each is folded or set aside."""
     rng = np.random.default_rng(5)
     reducer = Reducer(PRIVATE)
-    for i in range(3000):
+    for i in range(1500):
         value = bytearray(log_of("private")[int(rng.integers(24))].value or b"")
         for _ in range(int(rng.integers(1, 4))):
             place = int(rng.integers(len(value)))
@@ -571,7 +571,7 @@ def torn(seed: int) -> list[LogEntry]:
     return relogged([mixed[i] for i in rng.permutation(len(mixed))])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) -> None:
     log = torn(seed)
     one, by_record = folded(TASK, log), folded(TASK, log, [1] * len(log))
@@ -586,12 +586,12 @@ def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) ->
 
 
 def test_the_logs_of_these_tests_have_holes_and_repeats() -> None:
-    heads = [folded(TASK, torn(seed)).head for seed in range(20)]
+    heads = [folded(TASK, torn(seed)).head for seed in range(8)]
     assert all(head.missing and head.dead_letters == 2 for head in heads)
     assert all(head.duplicates == 6 for head in heads)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_estimate_of_sums_alone_is_that_of_whole_states_to_the_last_bit(seed: int) -> None:
     log = torn(seed)
     keys = sorted({entry.key for entry in log if entry.key is not None})

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from pipeline.errors import NumericError
 from pipeline.estimators.reference_fit import Rows, pooled_fit
-from pipeline.losses import Linear, Loss, Poisson
+from pipeline.losses import Loss, Poisson
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods.renewable.client import summarise_bounded
 from pipeline.release.model import round_model
@@ -101,20 +101,6 @@ def test_an_open_poisson_fit_is_near_an_independent_one() -> None:
     assert np.all(np.abs(values(message) - poisson_by_scipy(X, y, 0.01)) < 0.25 * errors)
 
 
-@pytest.mark.parametrize("ridge", [0.0, 0.05])
-def test_the_pooled_fit_is_an_independent_one_for_both_families(ridge: float) -> None:
-    rng = np.random.default_rng(3)
-    X, y = counts(rng, 1000)
-    expected = poisson_by_scipy(X, y, ridge)
-    for loss in (Poisson(1000.0), Poisson(1000.0, 1000.0)):
-        assert_allclose(pooled(loss, X, y, ridge), expected, atol=1e-8, rtol=0)
-    X, y = numbers(rng, 1000)
-    design = np.column_stack([np.ones(len(y)), X])
-    penalty = len(y) * ridge * np.diag([0.0, 1, 1, 1])
-    expected = np.linalg.solve(design.T @ design + penalty, design.T @ y)
-    assert_allclose(pooled(Linear(), X, y, ridge), expected, atol=1e-8, rtol=0)
-
-
 def test_the_pooled_fit_refuses_counts_without_a_best_fit() -> None:
     X = np.random.default_rng(4).uniform(-1, 1, (50, 2))
     with pytest.raises(NumericError, match="all counts are zero"):
@@ -124,7 +110,9 @@ def test_the_pooled_fit_refuses_counts_without_a_best_fit() -> None:
 # --- with privacy, on fixed seeds
 
 
-@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
+@pytest.mark.parametrize(
+    "mechanism", ["discrete-gaussian", pytest.param("discrete-laplace", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("loss", "draw", "truth"), [
     ("linear", numbers, LINEAR), ("poisson", counts, POISSON),
 ])  # fmt: skip
@@ -152,7 +140,7 @@ def test_a_start_far_from_the_middle_of_the_range_does_not_run_away() -> None:
         X = rng.uniform(0.5, 1, (n, 8))
         return X, truth[0] + X @ truth[1:] + rng.normal(0, 0.05, n)
 
-    for rounds in (1, 2, 4, 12):
+    for rounds in (1, 4):
         found = regression_stream(task, draw, seed=1, rounds=rounds, clients=8)
         X, _ = draw(np.random.default_rng(0), 500)
         off = found.coefficients[0] + X @ found.coefficients[1:] - (truth[0] + X @ truth[1:])
@@ -178,17 +166,6 @@ def test_the_start_reaches_a_mean_beyond_a_small_threshold_and_below_its_noise()
         found = regression_stream(task, none, seed=1, rounds=rounds, clients=8)
         assert np.all(np.isfinite(found.coefficients))
     assert math.exp(found.coefficients[0]) < 1
-
-
-def test_a_start_release_has_the_smallest_slopes_and_they_are_reached() -> None:
-    for loss, most, bound in (("linear", 1.0, 1.0), ("poisson", 12.0, 6.0)):
-        task = task_of(p=3, loss=loss, most=most, scaling="none")
-        assert task.loss.start_slope_bound == bound
-        for y in (-1.0, 1.0) if loss == "linear" else (0.0, 12.0):
-            sums = summarise_bounded(task, np.ones((1, 3)), np.array([y]), task.first_model)
-            largest = np.ldexp(sums.gradient.integers.astype(float), sums.gradient.exponents)
-            assert np.linalg.norm(largest) == pytest.approx(bound * task.norm_bound, rel=1e-5)
-            assert np.linalg.norm(largest) <= bound * task.norm_bound * (1 + 1e-12)
 
 
 # --- units
@@ -275,7 +252,7 @@ def test_the_dispersion_of_counts_tells_poisson_from_overdispersed_ones() -> Non
 
 def test_the_error_of_a_dispersion_is_what_noise_makes_of_it() -> None:
     apart, errors = [], []
-    for seed in range(40):
+    for seed in range(24):
         task = task_of(
             p=3, loss="poisson", mechanism="insecure-simulation", seed=seed, most=12.0, records=250,
             epsilon=2.0,
@@ -285,9 +262,9 @@ def test_the_error_of_a_dispersion_is_what_noise_makes_of_it() -> None:
         if found.dispersion is not None:
             apart.append(found.dispersion - 1.0)
             errors.append(found.details["dispersion_error"])
-    assert len(apart) > 35
-    # one of the 40 draws differs from its error by a factor in 1 +- 4 / sqrt(2 x 40) at the most
-    assert 0.55 < np.sqrt(np.mean(np.square(apart))) / np.median(errors) < 1.45
+    assert len(apart) > 20
+    # one of the 24 draws differs from its error by a factor in 1 +- 4 / sqrt(2 x 24) at the most
+    assert 0.42 < np.sqrt(np.mean(np.square(apart))) / np.median(errors) < 1.58
 
 
 # --- odd data
@@ -303,22 +280,11 @@ def test_constant_responses_have_a_finite_estimate(loss: str, level: float, priv
         p=3, private=private, loss=loss, most=most, records=100, epsilon=8.0,
         mechanism="insecure-simulation",
     )  # fmt: skip
-    X = np.random.default_rng(13).uniform(-1, 1, (6000, 3))
-    message = message_of(task, X, np.full(6000, level))
+    X = np.random.default_rng(13).uniform(-1, 1, (3000, 3))
+    message = message_of(task, X, np.full(3000, level))
     assert np.all(np.isfinite(values(message)))
     mean = values(message)[0]
     if loss == "poisson":
         # beyond the public limit the loss of these counts is flat: no mean there fits better
         mean = min(math.exp(mean), most)
     assert abs(mean - level) < 0.5
-
-
-def test_a_huge_outlier_moves_a_private_estimate_by_no_more_than_its_threshold() -> None:
-    task = task_of(p=1, loss="linear", records=100, residual_bound=0.2, least=-1.0)
-    at = round_model(1, np.zeros(2), (1, 1))
-    X = np.zeros((100, 1))
-    calm, wild = np.zeros(100), np.append(np.zeros(99), 1e300)
-    for name, most in (("gradient", 0.2), ("counts", 0.04)):
-        parts = [getattr(summarise_bounded(task, X, y, at), name) for y in (calm, wild)]
-        one, other = (np.ldexp(part.integers.astype(float), part.exponents) for part in parts)
-        assert np.max(np.abs(one - other)) <= most

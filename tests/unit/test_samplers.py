@@ -37,8 +37,10 @@ Sampler = type[DiscreteGaussian] | type[DiscreteLaplace]
 
 
 @pytest.mark.parametrize(("sampler", "scale", "seed"), [
-    *((DiscreteGaussian, s, n) for n, s in enumerate((0.5, 0.7, 3.0, 40.0, 900.0, 23_000.0))),
-    *((DiscreteLaplace, s, n) for n, s in enumerate((0.5, 1.0, 3.7, 70.0, 900.0, 23_000.0))),
+    *((DiscreteGaussian, s, n) for n, s in enumerate((0.7, 3.0, 900.0, 23_000.0))),
+    *((DiscreteLaplace, s, n) for n, s in enumerate((1.0, 3.7, 900.0, 23_000.0))),
+    *(pytest.param(DiscreteGaussian, s, 4, marks=pytest.mark.slow) for s in (0.5, 40.0)),
+    *(pytest.param(DiscreteLaplace, s, 4, marks=pytest.mark.slow) for s in (0.5, 70.0)),
 ])  # fmt: skip
 def test_a_million_draws_follow_the_exact_probabilities(
     sampler: Sampler, scale: float, seed: int
@@ -209,7 +211,9 @@ def test_the_sum_of_tables_is_the_exact_law_within_the_stated_factor_at_every_po
         stated = mpmath.fsum(2.01 * mpmath.exp(-2 * (mpmath.pi * s) ** 2) for s in overlaps)
         assert stated < mpmath.mpf("1e-48")
         mass = mass_of(sampler)
-        for x in (0, 1, 2, 33, *(-round(z * sigma) for z in (0.5, 4.0, 8.0, 12.0))):
+        # three tables make a point dear
+        some = (0.5, 4.0, 8.0, 12.0) if levels == 2 else (8.0,)
+        for x in (0, 33, *(-round(z * sigma) for z in some)):
             wanted = mpmath.exp(-(x * x) / (2 * whole * whole)) / theta(whole)
             # the normaliser is within the same factor
             assert abs(mass(x) / wanted - 1) <= 2 * stated

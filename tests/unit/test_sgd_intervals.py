@@ -49,7 +49,7 @@ from pipeline.release.task import Task
 from pipeline.simulate.coverage import simulated
 from pipeline.stream.fold import Reducer
 from pipeline.stream.merge import combine
-from pipeline.stream.partition import Partition, differences
+from pipeline.stream.partition import Partition
 from pipeline.study_file.edit import with_keys
 from pipeline.study_file.load import parse_study
 from pipeline.types import Matrix, Vector
@@ -270,7 +270,7 @@ def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() ->
 # --- what is shown
 
 
-@pytest.mark.parametrize("taken", [1.0, 10.0])
+@pytest.mark.parametrize("taken", [1.0, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_a_curvature_below_its_noise_gives_no_interval_and_says_so(taken: float) -> None:
     """The mean curvature is 0.8 in all directions, and loses that of the intercept."""
     path = f"burn_in = 500, alpha = 0.501, eta0 = 20, {CURVED}"
@@ -463,7 +463,7 @@ def test_plan_and_check_say_it_before_there_are_records() -> None:
     few = proposed(study, 40_000, 8)
     assert few.own.outlook.exact is not None
     assert f"where even an exact one is +-{few.own.outlook.exact.half:.2g}" in verdict(few)
-    said = check_study(study)["intervals"]
+    said = check_study(study, records=40_000, clients=8)["intervals"]
     assert isinstance(said, dict)
     assert "(half a logit) after about" in said["exact"]
     assert "and classes are as even as assumed" in said["exact"]
@@ -484,8 +484,11 @@ def test_features_that_rounding_alone_tells_apart_have_no_intervals(
 @pytest.mark.takes("streams of a dozen thousand records each")
 @pytest.mark.parametrize(
     ("name", "far"),
-    [("sgd-many", 0.3), ("sgd-wide", 0.3), ("sgd-numbers", 0.3), ("sgd-late", 0.4)],
-)
+    [
+        *(pytest.param(name, 0.3, marks=pytest.mark.slow) for name in ("sgd-many", "sgd-wide")),
+        ("sgd-numbers", 0.3), ("sgd-late", 0.4),
+    ],
+)  # fmt: skip
 def test_intervals_come_when_a_plan_says(name: str, far: float) -> None:
     """Whether noise, a curvature that it hides, or models that are late keep them away.
 
@@ -603,24 +606,3 @@ def test_early_estimates_of_rare_classes_are_not_off_towards_zero() -> None:
     off = off_by(design, 0.4 * design.exact, 100)
     # half a standard error with the other sign, which is 2.4 times what chance does to the mean
     assert abs(off.mean()) < 2 * off.std() / math.sqrt(len(off))
-
-
-@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace", "none"])
-@pytest.mark.parametrize("releases", [CURVED, ALL])
-def test_sums_are_those_of_the_releases_in_any_batches_and_after_any_restart(
-    mechanism: str, releases: str
-) -> None:
-    task = task_of(mechanism=mechanism, path=f"burn_in = 100, {releases}")
-    log = log_of(task, 60)
-    whole = folded(task, log, [])
-    for sizes in ([1] * 60, [7, 3, 20], [59]):
-        assert differences(folded(task, log, sizes), whole) == []
-    half = folded(task, log[:31], [])
-    again = Partition.decode(
-        task, half.fields(everything=True), half.client_fields(everything=True)
-    )
-    assert Reducer(task).fold(again, log[31:]) == []
-    assert differences(again, whole) == []
-    # the burn-in of 100 records are five releases
-    wanted = sum(np.concatenate(split_numbers(task, entry)[1:]) for entry in log[5:])
-    assert_allclose(path_of(whole).sums.extra, wanted, rtol=1e-12, atol=1e-9)

@@ -523,17 +523,19 @@ ALL = 'releases = "gradients+curvature+products"'
 def simulated_study(several: str, partitions: int = 3, more: str = "", **settings: object) -> Task:
     path = f'partitions = "{several}", burn_in = 100{more}'
     settings.setdefault("mechanism", "insecure-simulation")
-    return task_of(path=path, partitions=partitions, records=20, publish=2, **settings)
+    settings.setdefault("records", 20)
+    return task_of(path=path, partitions=partitions, publish=2, **settings)
 
 
 def filled(task: Task, numbers: list[int]) -> OfflineRun:
     """Run a stream whose releases come to these partitions."""
+    slots = task.slots
     names: dict[int, str] = {}
     for i in range(1000):
         names.setdefault(partition_of(f"{i}".encode(), task.study.stream.partitions), f"{i}")
-    rows, run = rows_of(task, *drawn("linear", 20 * len(numbers), 4)), OfflineRun(task)
+    rows, run = rows_of(task, *drawn("linear", slots * len(numbers), 4)), OfflineRun(task)
     for i, number in enumerate(numbers):
-        run.add(names[number], rows[20 * i : 20 * i + 20])
+        run.add(names[number], rows[slots * i : slots * (i + 1)])
     return run
 
 
@@ -599,8 +601,8 @@ def test_pooled_plug_ins_take_curvature_and_middle_of_each_path() -> None:
 @pytest.mark.parametrize("several", [pytest.param("shared", marks=pytest.mark.slow), "pooled"])
 def test_the_privacy_part_is_the_noise_of_gradients_through_the_curvature(several: str) -> None:
     """A^-1 (2B / mu)^2 A^-1 / n of all records, or of each path by itself."""
-    task = simulated_study(several)
-    run = filled(task, [0, 1, 2] * (1000 if several == "pooled" else 500))
+    task = simulated_study(several, more=", behind = 0", records=100)
+    run = filled(task, [0, 1, 2] * (200 if several == "pooled" else 100))
     found, message = run.estimate(0.0)
     assert found.status == "ready", found.reason
     parts = stretches(run)
@@ -634,7 +636,8 @@ def test_a_shared_path_has_mixed_by_the_steps_of_all_partitions() -> None:
 
 
 def test_one_small_pooled_partition_withholds_all_intervals_and_is_named() -> None:
-    found = warming(simulated_study("pooled"), [0, 1] * 800 + [2] * 60)
+    task = simulated_study("pooled", more=", behind = 0", records=60)
+    found = warming(task, [0, 1] * 250 + [2] * 20)
     assert "partition 2 (1200 records) is too short" in found.reason
     assert "50 in every partition" in found.reason
     found = warming(simulated_study("pooled"), [0, 2] * 40 + [1] * 6)

@@ -95,15 +95,16 @@ def test_staleness_is_how_many_records_came_since_the_model() -> None:
 
 def test_models_that_are_too_late_are_named() -> None:
     task = task_of(path="burn_in = 100, behind = 5, curvature = 0.3", publish=2, records=20)
-    _, message = streamed(task, 30_000, 3).estimate(0.0)
+    _, message = streamed(task, 12_000, 3).estimate(0.0)
     assert message.status == "ready"
     assert "late on average" in message.reason
     assert message.diagnostics.staleness == pytest.approx(10.0, rel=1e-2)
 
 
 def test_an_estimate_shows_all_intervals_side_by_side() -> None:
-    linear = task_of(publish=5)
-    run = streamed(linear, 60_000, 4)
+    steps = "behind = 0"
+    linear = task_of(path=steps, publish=5, epsilon=18.163, records=50)
+    run = streamed(linear, 20_000, 4)
     _, message = run.estimate(0.0)
     assert message.status == "ready", message.reason
     assert set(message.intervals) == {"random-scaling", "plug-in"}
@@ -114,7 +115,7 @@ def test_an_estimate_shows_all_intervals_side_by_side() -> None:
     # the plug-in is the shorter one on average, by a factor of 1.30 in the limit
     assert np.mean(widths["plug-in"]) < 1.2 * np.mean(widths["random-scaling"])
     # which interval a study shows changes no release, and so no state
-    other = task_of(path='interval = "plug-in"', publish=5)
+    other = task_of(path=f'{steps}, interval = "plug-in"', publish=5, epsilon=18.163, records=50)
     assert other.revision == linear.revision
     _, plug = combine(other, {0: run.partition}, topic=None, model_version=1, published_at=0.0)
     assert [c.interval for c in plug.coefficients] == plug.intervals["plug-in"]
@@ -140,8 +141,7 @@ def test_nothing_and_little_have_a_status_of_their_own() -> None:
 def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
     held = {"linear": "alpha = 0.501, eta0 = 2", "logistic": 'releases = "gradients+curvature"'}
     task = task_of(loss=loss, epsilon=18.163, path=held[loss], records=50, publish=3)
-    count = 60_000
-    _, message = streamed(task, count, 5).estimate(0.0)
+    _, message = streamed(task, 25_000, 5).estimate(0.0)
     assert message.status == "ready", message.reason
     for row, truth in zip(message.coefficients, TRUTH, strict=True):
         assert row.standard_error is not None
@@ -149,33 +149,6 @@ def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
 
 
 # --- what leaves
-
-
-@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
-@pytest.mark.parametrize("clipping_norm", ["", "clipping_norm = 1.2"])
-@pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
-def test_no_two_records_are_further_apart_than_stated(
-    loss: str, clipping_norm: str, mechanism: str
-) -> None:
-    extra = {"expectile": "residual_bound = 0.5\ntau = 0.8"}.get(loss)
-    task = task_of(loss=loss, path=clipping_norm, mechanism=mechanism, records=2, estimator=extra)
-    part, rng, most = task.channels.gradient, np.random.default_rng(1), 0.0
-    for _ in range(400):
-        features = rng.uniform(-1.5, 1.5, (2, 3))
-        if rng.random() < 0.5:
-            features = np.sign(features)
-        if rng.random() < 0.5:
-            features[1] = features[0]
-        responses = rng.choice([-1.0, 1.0], 2)
-        lattice = np.rint(rng.normal(0, 10.0 ** rng.uniform(0, 7), 4)).astype(np.int64)
-        model = Model(1, np.clip(lattice, -(2**24), 2**24), (1024, 1024))
-        sums = bounded_gradients(task, features, responses, model)
-        one, two = part.round(sums.gradient.integers, sums.gradient.exponents).reshape(2, 4)
-        apart = (
-            np.linalg.norm(one - two, task.budget.mechanism.order) * part.unit / part.sensitivity
-        )
-        most = max(most, float(apart))
-    assert 0.5 < most <= 1.0
 
 
 def test_exact_gradients_are_the_gradients() -> None:
@@ -316,25 +289,6 @@ def test_the_revision_knows_the_steps_and_not_which_interval_is_shown() -> None:
     assert task_of(path="eta0 = 2.0").revision != base
 
 
-def test_keys_of_a_path_belong_to_its_kind_alone() -> None:
-    text = study_text()
-    for old, new, key in (
-        ('kind = "ldp-sgd"', 'kind = "renewable"', "estimator.path"),
-        ("ridge = 0", "ridge = 0.1", "estimator.ridge"),
-        ('neighbours = "replace-one"', 'neighbours = "zero-out"', "privacy.neighbours"),
-        ('loss = "linear"', 'loss = "poisson"', "estimator.loss"),
-    ):
-        with pytest.raises(ConfigError, match=key):
-            parse_study(text.replace(old, new))
-    allowed = 'estimator.loss: kind = "renewable" has gdwd, logistic, linear, poisson'
-    with pytest.raises(ConfigError, match=allowed):
-        parse_study(
-            text.replace('kind = "ldp-sgd"\nloss = "linear"', 'loss = "expectile"').replace(
-                'path = { releases = "gradients" }\n', ""
-            )
-        )
-
-
 ALL = 'releases = "gradients+curvature+products"'
 REASONABLE = {
     "linear": {},
@@ -357,21 +311,14 @@ REASONABLE = {
     [
         ({"path": "alpha = 0.5"}, "estimator.path.alpha", "more than 0.5"),
         ({"path": "alpha = 1.1"}, "estimator.path.alpha", "at most 1"),
-        ({"path": "alpha = nan"}, "estimator.path.alpha", "more than 0.5"),
         ({"path": "eta0 = 0"}, "estimator.path.eta0", "more than 0"),
         ({"path": "eta0 = 1e13"}, "estimator.path.eta0", "at most 1"),
-        ({"path": "burn_in = -1"}, "estimator.path.burn_in", "at least 0"),
         ({"path": "clipping_norm = 0"}, "estimator.path.clipping_norm", "more than 0"),
-        ({"path": "curvature = -1"}, "estimator.path.curvature", "more than 0"),
         ({"path": "kappa = 0.0"}, "estimator.path.kappa", "more than 0"),
-        ({"path": "behind = -1"}, "estimator.path.behind", "at least 0"),
         ({"epsilon": 0}, "privacy.epsilon", "at least 0.0001"),
-        ({"epsilon": -1.0}, "privacy.epsilon", "at least 0.0001"),
         ({"epsilon": 21}, "privacy.epsilon", "at most 20"),
         ({"records": 0}, "window.records", "at least 1"),
-        ({"estimator": "residual_bound = 0"}, "estimator.residual_bound", "more than 0"),
         ({"estimator": "residual_bound = 1\nlevel = 0"}, "estimator.level", "at least 0.01"),
-        ({"estimator": "residual_bound = 1\nlevel = 1"}, "estimator.level", "less than 1"),
         (
             {"loss": "expectile", "estimator": "residual_bound = 1\ntau = 0"},
             "estimator.tau",

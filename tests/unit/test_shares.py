@@ -161,7 +161,12 @@ def moved(
 @pytest.mark.parametrize("settings", KINDS)
 @pytest.mark.parametrize(
     ("releases", "growth", "attained"),
-    [(40, 0.0, 0.97), (400, 0.0, 0.2), (4000, 0.0, 0.2), (400, 0.1, 0.2)],
+    [
+        (40, 0.0, 0.97),
+        (400, 0.0, 0.2),
+        (400, 0.1, 0.2),
+        pytest.param(4000, 0.0, 0.2, marks=pytest.mark.slow),
+    ],
 )
 def test_no_release_moves_more_and_the_worst_one_comes_near(
     settings: dict[str, str], releases: int, growth: float, attained: float

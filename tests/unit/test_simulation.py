@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -14,7 +13,6 @@ from scipy import stats
 from pipeline.cli.main import cli
 from pipeline.errors import PrivacyError
 from pipeline.messages.estimate import write_estimate
-from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import query_of, summarise_bounded
 from pipeline.privacy.accounting import total_mu
 from pipeline.privacy.events import NonPrivate
@@ -69,11 +67,6 @@ def test_another_seed_client_or_number_has_other_noise() -> None:
         for two in everything[:i]:
             # noise of 2^14 units and more: a number agrees with probability below 1e-4
             assert np.count_nonzero(one == two) <= 2
-
-
-def test_real_noise_is_never_the_same() -> None:
-    for task in (REAL, LAPLACE):
-        assert not np.array_equal(sums_of(released(task)), sums_of(released(task)))
 
 
 def test_simulated_noise_is_normal_and_of_the_size_that_real_noise_has() -> None:
@@ -141,24 +134,6 @@ def test_the_claims_of_real_mechanisms_say_which() -> None:
     assert LAPLACE.budget.guarantee.mu == total_mu([LAPLACE.budget.event])
 
 
-TASKS = {"simulated": SIMULATED, "gaussian": REAL, "laplace": LAPLACE}
-
-
-@pytest.mark.parametrize("made", TASKS)
-@pytest.mark.parametrize("read", TASKS)
-def test_a_worker_folds_releases_of_its_own_mechanism_alone(made: str, read: str) -> None:
-    entries = [LogEntry(i, b"c", released(TASKS[made], seq=i)) for i in range(3)]
-    letters = Reducer(TASKS[read]).fold(Partition.empty(TASKS[read]), entries)
-    wanted = [] if made == read else ["wrong-revision"] * 3
-    assert [letter.fault.reason for letter in letters] == wanted
-
-
-def test_seed_and_mechanism_are_a_part_of_the_revision() -> None:
-    other = task_of(p=2, mechanism="insecure-simulation", seed=6)
-    revisions = {task.revision for task in (*TASKS.values(), other)}
-    assert len(revisions) == 4
-
-
 def test_every_estimate_says_that_it_is_simulated() -> None:
     state = Partition.empty(SIMULATED)
     entries = [
@@ -184,12 +159,3 @@ def test_the_command_line_warns_of_a_simulation(tmp_path: Path, mechanism: str) 
     warned = "nobody's data is protected" in done.stderr
     assert warned == (mechanism == "insecure-simulation")
     assert json.loads(done.stdout)["privacy"]["mechanism"] == mechanism
-
-
-def test_a_plan_of_a_simulation_cannot_be_passed_off_as_a_real_one() -> None:
-    study = SIMULATED.study
-    real = msgspec.structs.replace(
-        study, privacy=msgspec.structs.replace(study.privacy, mechanism="discrete-gaussian")
-    )
-    # without going through the study file's checks, it is another study for every worker
-    assert make_task(real).revision not in {SIMULATED.revision, REAL.revision}

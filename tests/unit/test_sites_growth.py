@@ -35,7 +35,7 @@ from pipeline.study_file.load import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sites import SPREAD, TRUTH, study_text, task_of, window
 
-SITES, STREAMS = 4, 16
+SITES, STREAMS = 4, 10
 
 
 def text(loss: str = "logistic", method: str = "", window: str = "", **settings: object) -> str:

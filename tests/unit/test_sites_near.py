@@ -15,7 +15,7 @@ from scipy.optimize import fsolve
 from scipy.special import expit
 
 from benchmarks.sites_coverage import RESULTS, Cell, stream, table
-from pipeline.api.planning import plan
+from pipeline.api.planning import proposed
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.population import Population
 from pipeline.linalg import Floored, packed_indices
@@ -29,7 +29,7 @@ from pipeline.methods.noisy_mle import estimate as solving
 from pipeline.methods.noisy_mle.client import SiteTask
 from pipeline.methods.noisy_mle.estimate import Fit, Points, held_back
 from pipeline.methods.sites import robust as near
-from pipeline.methods.sites.state import FIRST, Shape, SiteState, epochs_of, needed_sites
+from pipeline.methods.sites.state import Shape, SiteState, epochs_of, needed_sites
 from pipeline.privacy.memory import EPOCHS, epoch_of
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.release.task import form_of
@@ -256,7 +256,7 @@ def test_plans_say_when_scores_are_near() -> None:
 )
 def test_a_design_has_intervals_when_it_says(clients: int) -> None:
     """Steep slopes, and clients that move together."""
-    found = plan(parse_study(study_text(p=2, loss="logistic", epsilon=1.0)), 31_500, clients)
+    found = proposed(parse_study(study_text(p=2, loss="logistic", epsilon=1.0)), 31_500, clients)
     population = Population.of(simulated(found.study), np.array([-0.5, 1.0, 1.0]))
     size = Size(found.own.outlook.usual, clients)
     assert size.records <= 0.81 * 31_500
@@ -291,18 +291,6 @@ def test_epochs_end_soonest_where_models_move_most() -> None:
     expected = [0, 1, 3, 4, 5, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8, 9]
     assert epochs_of(versions).tolist() == expected
     assert epochs_of(np.array([2**40 - 1, 2**40])).tolist() == [80, 81]
-
-
-def test_the_square_of_points_is_exact() -> None:
-    shape, rng = Shape(3, 0), np.random.default_rng(1)
-    points = rng.integers(-(2**24), 2**24, (500, 3), endpoint=True)
-    blocks = np.ones(1, dtype=np.int64)
-    rows = shape.rows_of(points, np.zeros((500, shape.points - FIRST), dtype=np.int64), blocks)
-    total = np.zeros((1, shape.width), dtype=np.int64)
-    for row in rows:
-        total += row
-        shape.carry(total)
-    assert shape.squared(total).tolist() == [float(sum(int(v) ** 2 for v in points.flat))]
 
 
 CELL = Cell("logistic", 3000, 8, 8.0, rounds=3)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pipeline.api.planning import plan, proposed, verdict
+from pipeline.api.planning import proposed, verdict
 from pipeline.methods import method_of, task_of
 from pipeline.methods.base import Plan
 from pipeline.methods.noisy_mle.client import SiteTask
@@ -31,7 +31,7 @@ def with_ridge(study: Study, ridge: float) -> Plan:
 
 
 def test_a_plan_says_what_features_need_that_use_a_part_of_their_ranges() -> None:
-    found = plan(parse_study(study_text(p=5, loss="logistic", epsilon=1.0)), 20_000, 8)
+    found = proposed(parse_study(study_text(p=5, loss="logistic", epsilon=1.0)), 20_000, 8)
     outlook, ridge = found.own.outlook, found.study.estimator.ridge
     assert outlook.latest is None
     assert outlook.narrow == outlook.usual == 16_000

@@ -11,7 +11,6 @@ from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import (
-    BoundedSums,
     local_fit,
     summarise,
     summarise_bounded,
@@ -83,30 +82,6 @@ def test_the_start_gives_one_unweighted_gradient_for_each_class_negative_first()
     # at zero the slope of y is -y
     wanted = [design[responses < 0].sum(axis=0), -design[responses > 0].sum(axis=0)]
     assert_allclose(values(sums.gradient), np.concatenate(wanted), atol=200 * 2.0**-19)
-
-
-def everything(sums: BoundedSums) -> list[np.ndarray]:
-    parts = [
-        part
-        for part in (sums.gradient, sums.curvature, sums.middle, sums.counts)
-        if part is not None
-    ]
-    return [array for part in parts for array in (part.integers, part.exponents)]
-
-
-@pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize("version", [0, 5])
-def test_bounded_sums_do_not_depend_on_the_order_of_records_in_a_single_bit(
-    name: str, version: int
-) -> None:
-    task, rng = TASKS[name], np.random.default_rng(4)
-    features, responses = window(task, 2500, 5)
-    model = some_model(task, version)
-    wanted = everything(summarise_bounded(task, features, responses, model))
-    for _ in range(5):
-        order = rng.permutation(2500)
-        found = everything(summarise_bounded(task, features[order], responses[order], model))
-        assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 
 
 def test_the_worst_window_of_the_largest_size_is_exact() -> None:
@@ -288,29 +263,6 @@ def test_the_noise_of_a_tiny_budget_still_fits_the_lattice(
     # rounding alone takes three units, and so noise of 3e12: no lattice holds that
     with pytest.raises(PrivacyError, match="noise scale"):
         calibrate(2.0, 3.0, 1e-12)
-
-
-def test_the_plain_sums_are_the_derivatives_of_the_objective() -> None:
-    task = task_of(p=2, private=False, loss="logistic")
-    features, responses = window(task, 300, 9)
-    weights = (2.0, 0.5)
-    at = np.array([0.2, -0.4, 0.7])
-
-    def objective(theta: np.ndarray) -> float:
-        design = np.column_stack([np.ones(300), features])
-        weight = np.where(responses > 0, weights[1], weights[0])
-        return float(weight @ task.loss.value(design @ theta, responses))
-
-    found = summarise(task, features, responses, at, weights)
-    steps = 1e-5 * np.eye(3)
-    gradient = [(objective(at + s) - objective(at - s)) / 2e-5 for s in steps]
-    assert_allclose(found.gradient, gradient, atol=1e-5)
-    for i, s in enumerate(steps):
-        up = summarise(task, features, responses, at + s, weights).gradient
-        down = summarise(task, features, responses, at - s, weights).gradient
-        assert_allclose(found.curvature[i], (up - down) / 2e-5, atol=1e-5)
-    assert found.scores == pytest.approx(found.scores.T)
-    assert sum(found.counts) == found.records == 300
 
 
 def test_the_local_fit_lowers_the_objective_close_to_its_least() -> None:

@@ -16,10 +16,9 @@ from pipeline.records.encoder import Encoder, stack
 from pipeline.records.features import ClassResponse, Features
 from pipeline.records.values import milliseconds_of, number_of, time_of
 from pipeline.stream.in_process import OfflineRun
-from pipeline.stream.merge import estimate_of
 from pipeline.study.data import Feature
 from pipeline.study_file.load import parse_study
-from tests.builders import cut, rows_of, run_windows, simulate, study_text, task_of
+from tests.builders import cut, rows_of, simulate, study_text, task_of
 
 ENCODER = Encoder(parse_study(study_text(p=2, low=-40.0, high=120.0)))
 GOOD = {"y": "1", "x0": "120", "x1": 40.0}
@@ -104,33 +103,6 @@ def test_a_bad_record_leaves_its_slot_empty_and_moves_no_other_record() -> None:
     assert windows[1][0] is rows[4]
     assert [len(w) for w in cut(rows, 4)] == [4, 4, 2]
     assert list(cut([], 4)) == []
-
-
-@pytest.mark.parametrize("private", [True, False])
-def test_an_offline_run_goes_the_whole_way(private: bool) -> None:
-    task = task_of(p=2, records=40, releases=4, private=private)
-    rng = np.random.default_rng(2)
-    windows = [(f"c{i % 3}", rows_of(*simulate(rng, 40, 2))) for i in range(17)]
-    run = run_windows(task, windows)
-    # one after four releases, or, where noise remembers, as slots have grown by 4 %
-    assert run.model.version == (17 - 3 if private else 4)
-    estimate, message = run.estimate(0.0)
-    assert (estimate.releases, estimate.records, message.clients) == (17, 680, 3)
-    assert message.watermark == []
-    assert message.diagnostics.dead_letters == 0
-    again = estimate_of(task, [run.partition])
-    assert again.coefficients.tobytes() == estimate.coefficients.tobytes()
-
-
-def test_two_private_offline_runs_of_the_same_data_differ_by_their_noise() -> None:
-    task = task_of(p=2, records=40)
-    rows = rows_of(*simulate(np.random.default_rng(3), 40, 2))
-    sums = []
-    for _ in range(2):
-        run = OfflineRun(task)
-        run.add("c", rows)
-        sums.append(run.partition.sums.encode())
-    assert sums[0] != sums[1]
 
 
 def test_an_empty_window_is_released_like_a_full_one() -> None:

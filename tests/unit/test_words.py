@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from functools import cache
 
 import msgspec
 import pytest
@@ -131,6 +132,7 @@ def test_a_low_screen_shows_how_it_stands_and_as_many_coefficients_as_fit(height
 TASK = task_of(p=2, records=50, loss="logistic")
 
 
+@cache
 def estimate(records_per_second: float | None = None) -> EstimateMessage:
     partition = folded(TASK, sample_log(TASK))
     return combine(
