@@ -28,7 +28,7 @@ from infra.local.download import RELEASE, check_jars, find_java, kafka_jars, lis
 from infra.local.processes import Identity, is_alive, last_word, read_state, send
 from infra.local.runtime import supervise
 from pipeline.cli.local import down, logs, status
-from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
+from pipeline.errors import AlreadyRunning, RuntimeSetupError
 from tests.stage import PATIENCE, read_topic
 from tests.stage import send as send_records
 
@@ -95,14 +95,6 @@ def test_logs_are_for_their_owner_alone(runtime: LocalRuntime) -> None:
         assert stat.S_IMODE(log.stat().st_mode) == 0o600, log
 
 
-def test_up_again_changes_nothing(runtime: LocalRuntime) -> None:
-    before = pids(runtime)
-    assert runtime.up() == runtime.addresses()
-    assert LocalRuntime(runtime.folder).up() == runtime.addresses()
-    assert pids(runtime) == before
-    assert all(service.answers for service in runtime.status())
-
-
 def test_data_survives_a_crash_of_each_service(runtime: LocalRuntime) -> None:
     addresses = runtime.addresses()
     create_topic(addresses.kafka, "crash")
@@ -140,12 +132,6 @@ def test_taken_port_is_named_and_nothing_stays_behind(idle: LocalRuntime) -> Non
 def test_other_port_than_the_running_one_is_refused(runtime: LocalRuntime) -> None:
     with pytest.raises(AlreadyRunning, match="veilstream down"):
         runtime.up(redis_port=21_000)
-
-
-@pytest.mark.parametrize("port", [0, 80, 70_000])
-def test_number_that_is_no_port_is_refused(idle: LocalRuntime, port: int) -> None:
-    with pytest.raises(ConfigError, match="between 1024 and 65535"):
-        idle.up(redis_port=port)
 
 
 def test_service_that_cannot_start_is_told_with_its_log(tmp_path: Path) -> None:
@@ -239,7 +225,7 @@ def test_own_installation_and_release_archive_replace_maven(
     home.mkdir()
     jars.rename(home / "libs")
     (home / "libs" / "log4j-slf4j-impl-2.25.4.jar").write_bytes(b"as a release has")
-    with tarfile.open(tmp_path / "release.tgz", "w:gz", compresslevel=1) as archive:
+    with tarfile.open(tmp_path / "release.tgz", "w:gz", compresslevel=0) as archive:
         archive.add(home, arcname=RELEASE)
     assert kafka_jars(ProgramPaths(tmp_path, kafka_home=home)) == home / "libs"
 
