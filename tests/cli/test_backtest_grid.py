@@ -38,6 +38,7 @@ def test_a_grid_writes_its_runs_and_a_report(tmp_path: Path) -> None:
     assert "not private" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_report_of_a_single_run(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, linear())
     source, page = write(tmp_path / "h.csv", 200), tmp_path / "report.html"

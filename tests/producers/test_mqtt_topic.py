@@ -215,7 +215,9 @@ def test_a_wrong_password_is_refused_and_never_shown(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tls_is_trusted_by_its_authority_alone(kind: str, tmp_path: Path) -> None:
+def test_tls_is_trusted_by_its_authority_alone(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority = Authority("throwaway")
     authority.write(tmp_path / "ca.pem")
     authority.issue(tmp_path / "server.pem", HOST)
@@ -225,6 +227,8 @@ def test_tls_is_trusted_by_its_authority_alone(kind: str, tmp_path: Path) -> Non
         open_source(spec, None, folder=tmp_path / "a", settings=settings).close()
         with pytest.raises(ConfigError, match=r"TLS .* VEILSTREAM_MQTT_CA"):
             open_source(spec, None, folder=tmp_path / "b", settings=Settings())
+        # it waits for an answer for ten seconds: here for one
+        monkeypatch.setattr("producers.sources.mqtt.PATIENCE", 1.0)
         with pytest.raises(DataError, match="does not take this client in"):
             Broker(port).source(tmp_path / "c")
 
