@@ -309,15 +309,6 @@ def test_fit_without_privacy_says_what_the_noise_costs(bare: Stage) -> None:
     assert "--compare" in done.stderr
 
 
-def test_fit_by_client_column_counts_clients(bare: Stage) -> None:
-    source = write_csv(bare.folder / "data.csv", 100)
-    rows = source.read_text().splitlines()
-    marked = [rows[0] + ",site", *(f"{row},s{i % 4}" for i, row in enumerate(rows[1:]))]
-    source.write_text("\n".join(marked) + "\n")
-    done = bare.run("fit", bare.study, "--input", source, "--client-column", "site", "--json")
-    assert read_estimate(done.stdout.encode()).clients == 4
-
-
 @pytest.mark.parametrize(
     ("content", "word"),
     [
@@ -385,12 +376,6 @@ def test_state_verify_says_how_far_the_log_goes_on(live: Stage) -> None:
     finally:
         for key, value in held.items():
             live.redis.restore(key, 0, value)
-    assert live.verified()
-
-
-def test_state_rebuild_asks_before_it_overwrites(live: Stage) -> None:
-    done = live.run("state", "rebuild", live.study)
-    assert done.returncode != 0
     assert live.verified()
 
 

@@ -125,14 +125,6 @@ def test_fit_leaves_the_slots_of_bad_counts_empty(tmp_path: Path, rows: str) -> 
     assert CANARY not in done.stdout + done.stderr
 
 
-def test_a_source_without_the_response_is_refused_by_its_name(tmp_path: Path) -> None:
-    stage = stage_of(tmp_path, poisson(OPEN))
-    done = stage.run("fit", stage.study, "--input", write(tmp_path / "power.csv", 50))
-    assert done.returncode == 20
-    assert "no column 'visits'" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_study_check_warns_of_a_threshold_above_the_range(tmp_path: Path) -> None:
     wide = stage_of(tmp_path, linear(more="residual_bound = 150"))
     done = wide.run("study", "check", wide.study)

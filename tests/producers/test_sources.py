@@ -30,7 +30,7 @@ from pipeline.records.batch import Records
 from pipeline.records.encoder import Encoder
 from pipeline.study_file.load import parse_study
 from producers.sources import open_source
-from producers.sources.base import CELLS, Slots
+from producers.sources.base import CELLS
 from producers.sources.json_lines import Objects, json_object
 from producers.sources.samples import STREAMED, heldout
 from producers.sources.stdin import FORGET, READ_AHEAD
@@ -831,17 +831,6 @@ def test_lines_that_are_read_together_are_those_that_are_read_one_by_one(
                 assert drain(source(path, slot.position)) == alone[alone.index(slot) + 1 :]
 
 
-@pytest.mark.parametrize("every", [2000, 2])
-def test_a_quote_does_not_end_what_is_read_together(tmp_path: Path, every: int) -> None:
-    rows = [f'{i},1,"a, b"' if i % every == 1 else f"{i},{i / 2},x" for i in range(3000)]
-    path = write(tmp_path / "a.csv", "\n".join(["a,b,c", *rows, ""]))
-    src, pieces = source(path), []
-    while not src.ended:
-        pieces.append(src.read(5000, 1.0))
-    src.close()
-    assert [(type(piece), len(piece)) for piece in pieces] == [(Slots, 3000)]
-
-
 @pytest.mark.parametrize("bad", ["1,2", "1,2,\udcff", '1,"a",b', "1,2,"])
 def test_lines_beside_a_bad_one_take_as_many_calls(tmp_path: Path, bad: str) -> None:
     """What the bad one costs does not grow with the lines that are read beside it."""
@@ -857,17 +846,3 @@ def test_lines_beside_a_bad_one_take_as_many_calls(tmp_path: Path, bad: str) -> 
         return counts[1] - counts[0]
 
     assert more(1500) == more(3000)
-
-
-def test_slots_are_handed_out_one_after_the_other_however_many_came_together(
-    tmp_path: Path,
-) -> None:
-    """Small windows take thousands of pieces of what was read at once."""
-    path = write(tmp_path / "a.csv", "\n".join(["a", *["1"] * 3000, ""]))
-    src = source(path)
-    alone, left = drain(source(path)), src.read(3000, 1.0)
-    src.close()
-    for slot in alone:
-        assert left[:1] == [slot]
-        left = left[1:]
-    assert not left
