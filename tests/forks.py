@@ -32,6 +32,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from tests.asking import ask_soon
 from tests.processes import ROOM
 
 #: What commands import when they run.
@@ -325,6 +326,7 @@ def serve(listener: socket.socket) -> None:
     """
     for module in MODULES:
         import_module(module)
+    ask_soon()
     _draw()
     # Faust asks where its agents are written, and the first answer looks through all modules
     inspect.getmodule(sys._getframe())

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from infra.local import LocalRuntime
+from tests.asking import ask_soon
 from tests.secured import Secured, SecuredRuntime
 
 KAFKA_IMAGE = "confluentinc/cp-kafka:7.9.1"
@@ -32,6 +33,9 @@ FIRST = (
     "test_grid", "test_sgd_intervals", "test_readiness", "test_logs", "test_sgd_study",
     "test_sgd_path", "packaging",
 )  # fmt: skip
+
+
+ask_soon()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ import pytest
 
 from pipeline.messages.schemas import schema
 from tests.cli.test_regression_commands import linear, stage_of, write
-from tests.forks import files_below
 
 GRID = ("--grid", "window.records=40,80", "--draws", "2", "--jobs", "1")
 
@@ -39,6 +38,7 @@ def test_a_grid_writes_its_runs_and_a_report(tmp_path: Path) -> None:
     assert "not private" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_report_of_a_single_run(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, linear())
     source, page = write(tmp_path / "h.csv", 200), tmp_path / "report.html"
@@ -65,14 +65,3 @@ def test_what_is_refused(tmp_path: Path, options: tuple[str, ...], message: str)
     assert done.returncode == 10, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_disk_that_is_full_leaves_no_half_report(tmp_path: Path) -> None:
-    stage = stage_of(tmp_path, linear())
-    source, page = write(tmp_path / "h.csv", 200), tmp_path / "report.html"
-    words = ("backtest", stage.study, "--input", source, "--report", page)
-    # the page is far larger
-    done = stage.run_beside(*words, before=files_below(2000))
-    assert done.returncode == 10, done.stderr
-    assert "--report: cannot write" in done.stderr
-    assert list(tmp_path.glob("report.html*")) == []

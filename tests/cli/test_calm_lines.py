@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import produce, stage, watch
+from pipeline.cli import produce, stage
 from pipeline.cli.main import cli
 from pipeline.cli.privacy import _lines
-from pipeline.methods import revision_of
 from pipeline.study_file.load import parse_study
 from producers.client import Progress
 from tests.stage import study_text
@@ -30,41 +29,6 @@ def test_at_a_terminal_a_client_says_how_far_it_is_each_ten_seconds(
         now[0] = 1000.0 + second
         report(Progress(records=second, releases=0, waiting_for=""))
     assert [line.split()[0] for line in told] == ["0", "10", "20", "30"]
-
-
-def test_estimates_of_another_revision_are_said_to_be_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told, feed = list[str](), SimpleNamespace(say=None, warning="")
-    monkeypatch.setattr(watch, "say", told.append)
-    monkeypatch.setattr(watch, "estimate_line", lambda message: str(message.state_version))
-    study = parse_study(study_text())
-    shown = watch._Shown(study, feed, as_json=True, whole=False)  # type: ignore[arg-type]
-    shown._forecast.take = lambda *_, **__: None  # type: ignore[method-assign]
-    for revision in (revision_of(study), "0" * 16, "0" * 16):
-        message: Any = SimpleNamespace(study_revision=revision, details={}, state_version=1)
-        shown.show(message, b"{}", live=True)
-    assert [line.startswith("WARNING: study 't-") for line in told] == [True], told
-
-
-def test_where_nobody_looks_a_wait_for_estimates_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told, feed = list[str](), SimpleNamespace(say=None, warning="")
-    monkeypatch.setattr(watch, "say", told.append)
-    study = parse_study(study_text())
-    shown = watch._Shown(study, feed, as_json=True, whole=False)  # type: ignore[arg-type]
-    feed.say("")
-    assert told == []
-    for _ in range(5):
-        feed.say("waiting for an estimate")
-        feed.say("")
-    assert len(told) == 1
-    message: Any = SimpleNamespace(study_revision=revision_of(study))
-    monkeypatch.setattr(shown._forecast, "take", lambda *_, **__: None)
-    shown.show(message, b"{}", live=True)
-    feed.say("waiting for an estimate")
-    assert len(told) == 2
 
 
 def test_a_demonstration_tells_its_page_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from pipeline.cli.context import TIMES, show
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.records.values import time_of
 from pipeline.study_file.load import load_study
-from tests.stage import HEADER, OPEN, Stage, lines, study_text, until, write_csv
+from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
 
 
 @pytest.fixture
@@ -118,18 +118,11 @@ def test_an_unknown_setting_ends_with_10_and_a_hint(bare: Stage) -> None:
     assert "did you mean VEILSTREAM_KAFKA?" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["worker", "produce", "watch", "state"])
+@pytest.mark.parametrize("command", ["worker", "watch"])
 def test_commands_that_need_servers_say_how_to_name_them(bare: Stage, command: str) -> None:
-    source = write_csv(bare.folder / "data.csv", 10)
-    arguments = {
-        "worker": ["worker", bare.study],
-        "produce": ["produce", bare.study, "--client", "c", "--source", source],
-        "watch": ["watch", bare.study],
-        "state": ["state", "show", bare.study],
-    }[command]
-    done = bare.run(*arguments)
+    done = bare.run(command, bare.study)
     assert done.returncode == 10
-    both = " and VEILSTREAM_REDIS" if command in ("worker", "state") else ""
+    both = " and VEILSTREAM_REDIS" if command == "worker" else ""
     assert f"set VEILSTREAM_KAFKA{both}, or run `veilstream up`" in done.stderr
     assert "VEILSTREAM_FOLDER" in done.stderr
 
@@ -175,14 +168,6 @@ def test_up_down_and_status_look_where_the_other_commands_look(
     again = bare.run("up", "--folder", local_runtime.folder)
     assert again.stderr == "Kafka and Redis run already\n"
     assert "VEILSTREAM_KAFKA=" in again.stdout
-
-
-def test_study_check_prints_what_the_study_means(bare: Stage) -> None:
-    facts = json.loads(bare.run("study", "check", bare.study, "--json").stdout)
-    assert facts["study"] == bare.task.study.name
-    assert facts["revision"] == bare.task.revision
-    assert (facts["privacy"]["epsilon"], facts["privacy"]["delta"]) == (2.0, 1e-5)
-    assert set(facts["topics"]) == {topic.name for topic in bare.topics.all()}
 
 
 def test_a_study_without_privacy_is_loud_on_standard_error(bare: Stage) -> None:
@@ -300,9 +285,6 @@ def test_a_study_is_designed_written_and_checked(bare: Stage) -> None:
     for text in ("window.records = ", "first", "typical", "+- typical", "renewable", "ldp-sgd"):
         assert text in done.stdout
     assert "3,000 records are too few at epsilon" in done.stdout
-    begun = bare.folder / "begun.toml"
-    assert bare.run("study", "init", begun, *size).returncode == 0
-    assert load_study(begun).estimator.norm_bound is not None
     for wrong in ((), (bare.study, "--features", "3")):
         done = bare.run("study", "design", *wrong)
         assert done.returncode == 10, done.stderr
@@ -327,15 +309,6 @@ def test_fit_without_privacy_says_what_the_noise_costs(bare: Stage) -> None:
     assert "--compare" in done.stderr
 
 
-def test_fit_by_client_column_counts_clients(bare: Stage) -> None:
-    source = write_csv(bare.folder / "data.csv", 100)
-    rows = source.read_text().splitlines()
-    marked = [rows[0] + ",site", *(f"{row},s{i % 4}" for i, row in enumerate(rows[1:]))]
-    source.write_text("\n".join(marked) + "\n")
-    done = bare.run("fit", bare.study, "--input", source, "--client-column", "site", "--json")
-    assert read_estimate(done.stdout.encode()).clients == 4
-
-
 @pytest.mark.parametrize(
     ("content", "word"),
     [
@@ -350,20 +323,6 @@ def test_fit_on_a_file_that_does_not_fit_ends_with_20(bare: Stage, content: str,
     done = bare.run("fit", bare.study, "--input", source, "--json")
     assert (done.returncode, done.stdout) == (20, ""), done.stderr
     assert word in done.stderr
-
-
-def test_produce_on_a_missing_file_ends_with_20(live: Stage) -> None:
-    done = live.run("produce", live.study, "--client", "x", "--source", "/no/such.csv")
-    assert done.returncode == 20
-    assert "cannot be opened" in done.stderr
-
-
-def test_produce_without_a_column_of_the_study_ends_with_20(live: Stage) -> None:
-    source = live.folder / "short.csv"
-    source.write_text("heat,failed\n1,yes\n")
-    done = live.run("produce", live.study, "--client", "y", "--source", source)
-    assert done.returncode == 20
-    assert "has no column 'load'" in done.stderr
 
 
 def test_watch_prints_the_newest_estimate_and_ends_after_its_count(live: Stage) -> None:
@@ -420,24 +379,6 @@ def test_state_verify_says_how_far_the_log_goes_on(live: Stage) -> None:
     assert live.verified()
 
 
-def test_state_that_lost_its_clients_is_refused_with_40(live: Stage) -> None:
-    key = next(iter(live.redis.scan_iter(f"veil:{{{live.task.study.name}}}:*:clients")))
-    held = live.redis.dump(key)
-    live.redis.delete(key)
-    try:
-        done = live.run("state", "show", live.study)
-        assert done.returncode == 40
-        assert "lost a part" in done.stderr
-    finally:
-        live.redis.restore(key, 0, held)
-
-
-def test_state_rebuild_asks_before_it_overwrites(live: Stage) -> None:
-    done = live.run("state", "rebuild", live.study)
-    assert done.returncode != 0
-    assert live.verified()
-
-
 def test_a_state_of_another_revision_is_refused_with_40(live: Stage) -> None:
     other = live.folder / "other.toml"
     other.write_text(live.study.read_text().replace("epsilon = 2.0", "epsilon = 3.0"))
@@ -446,17 +387,6 @@ def test_a_state_of_another_revision_is_refused_with_40(live: Stage) -> None:
     assert "revision" in done.stderr
     done = live.run("worker", other, "--instance", "w9")
     assert done.returncode == 40, done.stderr
-
-
-def test_a_worker_stopped_by_a_signal_ends_with_0_and_goes_on_where_it_was(live: Stage) -> None:
-    live.worker()
-    live.caught_up()
-    before = live.final_estimate()
-    live.produced("c9", write_csv(live.folder / "c9.csv", 40, 9))
-    live.caught_up()
-    assert live.final_estimate().releases == before.releases + 2
-    assert live.stop("w0") == 0
-    until(lambda: live.processes["w0"].poll() is not None, "the worker has ended")
 
 
 def test_a_mistyped_source_does_not_bind_the_client_to_it(live: Stage) -> None:

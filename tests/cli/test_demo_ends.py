@@ -58,7 +58,7 @@ def test_ctrl_c_on_the_demo_ends_every_process_and_removes_the_folder(tmp_path: 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name == "airlines"))
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("airlines", "flights")))
         for name in DEMONSTRATIONS
     ],
 )

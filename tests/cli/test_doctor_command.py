@@ -20,7 +20,13 @@ def run(tmp_path: Path, text: str, *options: str) -> Result:
     return CliRunner().invoke(cli, ["doctor", "coverage", str(file), *options])
 
 
-@pytest.mark.parametrize("text", [gradients(epsilon=1.0), renewable(p=2, epsilon=1.0)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        gradients(epsilon=1.0),
+        pytest.param(renewable(p=2, epsilon=1.0), marks=pytest.mark.slow),
+    ],
+)
 def test_a_study_that_cannot_be_trusted_is_told_so(tmp_path: Path, text: str) -> None:
     found = run(tmp_path, text, "--records", "1000", "--replications", "8")
     assert found.exit_code == 0, found.output

@@ -166,13 +166,6 @@ def test_a_file_without_records_is_said_to_be_one(bare: Stage) -> None:
     assert done.stderr.splitlines()[-1].startswith("WARNING: the input holds no records")
 
 
-def test_csv_lines_of_bad_records_are_empty_but_for_the_reason(bare: Stage) -> None:
-    model = LinearClassifier.load(model_of(bare))
-    assert written(HEADER + "x,1,yes\n", model).splitlines()[1] == (
-        "2,,,,column 'heat': not a number"
-    )
-
-
 def test_json_lines_are_read_and_the_response_need_not_be_there(bare: Stage) -> None:
     model = LinearClassifier.load(model_of(bare))
     text = '{"heat": 80, "load": "0.5"}\n{"heat": 80}\n{"heat": 80, "load": 0.5, "failed": "yes"}\n'
@@ -256,7 +249,7 @@ def test_watch_that_saves_a_model_follows_nothing(bare: Stage, run: Runner) -> N
 def test_memory_does_not_grow_with_the_input(bare: Stage) -> None:
     model = LinearClassifier.load(model_of(bare))
     # a column of no study makes few records long
-    made = [f"{line.strip()},{'z' * 100}\n" for line in lines(1000)]
+    made = [f"{line.strip()},{'z' * 400}\n" for line in lines(1000)]
 
     def peak(copies: int) -> int:
         path = bare.folder / f"{copies}.csv"
@@ -278,8 +271,8 @@ def test_memory_does_not_grow_with_the_input(bare: Stage) -> None:
 
     peak(1)  # what is made once and kept
     # both have more than a source reads at once
-    few, many = peak(10), peak(15)
-    # 5,000 records that were kept would be ten times the allowance, which is for the allocator
+    few, many = peak(4), peak(7)
+    # 3,000 records that were kept would be six times the allowance, which is for the allocator
     assert many < few + 100_000, (few, many)
 
 

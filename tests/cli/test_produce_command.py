@@ -63,8 +63,6 @@ def test_a_run_ends_with_the_columns_that_are_outside_their_range(stage: Stage) 
     "given",
     [
         "--epsilon-limit=nan",
-        "--epsilon-limit=inf",
-        "--delta-limit=nan",
         "--rate=nan",
         "--begin=inf",
     ],

@@ -113,7 +113,7 @@ def test_bad_records_get_a_reason_and_clipped_responses_are_said(tmp_path: Path)
     assert CANARY not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("rows", ["50,0,-3\n", "50,0,2.5\n", "50,0,nan\n", f"50,0,{CANARY}\n"])
+@pytest.mark.parametrize("rows", ["50,0,-3\n", f"50,0,{CANARY}\n"])
 def test_fit_leaves_the_slots_of_bad_counts_empty(tmp_path: Path, rows: str) -> None:
     stage = stage_of(tmp_path, poisson(OPEN))
     source = write(tmp_path / "counts.csv", 200, counts=True)
@@ -123,14 +123,6 @@ def test_fit_leaves_the_slots_of_bad_counts_empty(tmp_path: Path, rows: str) -> 
     assert "poisson regression, unit scaling, in log mean of" in done.stdout
     assert "dispersion (variance / mean): 0." in done.stdout
     assert CANARY not in done.stdout + done.stderr
-
-
-def test_a_source_without_the_response_is_refused_by_its_name(tmp_path: Path) -> None:
-    stage = stage_of(tmp_path, poisson(OPEN))
-    done = stage.run("fit", stage.study, "--input", write(tmp_path / "power.csv", 50))
-    assert done.returncode == 20
-    assert "no column 'visits'" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_study_check_warns_of_a_threshold_above_the_range(tmp_path: Path) -> None:
@@ -175,7 +167,6 @@ CLASSES = "standard deviation, in its class counts: "
     ("text", "said", "unsaid"),
     [
         (linear(), ["sum of squared slopes: ", "residual bound: 100", "advice: the"], CLASSES),
-        (linear(more="residual_bound = 12.5"), ["residual bound: 12.5"], CLASSES),
         (linear(more="noise_scale = 2"), ["counts: record slots"], "squared slopes: "),
         (poisson(), ["sum of squared slopes: ", "largest mean: 20", "lower it to"], "residual"),
         (study_text(), [CLASSES, "all noise grows in proportion: 1"], "sum of squared"),

@@ -61,7 +61,6 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "threads"),
     [
-        ("study", {}, "1"),
         ("doctor", {"OMP_NUM_THREADS": "2"}, "2"),
         ("fit", {}, "1"),
         ("predict", {}, None),

@@ -23,7 +23,7 @@ def test_a_topic_that_is_not_there_is_told_whenever_its_reader_gives_up(
 ) -> None:
     """Meanwhile the reader asks again and again, and is told by Kafka that it is not there."""
     settings = Settings(kafka=kafka)
-    for milliseconds in range(50, 450, 20):
+    for milliseconds in range(50, 450, 80):
         monkeypatch.setattr(infra.kafka, "APPEARS_MS", milliseconds)
         with pytest.raises(NoTopic):
             list(read_all(settings, f"veil.absent.{uuid.uuid4().hex}"))

@@ -28,13 +28,21 @@ from pipeline.stream.release import release_of
 from pipeline.trust import Pair, signed
 from producers.membership import OLDER_KEY, Membership
 from state.codec import model_key
-from tests.stage import Stage, lent, send, study_text, until, write_csv
+from tests.stage import Stage, lent, send, study_text, write_csv
 from tests.trusted import TRUST
+
+#: A worker looks at its topics every ten seconds: here every second.
+LOOKS = """\
+from agents import announcing, folding, publishing
+announcing.LOOK_SECONDS = publishing.LOOK_SECONDS = folding.WATCH_SECONDS = 1.0
+"""
 
 
 @pytest.fixture
 def stage(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
-    yield from lent(Stage(tmp_path, kafka, redis_url, study_text() + TRUST))
+    made = Stage(tmp_path, kafka, redis_url, study_text() + TRUST)
+    made.before = LOOKS
+    yield from lent(made)
 
 
 def opened(stage: Stage, *clients: str) -> None:
@@ -522,43 +530,3 @@ def test_topics_that_forget_who_was_admitted_or_change_times_are_refused(stage: 
     # no MAC would fit any more: all that clients release would be dead letters
     alter(stage.topics.releases, "message.timestamp.type", "LogAppendTime")
     refused("message.timestamp.type = LogAppendTime", "must set it to CreateTime")
-
-
-def test_a_log_that_was_lost_has_its_clients_again_after_one_command(stage: Stage) -> None:
-    opened(stage, "north", "south")
-    stage.worker()
-    source = write_csv(stage.folder / "north.csv", 100)
-    stage.produced("north", source)
-    assert stage.run("client", "revoke", stage.study, "south").returncode == 0
-    stage.caught_up()
-    assert stage.stop("w0") == 0
-    kafka, name = (
-        KafkaAdminClient(bootstrap_servers=stage.settings.kafka),
-        stage.topics.releases.name,
-    )
-    try:
-        kafka.delete_topics([name])
-        until(lambda: name not in kafka.list_topics(), "the topic is gone")
-    finally:
-        kafka.close()
-    stage.worker()
-    assert stage.code("w0") == 40
-    assert "`veilstream study recover`" in stage.said("w0")
-    for said in ("has it again", "recovered"):
-        done = stage.ran("study", "recover", stage.study, "--yes")
-        assert said in done.stderr
-    words = [record for record in stage.releases() if (record.value or b"")[:1] == b"{"]
-    # a revocation as well: else whoever has kept the admission could bring it into the new log
-    assert sorted(record.key for record in words) == [b"north", b"south"]
-    listed = json.loads(stage.run("client", "list", stage.study, "--json").stdout)
-    assert [bool(listed[name]["entries"][-1]["key"]) for name in ("north", "south")] == [
-        True,
-        False,
-    ]
-    stage.worker()
-    write_csv(source, 200)
-    stage.produced("north", source)
-    stage.caught_up()
-    assert sum(state.head.folded for state in stage.partitions()) == 5
-    assert stage.dead_letters() == []
-    assert stage.verified()

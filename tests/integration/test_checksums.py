@@ -18,7 +18,7 @@ from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.stream.fold import Reducer
-from pipeline.stream.partition import Partition, differences
+from pipeline.stream.partition import Partition
 from pipeline.study_file.load import parse_study
 from state import RedisStore, codec
 from state.connection import redis_client
@@ -228,37 +228,6 @@ def test_a_state_of_an_earlier_version_is_refused_in_words_of_its_own(place: Pla
     place.client.hset(key, "head", msgspec.msgpack.encode({"schema": 6, "revision": "r"}))
     with pytest.raises(StateError, match="has schema 6, this version reads"):
         place.store.load(0)
-
-
-def test_a_rebuild_and_a_new_commit_mend_what_was_damaged(place: Place) -> None:
-    key = codec.snapshot_key(place.task.study.name, 0)
-    place.client.hset(key, "sums.0.counts", b"damaged")
-    with pytest.raises(StateError, match=r"'sums\.0\.counts' of"):
-        place.store.load(0)
-    again = Partition.empty(place.task, frozenset({"gone"}))
-    Reducer(place.task).fold(again, log_of(place.task, 0))
-    place.store.replace(0, again)
-    assert differences(place.store.load(0), again) == []
-
-
-def test_totals_after_many_commits_are_those_of_one(place: Place) -> None:
-    """They are changed by what a commit changes alone: its cost does not grow with history."""
-    log = log_of(place.task, 9)
-    one, many = Partition.empty(place.task), Partition.empty(place.task)
-    place.client.delete(
-        *[key for key in place.keys if key.endswith(("state", "clients", "erased"))]
-    )
-    for i, entry in enumerate(log):
-        Reducer(place.task).fold(many, [entry])
-        place.store.commit(0, many, expected=i)
-    Reducer(place.task).fold(one, log)
-    place.store.commit(1, one, expected=0)
-    found = [place.store.load(number) for number in (0, 1)]
-    assert differences(*found) == []
-    for state in (many, one, *found):
-        again = RedisStore(place.client, place.task)
-        again.replace(0, state)
-        assert differences(again.load(0), one) == []
 
 
 BIG = 2**53

@@ -29,8 +29,9 @@ def stage(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
 
 
 def test_who_watches_before_anybody_has_a_key_waits_and_sees_the_first_estimate(
-    stage: Stage,
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("infra.kafka.APPEARS_MS", 200)
     feed = Feed(stage.task.study, stage.settings, beginning=True)
     try:
         assert not feed.ready(0.3)
@@ -74,6 +75,7 @@ def test_who_watches_before_there_are_topics_is_told_and_waits(
     kafka: str, redis_url: str, tmp_path: Path
 ) -> None:
     with Stage(tmp_path, kafka, redis_url, study_text() + TRUST) as stage:
+        stage.before = "import infra.kafka\ninfra.kafka.APPEARS_MS = 200"
         stage.start("watch", "watch", stage.study)
         stage.start("page", "page", stage.study, "--port", 0)
         for name in ("watch", "page"):

@@ -33,7 +33,7 @@ def committed(stage: Stage) -> int | None:
         consumer.close()
 
 
-@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("first", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_worker_commits_what_it_has_folded_wherever_it_began(stage: Stage, first: int) -> None:
     """Offsets that no message has, of a batch's other records, hold nothing up."""
     source = write_csv(stage.folder / "data.csv", 0)

@@ -36,8 +36,6 @@ from pipeline.study_file.load import parse_study
 from producers.models import ModelFeed
 from producers.sender import Sender
 from producers.store import ClientStore, Outgoing, Tally
-from state import RedisStore
-from state.connection import redis_client
 from tests.builders import UNCLAIMED, study_text
 from tests.secured import LATE_PASSWORD, READER, WORKER, Secured
 from tests.stage import Stage
@@ -301,10 +299,3 @@ def one_release(store: ClientStore, seq: int = 0, headers: Headers | None = None
         TASK, "records", [Outgoing(seq, b"bytes", headers or [])],
         position=b"", tally=Tally(records=1, rejected={}, clipped=0), now=1e9,
     )  # fmt: skip
-
-
-def test_redis_behind_a_certificate_that_nobody_knows_is_a_setting(secured: Secured) -> None:
-    port = secured.tls.kafka.rsplit(":", 1)[1]
-    client = redis_client(Settings(redis=f"rediss://{HOST}:{port}/0"))
-    with pytest.raises(ConfigError, match="TLS connection to Redis"):
-        RedisStore(client, TASK).watermark(0)

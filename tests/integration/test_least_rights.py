@@ -141,17 +141,22 @@ def least(stage: Stage, role: Any) -> list[One]:
     return [right for _, right in found]
 
 
+#: Of how many rights one is taken away: of each in the slow tests.
+EVERY = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+
+
 def check(
-    stage: Stage, secured: Secured, rights: Rights, role: str, works: Callable[[], tuple[int, str]]
-) -> None:
-    """Let a role work with its rights, and see it refused with each of them less."""
+    stage: Stage, secured: Secured, rights: Rights, role: str, works: Callable[[], tuple[int, str]],
+    every: int = 1,
+) -> None:  # fmt: skip
+    """Let a role work with its rights, and see it refused with one of them less."""
     wanted = least(stage, role)
     be(stage, secured.scram, role)
     rights.give(role, wanted)
     code, said = works()
     assert code == 0, said
     be(stage, secured.users, role)
-    for right in wanted:
+    for right in wanted[::every]:
         with rights.without(role, right):
             code, said = works()
             assert code == 10, (right, code, said)
@@ -174,8 +179,11 @@ def test_a_client_has_the_least_rights(stage: Stage, secured: Secured, rights: R
     check(stage, secured, rights, "client", works)
 
 
+@EVERY
 @pytest.mark.takes("a worker for each of its rights")
-def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
+def test_a_worker_has_the_least_rights(
+    stage: Stage, secured: Secured, rights: Rights, every: int
+) -> None:
     feeding = Stage(
         stage.folder / "feeding", stage.settings.kafka, stage.settings.redis,
         stage.study.read_text(), ledger=stage.settings.ledger_topic,
@@ -216,7 +224,7 @@ def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: R
             code = 0
         return code, stage.said(name)
 
-    check(stage, secured, rights, "worker", works)
+    check(stage, secured, rights, "worker", works, every)
 
 
 @pytest.mark.slow
@@ -248,8 +256,11 @@ def test_a_reader_has_the_least_rights(stage: Stage, secured: Secured, rights: R
     check(stage, secured, rights, "reader", works)
 
 
+@EVERY
 @pytest.mark.takes("the operator's commands, for each of its rights")
-def test_an_operator_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
+def test_an_operator_has_the_least_rights(
+    stage: Stage, secured: Secured, rights: Rights, every: int
+) -> None:
     enrolled = stage.folder / "north.json"
     enrolled.write_text(stage.run("client", "enrol", "--client", "north").stdout)
 
@@ -278,7 +289,7 @@ def test_an_operator_has_the_least_rights(stage: Stage, secured: Secured, rights
     be(stage, secured.users, "operator")
     # what exists is not made again, and what is written there already not written again
     making = [r for r in wanted if r[2] == "Create" or r[1:] == (stage.topics.study.name, "Write")]
-    for right in [*(right for right in wanted if right not in making), *making]:
+    for right in [*[right for right in wanted if right not in making][::every], *making[::every]]:
         with rights.without("operator", right):
             if right in making and right[1] in rights.admin.list_topics():
                 rights.admin.delete_topics([right[1]])

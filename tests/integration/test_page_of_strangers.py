@@ -13,7 +13,9 @@ from tests.stage import Stage, send, study_text, until
 from tests.trusted import TRUST
 
 
-def test_what_strangers_write_is_neither_shown_nor_named(kafka, redis_url, tmp_path):
+def test_what_strangers_write_is_neither_shown_nor_named(kafka, redis_url, tmp_path, monkeypatch):
+    # no client has made the topic of its account, which a page waits for
+    monkeypatch.setattr("infra.kafka.APPEARS_MS", 200)
     with Stage(tmp_path, kafka, redis_url, study_text(partitions=1) + TRUST) as stage:
         opened(stage, "north")
         name, topics = stage.task.study.name, stage.topics

@@ -28,7 +28,7 @@ def filled(stage: Stage, records: int = 400) -> None:
     assert stage.stop("w0") == 0
 
 
-@pytest.fixture(scope="module", params=["private", "open"])
+@pytest.fixture(scope="module", params=["private", pytest.param("open", marks=pytest.mark.slow)])
 def stage(
     tmp_path_factory: pytest.TempPathFactory,
     kafka: str,

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from agents import history
 from agents import replay as replaying
 from pipeline.cli.main import cli
 from pipeline.errors import (
@@ -161,23 +160,6 @@ def test_estimates_come_at_the_rhythm_of_the_log_and_twice_the_same(
     assert all(counts[m["state_version"]] == m["coefficients"] for m in by_time)
 
 
-def test_a_partition_that_is_ahead_waits_for_the_others(
-    stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = lines(stage, capfd, "--every", "7")
-    monkeypatch.setattr(history, "HELD", 1)
-    paused: list[object] = []
-    pause = KafkaConsumer.pause
-    monkeypatch.setattr(
-        KafkaConsumer,
-        "pause",
-        lambda self, *places: (paused.extend(places), pause(self, *places)),
-    )
-    monkeypatch.setattr(history, "FETCHED", 3)
-    assert lines(stage, capfd, "--every", "7") == wanted
-    assert len(paused) > 10
-
-
 def test_a_file_that_is_there_is_whole_and_the_same_as_the_lines(
     stage: Stage, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -220,16 +202,6 @@ def test_a_signal_leaves_no_file_and_the_same_command_gives_the_same_bytes(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, whole.name])
 
 
-def test_a_signal_while_it_waits_for_the_time_of_the_log_ends_it_with_130(stage: Stage) -> None:
-    process = stage.start("slow", "replay", stage.study, "--json", "--every", "1", "--speed", "1")
-    stage.until(
-        lambda: stage.said("slow").count("\n") >= 3, "some estimates at the pace of the log"
-    )
-    process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
-    assert "start the replay again" in stage.said("slow")
-
-
 def test_a_pace_takes_as_long_as_the_log_did(
     stage: Stage, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,13 +235,6 @@ def test_what_cannot_be_replayed_is_refused_by_name(
 ) -> None:
     with pytest.raises(kind, match=word):
         replay(stage, *options)
-
-
-def test_a_topic_that_is_not_there_is_refused(stage: Stage, tmp_path: Path) -> None:
-    text = study_text(privacy=OPEN, name="nobody-has-this")
-    (tmp_path / "other.toml").write_text(text)
-    with pytest.raises(ConfigError, match=r"there is no topic veil\.nobody-has-this"):
-        cli.main(["replay", str(tmp_path / "other.toml")], standalone_mode=False)
 
 
 def test_a_full_disk_ends_it_with_61(stage: Stage, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_doubt_that_a_second_look_does_not_share_is_cleared(stage: Stage) -> N
     assert stage.run("state", "show", stage.study).returncode == 0
 
 
-@pytest.mark.parametrize("given", ["1h", "every=", "every=1", "every=0s", "each=1h", "every=1w"])
+@pytest.mark.parametrize("given", ["1h", "every=0s", "every=1w"])
 def test_a_rhythm_that_is_none_is_refused(stage: Stage, given: str) -> None:
     done = stage.run("worker", stage.study, "--verify", given)
     assert done.returncode == 10

@@ -33,7 +33,6 @@ NEAR = {
 }
 
 
-# gradients alone are what the two workers below have
 @pytest.mark.parametrize(
     "releases",
     [pytest.param("gradients", marks=pytest.mark.slow), "gradients+curvature+products"],
@@ -77,7 +76,8 @@ def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
         assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < NEAR[releases]
 
 
-@pytest.mark.parametrize("several", ["shared", pytest.param("pooled", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("several", ["shared", "pooled"])
 def test_two_workers_and_a_kill_leave_what_each_log_gives(
     several: str, tmp_path: Path, kafka: str, redis_url: str
 ) -> None:

@@ -103,15 +103,6 @@ def test_gaps_that_are_usual_are_no_pauses():
     assert kinds(*bursts, stream.next(20.0))[len(found) :] == ["pause"]
 
 
-def test_a_reader_that_connects_anew_tells_no_recovery():
-    watched, stream = Watched(TASK.study), Stream()
-    message = stream.next()
-    watched.estimate(message, live=True)
-    watched.estimate(message, live=False)
-    assert watched.version == 1
-    assert [one["kind"] for one in watched.around()["happenings"]] == ["status"]
-
-
 @pytest.mark.parametrize(("hours", "way"), [(1, "behind"), (-1, "ahead of"), (0, "")])
 def test_a_clock_an_hour_off_is_said_and_changes_no_age(hours, way):
     stream = Stream()
@@ -215,14 +206,6 @@ def test_a_letter_of_a_log_that_was_made_anew_is_another_in_the_same_place():
     # a note without a number is of all that have the place
     taken([], [note, note], clients)
     assert clients.table({})["rows"][0]["letters"] == {}
-
-
-def test_a_note_settles_the_letter_that_it_numbers():
-    clients = taken([], [letter(b"a", 7, "revoked", 3), letter(b"b", 7, "revoked", 5)])
-    for number, left in ((3, {"revoked": 1}), (3, {"revoked": 1}), (5, {})):
-        marks = {"done": "dropped", "partition": 0, "offset": 7, "letter": number}
-        taken([], [record(b"a", value=None, headers=dlq_headers(marks))], clients)
-        assert clients.table({})["reasons"] == left
 
 
 def test_a_dead_letter_that_is_done_with_counts_no_more():

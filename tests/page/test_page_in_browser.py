@@ -105,6 +105,7 @@ def test_text_of_a_stranger_stays_text(page, watched):
         assert page.locator("img").count() == 0
 
 
+@pytest.mark.slow
 def test_five_hundred_coefficients_are_drawn_where_they_are_seen(page):
     stream, watched = Stream(size=500, at=time.time() - 50), Watched(TASK.study)
     for _ in range(30):
@@ -143,6 +144,7 @@ def test_a_phone_in_the_dark_needs_no_scrolling_aside(page, watched):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+@pytest.mark.slow
 def test_a_browser_in_a_posix_locale_draws_the_chart(browser, watched):
     context, faults = browser.new_context(locale="en-US@posix"), []
     page = context.new_page()
@@ -206,6 +208,7 @@ def test_a_page_before_the_first_estimate_says_what_it_waits_for(page, stream):
         assert page.evaluate("document.querySelector('#chart canvas').clientWidth") > 600
 
 
+@pytest.mark.slow
 def test_two_pages_at_once_and_one_that_comes_back(browser, page, watched, stream):
     with served(watched) as port:
         url = f"http://127.0.0.1:{port}/"

@@ -77,15 +77,6 @@ def test_a_run_says_what_its_limit_holds_first_and_the_sum_beside_it(tmp_path: P
     assert spent.samples[0].value == pytest.approx(nested)
 
 
-def test_a_plan_beyond_what_the_owner_allows_is_paid_by_nobody(tmp_path: Path) -> None:
-    task = task_of()
-    with ClientStore(tmp_path / "b.db", "b") as store:
-        store.open_stream(task, SOURCE, Limit(epsilon=0.5 * task.budget.per_record))
-        with pytest.raises(BudgetExceeded, match="--epsilon-limit"):
-            release(store, task, 0)
-        assert store.waiting(task.study.name) == 0
-
-
 def test_what_does_not_change_is_over_when_the_promise_is_reached(tmp_path: Path) -> None:
     frozen = ages.GROUPS.replace("q = 0.4", "q = 0.0001")
     task = task_of(groups=frozen, epsilon=1.0)
@@ -123,19 +114,6 @@ def test_what_a_card_has_cost_counts_for_every_study_of_the_source_and_once(tmp_
         release(store, task, 0)
     spent = ledger(tmp_path / "other.db")[SOURCE]["spent"]["epsilon"]
     assert spent == pytest.approx(5 * epsilon + 0.5)
-
-
-def test_another_study_cannot_spend_what_a_card_has_cost(tmp_path: Path) -> None:
-    task = task_of(groups=CARD)
-    with ClientStore(tmp_path / "b.db", "b") as store:
-        store.open_stream(task, SOURCE, Limit(epsilon=0.5 + 1.5 * task.budget.per_record))
-        release(store, task, 0)
-        other = task_of(name="other")
-        store.open_stream(other, SOURCE)
-        with pytest.raises(BudgetExceeded, match="--epsilon-limit"):
-            release(store, other, 0)
-        [refused] = ledger(tmp_path / "b.db")[SOURCE]["refusals"]
-        assert refused["study"] == "other"
 
 
 def test_rows_and_individuals_are_no_records_of_one_source(tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -17,10 +15,8 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from producers.source_registry import looks_of
 from producers.sources import kind_of, known_as, open_source
-from producers.sources.arrow import columns_of
 from producers.sources.base import CELLS, Slot, Source
 from tests.compliance.sources import CHECKS, Case, drain, some, waits
-from tests.producers.test_intake import calls_of
 
 ROWS = [{"x": number, "y": f"n{number}"} for number in range(11)]
 
@@ -163,19 +159,6 @@ def test_a_file_that_was_read_to_its_end_and_written_anew_is_told(tmp_path: Path
     assert "a file of their own" in said[0]
 
 
-def test_a_file_that_is_cut_short_while_it_is_read_is_told(tmp_path: Path) -> None:
-    made = tmp_path / "a.arrow"
-    rows = pa.table({"x": [float(at) for at in range(200_000)]})
-    with pa.ipc.new_file(str(made), rows.schema) as file:
-        file.write_table(rows, max_chunksize=10_000)
-    opened = source(made)
-    assert len(opened.read(1000, 1.0)) == 1000
-    # in its place, as a writer does that does not rename
-    made.write_bytes(b"ARROW1\0\0")
-    with pytest.raises(DataError, match="a part of it is damaged"):
-        drain(opened)
-
-
 @pytest.mark.parametrize("change", ["written", "gone"])
 def test_the_file_that_was_left_in_its_middle_must_be_what_it_was(
     change: str, tmp_path: Path
@@ -224,14 +207,6 @@ def test_a_damaged_part_is_told_and_what_lies_before_it_was_read(tmp_path: Path)
     with pytest.raises(DataError, match=r"a part of it is damaged; the data owner"):
         opened.read(1000, 1.0)
     assert [slot.record["x"] for slot in found if slot.record] == list(range(2000))
-
-
-def test_a_value_of_ten_megabytes_is_one_record(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"x": 1, "y": "a"}, {"x": 2, "y": "b" * 10**7}, {"x": 3}]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    slots = drain(source(tmp_path / "a.parquet"))
-    assert [slot.record and slot.record["x"] for slot in slots] == [1, 2, 3]
-    assert len(slots[1].position) < 300
 
 
 @pytest.mark.parametrize("spec", ["no.parquet", "no/", "memory://nothing/here/", "odd://x/"])
@@ -301,17 +276,3 @@ def test_files_of_many_columns_are_read_in_small_pieces(
         sizes.append(len(src.read(10**6, 1.0)))
     src.close()
     assert (sum(sizes), max(sizes)) == (9000, CELLS // 400)
-
-
-def test_a_text_that_is_no_utf8_costs_few_texts_their_speed() -> None:
-    def more(size: int) -> int:
-        counts = []
-        for last in (b"c", b"\xff"):
-            texts = pa.array([b"a"] * (size - 1) + [last]).view(pa.string())
-            batch = pa.record_batch({"x": texts})
-            found = columns_of(batch)
-            assert [found.record(0), found.record(size - 2)] == [{"x": "a"}] * 2
-            counts.append(calls_of(partial(columns_of, batch)))
-        return counts[1] - counts[0]
-
-    assert 0 < more(2000) == more(8000)

@@ -34,7 +34,7 @@ from pipeline.settings import Settings
 from pipeline.study_file.load import parse_study
 from producers.intake import EventTimes, encoded
 from producers.source_check import Held, look_at_source, passed
-from producers.source_registry import Head, looks_of
+from producers.source_registry import looks_of
 from producers.sources import open_source
 from producers.store import ClientStore
 from tests.compliance.sources import drain
@@ -356,17 +356,6 @@ def test_a_value_that_cannot_be_used_is_set_aside_with_its_type(
     }
 
 
-@pytest.mark.parametrize("value", [datetime.date(2024, 1, 1), Decimal(1), b"x", [b"x"]])
-def test_a_value_of_any_type_has_a_place_in_a_mark(value: object) -> None:
-    marks = []
-    for first in (value, "other"):
-        head = Head()
-        for at in range(4):
-            head.take({"x": at, "t": first})
-        marks.append(head.marks[4])
-    assert marks[0] != marks[1]
-
-
 def test_one_open_quote_takes_no_records_along(tmp_path: Path) -> None:
     notes = {500: '"broken', 2500: '12"'}
     lines = text(3000, note=lambda at: notes.get(at, "ok"))
@@ -376,14 +365,6 @@ def test_one_open_quote_takes_no_records_along(tmp_path: Path) -> None:
     assert [slot.line for slot in slots if slot.record is None] == [502]
     assert len(slots) == 3000
     assert "opens a field in line 502 closes in line 2502" in said[0]
-
-
-@pytest.mark.parametrize("note", ["one\ntwo", "one, two\nthree, four", "a,b,c\n1,2,3\n"])
-def test_a_field_of_several_lines_is_one_field(note: str, tmp_path: Path) -> None:
-    spec = written(text(note=lambda _: f'"{note}"'))(tmp_path / "a.csv")
-    source = open_source(spec, None, folder=Path())
-    assert [slot.record["note"] for slot in source.read(500, 1.0)] == [note] * RECORDS  # type: ignore[index]
-    source.close()
 
 
 def test_lines_that_end_in_cr_behind_a_good_header_are_told_by_their_cause(tmp_path: Path) -> None:

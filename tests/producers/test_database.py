@@ -53,21 +53,6 @@ def remove(path: Path) -> None:
         path.with_name(name).unlink(missing_ok=True)
 
 
-def test_the_ledger_keeps_its_identity_over_restarts(path: Path) -> None:
-    with ClientStore(path, "site") as first:
-        ledger = first.ledger
-    with ClientStore(path, "site") as second:
-        assert second.ledger == ledger
-
-
-def test_every_file_has_a_ledger_of_its_own(path: Path) -> None:
-    ledgers = set()
-    for client in "abcd":
-        with ClientStore(path.with_name(f"{client}.db"), client) as store:
-            ledgers.add(store.ledger)
-    assert len(ledgers) == 4
-
-
 def test_a_second_holder_is_refused_and_the_first_goes_on(path: Path) -> None:
     with ClientStore(path, "site") as store:
         store.open_stream(TASK, SOURCE)
@@ -164,21 +149,9 @@ def test_a_folder_that_cannot_be_used_gives_a_clear_error(path: Path) -> None:
     use(path)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-def test_a_file_that_lost_its_end_gives_a_clear_error(path: Path, share: float) -> None:
+def test_a_file_that_lost_its_end_gives_a_clear_error(path: Path) -> None:
     filled(path)
-    os.truncate(path, int(path.stat().st_size * share))
-    with pytest.raises(LocalStoreError):
-        use(path)
-
-
-def test_a_file_with_damaged_pages_gives_a_clear_error(path: Path) -> None:
-    filled(path)
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        for at in range(4096 * 8, size, 4096):
-            file.seek(at)
-            file.write(b"\xa5" * 512)
+    os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(LocalStoreError):
         use(path)
 

@@ -131,16 +131,6 @@ def test_what_kafka_would_remove_at_once_is_refused_before_it_is_spent(build: Bu
     assert taken(stage) == [(9, 10), (19, 10), (29, 10)]
 
 
-def test_a_history_is_looked_at_before_there_are_topics(
-    tmp_path: Path, kafka: str, redis_url: str
-) -> None:
-    with Stage(tmp_path, kafka, redis_url, study_text(privacy=OPEN)) as stage:
-        source = history(stage.folder / "h.csv", list(range(BEGIN, BEGIN + 30)))
-        look = ("doctor", "connect", stage.study, "--source", source, "--event-time", "when")
-        assert stage.run(*look).returncode == 10
-        assert "give --source, too" in stage.run(*look[:3], *look[5:]).stderr
-
-
 def set_config(stage: Stage, values: dict[str, str]) -> None:
     resource = ConfigResource(ConfigResourceType.TOPIC, stage.topics.releases.name, configs=values)
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:

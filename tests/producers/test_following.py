@@ -26,7 +26,6 @@ from producers.start import Job, run_client
 from producers.store import NO_LIMIT, ClientStore, Outgoing, Tally
 from tests import ages
 from tests.stage import HEADER, PRIVATE, Stage, lines, send, study_text, write_csv
-from tests.trusted import TRUST
 from tests.wire import edited
 
 SOURCE = "csv:data.csv"
@@ -276,43 +275,15 @@ def test_records_that_wait_in_a_pipe_go_on_into_the_study_that_follows(
         new.remove()
 
 
-def test_a_client_that_was_away_releases_no_record_a_second_time(
+def test_a_forged_release_of_the_earlier_study_stops_nobody(
     tmp_path: Path, kafka: str, redis_url: str
 ) -> None:
     old = Stage(tmp_path, kafka, redis_url, study_text())
-    name = old.task.study.name
-    names = (f"{name}-2", name)
-    new = Stage(tmp_path, kafka, redis_url, following(old.study.read_text(), f"{name}-3", *names))
-    short = task_of(parse_study(following(old.study.read_text(), f"{name}-4", names[0])))
-    source = write_csv(tmp_path / "data.csv", 60)
-    job = Job("site", str(source), limit=Limit(9.0))
-    try:
-        run_client(old.task, old.settings, job, report=lambda *_: None)
-        with source.open("a") as file:
-            file.writelines(lines(40, 1))
-        with pytest.raises(ConfigError, match="--from-start"):
-            run_client(short, old.settings, job, report=lambda *_: None)
-        run_client(new.task, new.settings, job, report=lambda *_: None)
-        rows = new.query("site", "SELECT study, records FROM streams WHERE next_seq ORDER BY study")
-        assert rows == [(name, 60), (f"{name}-3", 40)]
-    finally:
-        old.remove()
-        new.remove()
-
-
-@pytest.mark.parametrize("trust", ["", TRUST], ids=["open", "authenticated"])
-def test_a_forged_release_of_the_earlier_study_stops_nobody(
-    tmp_path: Path, kafka: str, redis_url: str, trust: str
-) -> None:
-    old = Stage(tmp_path, kafka, redis_url, study_text() + trust)
     name = old.task.study.name
     new = Stage(tmp_path, kafka, redis_url, following(old.study.read_text(), f"{name}-2", name))
     source = write_csv(tmp_path / "data.csv", 60)
     job = Job("site", str(source), limit=Limit(9.0))
     try:
-        for stage in (old, new):
-            if trust:
-                admit(stage, "site")
         run_client(old.task, old.settings, job, report=lambda *_: None)
         topic, last = old.topics.releases.name, old.releases()[-1]
         forged = edited(old.task, last.value, seq=7)
@@ -325,14 +296,3 @@ def test_a_forged_release_of_the_earlier_study_stops_nobody(
     finally:
         old.remove()
         new.remove()
-
-
-def admit(stage: Stage, client: str) -> None:
-    given = stage.folder / f"{client}.json"
-    for command in (
-        ("topics", stage.study), ("study", "keys", stage.study),
-        ("client", "enrol", "--client", client), ("client", "admit", stage.study, given),
-    ):  # fmt: skip
-        done = stage.ran(*command)
-        if "enrol" in command:
-            given.write_text(done.stdout)

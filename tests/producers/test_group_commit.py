@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from pipeline.errors import BudgetExceeded, LocalStoreError
 from pipeline.messages.release import header_of
 from pipeline.methods import task_of as make_task
 from pipeline.release.model import Model, round_model, start_model
@@ -32,7 +30,7 @@ from producers.sources import open_source
 from producers.sources.base import Source
 from producers.store import ClientStore
 from tests.databases import sqlite_file
-from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv
+from tests.stage import HEADER, OPEN, lines, study_text, write_csv
 
 NAME = "csv:data.csv"
 #: Turns in which a window must be released once its time has come: the reader of a pipe is a thread
@@ -164,7 +162,7 @@ def test_windows_that_are_ready_together_share_a_transaction(bench: Make) -> Non
     assert commits == 1
 
 
-@pytest.mark.parametrize("windows", [1, loop.GROUP - 1, loop.GROUP, loop.GROUP + 1, 200])
+@pytest.mark.parametrize("windows", [1, loop.GROUP, loop.GROUP + 1])
 def test_no_group_is_larger_than_allowed_and_numbers_go_on(bench: Make, windows: int) -> None:
     one = bench(10 * windows - 3, records=10)
     client, seen = one.start(), [0]
@@ -189,49 +187,7 @@ def test_large_windows_do_not_make_a_turn_read_more_than_its_slots(bench: Make) 
     assert one.records() == [1500] * 48
 
 
-def test_a_client_goes_on_with_the_number_its_database_has(bench: Make) -> None:
-    one = bench(50, records=10)
-    one.start()
-    one.store.charge_lost(one.task, NAME, range(7), owed=0, now=1e9)
-    one.store.close()
-    client = one.start()
-    while client.turn():
-        pass
-    assert one.numbers() == list(range(12))
-    assert [header_of(p).seq for (p,) in one.rows("SELECT payload FROM outbox")] == list(
-        range(7, 12)
-    )
-
-
-def test_a_group_that_cannot_be_stored_leaves_nothing(bench: Make) -> None:
-    one = bench(100, records=10)
-    client = one.start()
-    with sqlite_file(one.folder / "site.db") as db:
-        # the sixth release of the group meets a row that is there already
-        db.execute("INSERT INTO outbox VALUES ('one', 5, x'00', x'00', 0)")
-    db.close()
-    before = one.rows("SELECT * FROM streams")
-    with pytest.raises(LocalStoreError):
-        client.turn()
-    assert one.rows("SELECT * FROM streams") == before
-    assert one.rows("SELECT seq FROM ledger UNION SELECT study FROM spends") == []
-    assert one.rows("SELECT seq FROM outbox") == [(5,)]
-    assert one.rows("SELECT * FROM rejects") == []
-
-
-def test_a_group_beyond_the_budget_leaves_nothing_but_its_refusal(bench: Make) -> None:
-    budget = 'mechanism = "discrete-gaussian"\nepsilon = 2.0\ndelta = 1e-5'
-    one = bench(100, records=10, privacy=budget)
-    client = one.start(limit=Limit(1.0))
-    with pytest.raises(BudgetExceeded):
-        client.turn()
-    assert client.progress.releases == 0
-    assert one.rows("SELECT position, next_seq, records FROM streams") == [(None, 0, 0)]
-    assert one.rows("SELECT seq FROM ledger UNION SELECT seq FROM outbox") == []
-    assert one.rows("SELECT count(*) FROM refusals") == [(1,)]
-
-
-@pytest.mark.parametrize("lead", [2, 5, loop.GROUP, loop.GROUP + 6])
+@pytest.mark.parametrize("lead", [2, loop.GROUP + 6])
 def test_a_group_never_goes_beyond_the_lead(bench: Make, lead: int) -> None:
     one = bench(5 * 4 * lead + 7, records=5, stream=f"max_in_flight_windows = {lead}")
     client = one.start()
@@ -256,7 +212,7 @@ def test_a_group_never_goes_beyond_the_lead(bench: Make, lead: int) -> None:
 
 def test_whatever_comes_when_no_limit_is_passed(bench: Make, monkeypatch: Any) -> None:
     """Models and acknowledgements at random, and so are the lead and the outbox."""
-    for lead, limit in [(1, 7), (1, 40), (3, 1), (3, 40), (10, 7), (10, 15), (30, 1), (30, 15)]:
+    for lead, limit in [(1, 7), (3, 40), (10, 7), (30, 1)]:
         chance = random.Random(100 * lead + limit)
         monkeypatch.setattr(loop, "OUTBOX_LIMIT", limit)
         windows = chance.randint(20, 45)
@@ -275,14 +231,17 @@ def test_whatever_comes_when_no_limit_is_passed(bench: Make, monkeypatch: Any) -
         (one.folder / "site.lock").unlink()
 
 
-def test_the_outbox_stops_at_its_limit_and_takes_as_many_as_kafka_took(bench: Make) -> None:
-    one = bench(1300, records=1)
+def test_the_outbox_stops_at_its_limit_and_takes_as_many_as_kafka_took(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "OUTBOX_LIMIT", 200)
+    one = bench(300, records=1)
     client = one.start()
     most = 0
     for _ in range(30):
         client.turn()
         most = max(most, one.store.waiting("one"))
-    assert (most, client.progress.releases) == (loop.OUTBOX_LIMIT, 1000)
+    assert (most, client.progress.releases) == (200, 200)
     assert client.progress.waiting_for == "Kafka"
     for taken in (1, 70):
         one.ends.acknowledge = taken
@@ -291,7 +250,7 @@ def test_the_outbox_stops_at_its_limit_and_takes_as_many_as_kafka_took(bench: Ma
         one.ends.acknowledge = 0
         client.turn()
         assert client.progress.releases == before + taken
-        assert one.store.waiting("one") == loop.OUTBOX_LIMIT
+        assert one.store.waiting("one") == 200
 
 
 def test_what_an_open_window_holds_is_counted_with_its_release(bench: Make) -> None:
@@ -320,18 +279,6 @@ def test_what_an_open_window_holds_is_counted_with_its_release(bench: Make) -> N
     assert one.rows(query) == [(3, 26, 4, 2)]
     assert sum(n for (n,) in one.rows("SELECT count FROM rejects")) == 4
     assert one.records() == [8, 10, 8]
-
-
-@pytest.mark.parametrize("form", ["file", "input"])
-def test_the_last_short_window_of_a_source_is_released(bench: Make, form: str) -> None:
-    one = bench(23, records=10)
-    if form == "file":
-        client = one.start()
-    else:
-        client = one.start("-", stream=(one.folder / "data.csv").open("rb"))
-    while client.turn():
-        pass
-    assert one.records() == [10, 10, 3]
 
 
 # from here on: how long a window waits
@@ -370,15 +317,15 @@ def test_windows_from_a_slow_pipe_are_released_as_they_fill(bench: Make) -> None
 
 
 def test_windows_of_a_paced_source_are_released_at_its_pace(bench: Make) -> None:
-    one, clock = bench(5000, records=10), Clock()
+    one, clock = bench(100, records=10), Clock()
     client = one.start(rate=100, clock=clock)
-    for window in range(20):
+    for window in range(6):
         clock.now = 0.1 * (window + 1) - 0.01
         client.turn()
         assert client.progress.releases == window
         clock.now = 0.1 * (window + 1) + 0.001
         promptly(client, window + 1)
-    assert one.records() == [10] * 20
+    assert one.records() == [10] * 6
 
 
 def test_a_paced_source_holds_up_no_release_that_waits_for_its_claim(
@@ -425,24 +372,3 @@ def test_windows_with_a_time_are_released_when_it_is_over(bench: Make) -> None:
             promptly(client, window + 1)
             clock.now += 5.0
     assert one.records() == [1, 2, 3, 4]
-
-
-def test_a_slow_pipe_reaches_kafka_window_by_window(
-    tmp_path: Path, kafka: str, redis_url: str
-) -> None:
-    text = study_text(records=5, stream="max_in_flight_windows = 0", privacy=OPEN)
-    stage = Stage(tmp_path, kafka, redis_url, text)
-    producer = stage.produce("site", "-", stdin=subprocess.PIPE)
-    try:
-        assert producer.stdin is not None
-        producer.stdin.write(HEADER.encode())
-        for window in range(3):
-            producer.stdin.write("".join(lines(5, window)).encode())
-            producer.stdin.flush()
-            stage.until(lambda n=window: len(stage.releases()) == n + 1, "the window")  # type: ignore[misc]
-        producer.stdin.write("".join(lines(2)).encode())
-        producer.stdin.close()
-        assert producer.wait(PATIENCE) == 0
-        assert [header_of(record.value).seq for record in stage.releases()] == [0, 1, 2, 3]
-    finally:
-        stage.remove()

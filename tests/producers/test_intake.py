@@ -13,31 +13,13 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from benchmarks.timing import GOOD, KINDS, SETTINGS, STUDY, slot_of
+from benchmarks.timing import GOOD, KINDS, STUDY, slot_of
 from pipeline.records.batch import Column, Columns
 from pipeline.records.encoder import Encoder
-from pipeline.records.values import Codes
 from pipeline.study_file.load import parse_study
 from producers.intake import encoded
 from producers.sources.csv_file import Table
 from producers.sources.json_lines import Objects
-from tests.builders import study_text
-
-#: Features of every kind, with a good record, and what may be wrong with a level.
-DECLARED = (
-    'amount = { min = 0, max = 1e6, transform = "asinh", unit = 100, typical = 2000 }',
-    "heat = { min = -10, max = 10, typical = 1 }",
-    'region = { kind = "category", levels = ["north", "south", "west"] }',
-    'code = { kind = "category", levels = ["1", "2"] }',
-)
-STUDY_OF_KINDS = study_text(declared=DECLARED, **SETTINGS)
-OF_KINDS = {"amount": "812.50", "heat": "3.1", "region": "west", "code": "2", "y": "1"}
-LEVEL_KINDS = {
-    "good": OF_KINDS,
-    "a value clipped": {**OF_KINDS, "amount": "1e7"},
-    "unknown level": {**OF_KINDS, "region": "atlantis"},
-    "unknown number": {**OF_KINDS, "code": "3"},
-}
 
 
 @contextmanager
@@ -86,16 +68,6 @@ def calls_more(study: str, good: dict[str, str], other: dict[str, str] | None) -
 def test_a_clipped_or_bad_record_takes_about_the_calls_of_a_good_one(kind: str) -> None:
     """A few more for the words on a bad one, and none for the records beside it."""
     one, all_of_them = calls_more(STUDY, GOOD, KINDS[kind])
-    if "clipped" in kind:
-        assert (one, all_of_them) == (0, 0)
-    assert 0 <= one <= WORDS
-    assert 0 <= all_of_them <= SLOTS * WORDS
-
-
-@pytest.mark.parametrize("kind", [kind for kind in LEVEL_KINDS if kind != "good"])
-def test_a_record_of_an_unknown_level_takes_about_the_calls_of_a_good_one(kind: str) -> None:
-    """As many more as for any other fault: that a text is no number costs an error as well."""
-    one, all_of_them = calls_more(STUDY_OF_KINDS, OF_KINDS, LEVEL_KINDS[kind])
     if "clipped" in kind:
         assert (one, all_of_them) == (0, 0)
     assert 0 <= one <= WORDS
@@ -159,51 +131,6 @@ def test_columns_take_the_steps_of_good_ones_however_many_values_are_missing(sha
         encoder.block(make(share))
         least, found = (calls_of(partial(encoder.block, make(bad))) for bad in (0, share))
         assert least <= found <= least + most * share + (2 if share else 0)
-
-
-def test_a_level_beyond_double_precision_takes_the_calls_of_others() -> None:
-    codes = Codes("c", "level", {"1": 0.0, "2": 1.0, str(2**60 + 1): 2.0})
-    usual, large = np.full(500, 2), np.array([2**60] + [2] * 499)
-    codes.typed(usual)
-    assert calls_of(partial(codes.typed, large)) == calls_of(partial(codes.typed, usual))
-
-
-def opcodes_of(work: Callable[[], object]) -> int:
-    """Count the steps of Python's own code that a piece of work takes."""
-    count = 0
-
-    def seen(frame: FrameType, event: str, _what: object) -> object:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return seen
-
-    with no_collection():
-        sys.settrace(seen)
-        try:
-            work()
-        finally:
-            sys.settrace(None)
-    return count
-
-
-@pytest.mark.parametrize("bad", ["?", "1_0", None, b"?", "line"], ids=repr)
-def test_numbers_beside_a_bad_record_take_the_steps_that_they_take_beside_a_good_one(
-    bad: object,
-) -> None:
-    encoder = Encoder(parse_study(STUDY))
-    good = {name: float(value) for name, value in GOOD.items()}
-    other = None if bad == "line" else {**good, "x0": bad}
-
-    def more(slots: int) -> int:
-        block = [slot_of(good)] * slots
-        encoded(encoder, None, block)
-        beside = [*block[1:], slot_of(other)]
-        return opcodes_of(lambda: encoded(encoder, None, beside)) - opcodes_of(
-            lambda: encoded(encoder, None, block)
-        )
-
-    assert more(SLOTS) == more(4 * SLOTS)
 
 
 def test_records_are_still_told_apart_and_clipped_values_counted() -> None:

@@ -192,26 +192,6 @@ def test_missing_values_truth_values_and_times_are_the_same_in_every_form(
         folder.run("south", spec)
 
 
-def test_a_file_that_grew_is_known_to_copies_of_what_it_was(folder: Folder, first: Path) -> None:
-    early = copy(first)
-    with first.open("a") as file:
-        file.writelines(lines(100, 3))
-    folder.run("north", first)
-    with pytest.raises(ConfigError, match="the same first 32 records"):
-        folder.run("south", early)
-
-
-@pytest.mark.parametrize("left", [0, 2, 10])
-def test_a_file_that_was_cut_short_is_known_by_what_it_held(
-    folder: Folder, first: Path, left: int
-) -> None:
-    early = copy(first)
-    first.write_text("".join(first.read_text().splitlines(keepends=True)[: 1 + left]))
-    folder.start("north", first).enter()
-    with pytest.raises(ConfigError, match="the same first 32 records"):
-        folder.run("south", early)
-
-
 @pytest.mark.parametrize("shared", [0, 1, 3])
 def test_files_that_share_a_header_and_few_records_are_other_data(
     tmp_path: Path, folder: Folder, first: Path, shared: int
@@ -263,18 +243,6 @@ def test_a_name_that_other_records_had_claims_nothing_before_a_release(
     folder.run("north", later, "later")
     with pytest.raises(ConfigError, match="--source-name 'later'"):
         folder.run("north", later)
-
-
-def test_an_empty_file_is_compared_before_its_first_release(
-    tmp_path: Path, folder: Folder, first: Path
-) -> None:
-    later = tmp_path / "later.csv"
-    later.write_text(HEADER)
-    run = folder.start("south", later)
-    run.enter()
-    later.write_bytes(first.read_bytes())
-    with pytest.raises(ConfigError, match="'north'"):
-        run.before_release()
 
 
 def test_a_short_file_is_compared_again_as_it_grows(
@@ -348,15 +316,6 @@ def test_shares_of_packaged_rows_overlap_by_arithmetic(folder: Folder) -> None:
     for spec in ("shuttle:0/1", "shuttle:1/2", "shuttle:3/16", "shuttle:2/3"):
         with pytest.raises(ConfigError, match="they share rows"):
             folder.run("other", spec, other_data=True)
-
-
-def test_overlapping_parts_are_refused_and_equal_ones_of_a_client_shared(folder: Folder) -> None:
-    folder.run("north", "shuttle:0/1")
-    with pytest.raises(ConfigError, match="--client 'north' --source-name 'shuttle:0/1'"):
-        folder.run("south", "shuttle:0/2")
-    with pytest.raises(ConfigError, match="--source-name 'shuttle:0/1'"):
-        folder.run("north", "shuttle:0/2")
-    folder.run("north", "shuttle:0/1")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import json
 import socket
 import ssl
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,20 +116,9 @@ def test_what_is_posted_lies_in_a_folder_of_its_owner_alone(tmp_path: Path) -> N
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
 
 
-def test_a_record_comes_while_the_client_waits(tmp_path: Path) -> None:
-    source = listening(tmp_path)
-    sender = threading.Timer(0.2, post, (port_of(source), b'{"x": 1}'))
-    sender.start()
-    assert [slot.record for slot in source.read(5, 20.0)] == [{"x": 1}]
-    assert (source.read(5, 0.0), source.ended) == ([], False)
-    sender.join()
-    source.close()
-
-
 #: What a request has behind its line and key, and the status of its answer.
 UNREADABLE = [
     (400, b'Transfer-Encoding: chunked\r\n\r\n{"name": "CANARY"}\r\n'),
-    (400, b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nCANARY\r\n"),
     (400, b"Content-Encoding: gzip\r\nContent-Length: 6\r\n\r\nCANARY"),
     (400, b"Content-Encoding: gzip\r\nContent-Length: 8\r\n\r\n\x1f\x8bCANARY"),
     (400, b"Idempotency-Key: CANARY\xff\r\nContent-Length: 2\r\n\r\n{}"),
@@ -222,16 +210,6 @@ def test_a_request_that_breaks_off_stores_nothing(tmp_path: Path) -> None:
     source.close()
 
 
-def test_it_says_where_it_listens(tmp_path: Path) -> None:
-    said: list[str] = []
-    source = open_source(f"listen://{HOST}:0", None, folder=tmp_path, say=said.append)
-    try:
-        assert isinstance(source, Pushed)
-        assert said == [f"listening on http://{HOST}:{port_of(source)}/ for posted records"]
-    finally:
-        source.close()
-
-
 def test_two_cannot_listen_on_one_port(tmp_path: Path) -> None:
     source = listening(tmp_path / "a")
     with pytest.raises(DataError, match=r"cannot be listened on .* the operator must end"):
@@ -298,14 +276,6 @@ def test_an_inbox_that_is_gone_is_told_and_gives_no_number_twice(tmp_path: Path)
     assert [(slot.record, slot.line) for slot in drain(source)] == [({"x": 3}, 3)]
     source.close()
     listening(tmp_path / "b", position).close()
-
-
-def test_a_key_that_comes_again_with_other_content_forgets_none_of_it(tmp_path: Path) -> None:
-    source = listening(tmp_path)
-    bodies = (b'{"x": 1}', b'{"x": 2}', b'{"x": 1}', b'{"x": 2}')
-    found = [post(port_of(source), body)[1]["new"] for body in bodies]
-    assert found == [True, True, False, False]
-    source.close()
 
 
 def test_an_inbox_is_of_one_source(tmp_path: Path) -> None:

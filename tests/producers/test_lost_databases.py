@@ -156,16 +156,3 @@ def test_a_file_that_was_rewritten_does_not_hand_its_records_out_again(
     path.write_text(changed(path.read_text())[what])
     with pytest.raises(DataError):
         open_source(str(path), position, folder=tmp_path)
-
-
-def test_a_file_that_grew_goes_on_where_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "data.csv"
-    path.write_text(HEADER + "".join(lines(40)))
-    source = open_source(str(path), None, folder=tmp_path)
-    position = source.anchored(source.read(20, 0.0)[-1].position)
-    source.close()
-    with path.open("a") as file:
-        file.writelines(lines(10, 5))
-    source = open_source(str(path), position, folder=tmp_path)
-    assert len(source.read(100, 0.0)) == 30
-    source.close()

@@ -100,19 +100,6 @@ def test_messages_keep_what_every_source_must(running: Broker, tmp_path: Path) -
         check(Case(lambda position: Until(running.source(tmp_path, position), 6), bad=4))  # type: ignore[arg-type]
 
 
-def test_what_comes_while_the_client_is_away_is_kept(running: Broker, tmp_path: Path) -> None:
-    said: list[str] = []
-    source = running.source(tmp_path, said=said)
-    running.publish(*told(1, 2))
-    position = drain(source, 2)[-1].position
-    source.close()
-    running.publish(*told(3, 4))
-    source = running.source(tmp_path, position, said)
-    assert numbers(drain(source, 2)) == [3, 4]
-    source.close()
-    assert said == []
-
-
 def test_what_is_delivered_again_after_a_crash_is_stored_once(
     running: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,19 +164,6 @@ def test_a_poisoned_message_is_one_empty_slot(running: Broker, tmp_path: Path) -
     source.close()
 
 
-def test_a_full_inbox_holds_the_broker_back(
-    running: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("producers.sources.push.ROOM", 20)
-    monkeypatch.setattr("producers.sources.mqtt.GROUP", 2)
-    source = running.source(tmp_path)
-    running.publish(*told(*range(30)))
-    found = source.read(99, 1.0)
-    assert 0 < len(found) <= 6
-    assert sorted(numbers([*found, *drain(source, 30 - len(found))])) == list(range(30))
-    source.close()
-
-
 def test_a_broker_that_forgets_or_goes_is_told(tmp_path: Path) -> None:
     said: list[str] = []
     with broker(tmp_path) as port:
@@ -232,19 +206,18 @@ def test_a_broker_killed_in_mid_stream_costs_nothing_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("password", ["wrong", ""])
-def test_a_wrong_password_is_refused_and_never_shown(
-    kind: str, password: str, tmp_path: Path
-) -> None:
+def test_a_wrong_password_is_refused_and_never_shown(kind: str, tmp_path: Path) -> None:
     with broker(tmp_path, kind, users=True) as port:
         Broker(port).source(tmp_path / "a").close()
         with pytest.raises(ConfigError, match="VEILSTREAM_MQTT_PASSWORD") as caught:
-            Broker(port).source(tmp_path / "b", **{**KNOWN, "mqtt_password": password})
-    assert not password or password not in str(caught.value)
+            Broker(port).source(tmp_path / "b", **{**KNOWN, "mqtt_password": "wrong"})
+    assert "wrong" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tls_is_trusted_by_its_authority_alone(kind: str, tmp_path: Path) -> None:
+def test_tls_is_trusted_by_its_authority_alone(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority = Authority("throwaway")
     authority.write(tmp_path / "ca.pem")
     authority.issue(tmp_path / "server.pem", HOST)
@@ -254,6 +227,8 @@ def test_tls_is_trusted_by_its_authority_alone(kind: str, tmp_path: Path) -> Non
         open_source(spec, None, folder=tmp_path / "a", settings=settings).close()
         with pytest.raises(ConfigError, match=r"TLS .* VEILSTREAM_MQTT_CA"):
             open_source(spec, None, folder=tmp_path / "b", settings=Settings())
+        # it waits for an answer for ten seconds: here for one
+        monkeypatch.setattr("producers.sources.mqtt.PATIENCE", 1.0)
         with pytest.raises(DataError, match="does not take this client in"):
             Broker(port).source(tmp_path / "c")
 

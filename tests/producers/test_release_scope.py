@@ -139,17 +139,6 @@ def test_a_group_is_charged_whole_or_not_at_all(path: Path) -> None:
     assert paid(path) == list(range(RELEASES))
 
 
-def test_a_number_is_charged_once(path: Path) -> None:
-    task = task_of()
-    with ClientStore(path, "site") as store:
-        store.open_stream(task, SOURCE)
-        release(store, task, 0)
-        with pytest.raises(LocalStoreError, match="UNIQUE"):
-            release(store, task, 0)
-        assert paid(path) == [0]
-        release(store, task, 1)
-
-
 def test_lost_releases_are_charged_one_by_one(path: Path) -> None:
     task = task_of()
     with ClientStore(path, "site") as store:
@@ -158,16 +147,6 @@ def test_lost_releases_are_charged_one_by_one(path: Path) -> None:
         assert paid(path) == list(range(RELEASES))
         with pytest.raises(BudgetExceeded):
             release(store, task, RELEASES)
-
-
-def test_without_privacy_each_release_has_its_row_and_the_file_opens_again(path: Path) -> None:
-    study = parse_study(study_text("open", privacy='mechanism = "none"'))
-    task = RepeatedTask(study, revision_of(study))
-    for seq in range(RELEASES):
-        with ClientStore(path, "site") as store:
-            store.open_stream(task, SOURCE)
-            release(store, task, seq)
-    assert paid(path) == list(range(RELEASES))
 
 
 def test_a_spend_that_is_missing_is_found(path: Path) -> None:

@@ -191,7 +191,7 @@ def test_an_ordinary_restart_is_never_refused(build: Build) -> None:
     assert sorted(set(mine)) == list(range(17))
 
 
-@pytest.mark.parametrize("times", ["records", "clock"])
+@pytest.mark.parametrize("times", ["records", pytest.param("clock", marks=pytest.mark.slow)])
 def test_a_copy_from_before_the_first_acknowledgement_is_found_whatever_times_say(
     build: Build, times: str
 ) -> None:

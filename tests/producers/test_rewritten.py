@@ -50,18 +50,6 @@ def test_a_followed_file_that_is_rewritten_in_place_ends_before_anything_is_stor
         source.anchored(source.read(10, 1.0)[-1].position)
 
 
-def test_a_followed_file_that_grows_is_read_on(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "data.csv", 20)
-    source, seen = opened(path), 0
-    for seed in range(5):
-        slots = source.read(100, 1.0)
-        seen += len(slots)
-        source.anchored(slots[-1].position)
-        with path.open("a") as file:
-            file.writelines(lines(20, seed))
-    assert seen == 100
-
-
 def test_a_longer_copy_in_the_place_of_a_followed_file_is_read_on(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "data.csv", 20)
     source = opened(path)

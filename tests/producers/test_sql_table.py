@@ -101,11 +101,6 @@ def test_rows_come_by_their_key_whatever_their_order(base: Base) -> None:
     assert keys(drain(source(spec, slots[-1].position))) == [10, 12]
 
 
-def test_more_rows_than_one_query_reads(lite: Base, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("producers.sources.sql.FETCH", 4)
-    assert keys(drain(source(lite.make(*range(13))))) == list(range(13))
-
-
 def test_it_ends_at_what_was_there_at_the_start_and_follows_when_asked(base: Base) -> None:
     spec = base.make(1, 2)
     if not base.follows:
@@ -138,10 +133,7 @@ def test_rows_that_came_behind_the_key_are_told_and_left_out_only_when_asked(bas
     "change",
     [
         ["UPDATE t SET heat = 0 WHERE id = 1"],
-        ["UPDATE t SET heat = 0 WHERE id = 2"],
-        ["DELETE FROM t WHERE id = 1"],
         ["DELETE FROM t WHERE id = 2"],
-        ["DELETE FROM t"],
         ["UPDATE t SET id = id + 100"],
         ["DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (0, 0, 'no')"],
     ],
@@ -173,17 +165,6 @@ def test_rows_that_were_read_may_be_removed_where_the_source_says_so(base: Base)
     assert drain(source(spec, rest[0].position)) == []
 
 
-def test_a_table_that_has_lost_its_newest_rows_goes_on_behind_those_that_were_read(
-    base: Base,
-) -> None:
-    spec = base.make(1, 2, 3) + "&changed=skip"
-    position = drain(source(spec))[-1].position
-    base.run("DELETE FROM t WHERE id > 1")
-    assert drain(source(spec, position)) == []
-    base.add(7)
-    assert keys(drain(source(spec, position))) == [7]
-
-
 def test_a_table_that_is_filled_anew_while_it_is_followed_ends_it(lite: Base) -> None:
     with closing(source(lite.make(1, 2), follow=True)) as following:
         assert keys(following.read(9, 1.0)) == [1, 2]
@@ -196,8 +177,9 @@ AGAIN = "INSERT INTO t SELECT id + {}, heat, failed FROM t WHERE id < 1000"
 ANEW = (["UPDATE t SET id = id + 1000"], [AGAIN.format(5000), "DELETE FROM t WHERE id < 1000"])
 
 
-@pytest.mark.parametrize("kept", [100, 64])
-@pytest.mark.parametrize("change", [*ANEW, [AGAIN.format(1000)]])
+@pytest.mark.parametrize(
+    ("change", "kept"), [(ANEW[0], 100), (ANEW[1], 64), ([AGAIN.format(1000)], 100)]
+)
 def test_a_table_that_is_filled_anew_under_new_keys_is_known_by_its_first_rows(
     change: list[str], kept: int, base: Base
 ) -> None:
@@ -213,14 +195,6 @@ def test_a_table_that_is_filled_anew_under_new_keys_is_known_by_its_first_rows(
         anew.read(9, 1.0)
     again = open_source(f"{spec}&again=skip", position, folder=Path(), columns=needed)
     assert len(drain(again)) == kept
-
-
-def test_a_copy_that_is_added_while_a_table_is_followed_is_not_read(lite: Base) -> None:
-    with closing(source(lite.make(*range(100)), follow=True)) as following:
-        following.anchored(following.read(200, 1.0)[-1].position)
-        lite.run(AGAIN.format(1000))
-        with pytest.raises(DataError, match="again=skip"):
-            following.read(9, 1.0)
 
 
 @pytest.mark.parametrize("rows", ["new", "few", "alike"])
@@ -343,10 +317,8 @@ def test_a_poisoned_row_takes_no_other_with_it(lite: Base) -> None:
         "sqlite://?table=t&key=id",
         "sqlite://a.db",
         "sqlite://a.db?table=t",
-        "sqlite://a.db?table=&key=id",
         "sqlite://a.db?table=a..b&key=id",
         "sqlite://a.db?table=t&key=id&key=x",
-        "sqlite://a.db?table=t&key=id&late=keep",
         "sqlite://a.db?table=t&key=id&changed=yes",
         "duckdb://a.db?table=t&key=id&other=1",
         "postgresql://host/?table=t",
@@ -419,28 +391,6 @@ def test_changes_that_leave_the_columns_of_a_study_alone_change_no_rows(base: Ba
             open_source(spec, position, folder=Path(), columns=columns)
 
 
-def test_a_file_that_nobody_can_write_is_marked_by_the_rows_that_were_just_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("producers.sources.sql.FETCH", 40)
-    path = str(tmp_path / "a.db")
-    spec = Base("duckdb", path, lambda: duck_connection(path)).make()
-    with closing(duck_connection(path)) as database:
-        database.execute("INSERT INTO t SELECT 3 * i, i + 0.5, 'yes' FROM range(1200) r(i)")
-    src, asked = source(spec), list[int]()
-    before = src._before  # type: ignore[attr-defined]
-    with closing(src), closing(source(spec)) as other:
-        for slots in iter(lambda: src.read(90, 1.0), []):
-            places = [slots[0].position, slots[-1].position]
-            expected = [other.anchored(place) for place in places]
-            with monkeypatch.context() as patch:
-                patch.setattr(src, "_before", lambda key, *a: asked.append(key) or before(key, *a))
-                assert [src.anchored(place) for place in places] == expected
-    # only at the start there are too few
-    assert len(asked) < 10
-    assert max(asked) < 3 * 256
-
-
 def test_a_table_whose_schema_has_grown_is_no_other_one(base: Base) -> None:
     spec = base.make(*range(8))
     before = looks_of(spec, follow=False)
@@ -462,10 +412,10 @@ def test_a_time_beyond_the_years_of_python_costs_no_row(text: str, base: Base) -
 def test_tables_of_many_columns_are_read_in_small_pieces(lite: Base) -> None:
     """They are in memory, however many rows and columns there are."""
     wide = ", ".join(f"id * 0.5 AS c{at}" for at in range(400))
-    ids = "WITH RECURSIVE n(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM n WHERE id < 9000)"
+    ids = "WITH RECURSIVE n(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM n WHERE id < 6000)"
     lite.run(f"CREATE VIEW wide AS {ids} SELECT id, {wide} FROM n")  # noqa: S608
     sizes = [len(piece) for piece in pieces_of(source(lite.source("wide")))]
-    assert (sum(sizes), max(sizes)) == (9000, CELLS // 401)
+    assert (sum(sizes), max(sizes)) == (6000, CELLS // 401)
 
 
 def pieces_of(src: Source) -> Iterator[Sequence[Slot]]:
