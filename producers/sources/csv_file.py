@@ -55,7 +55,6 @@ class CsvFile(RecordFile):
     """
 
     form = "csv"
-    parts = 2
     odd, longest = b'"\r\0', csv.field_size_limit()
 
     def __init__(

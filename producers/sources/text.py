@@ -271,8 +271,6 @@ class RecordFile(Source):
     blanks = False
     #: Lines that are read together, at most.
     most = BLOCK
-    #: Which part of a block is read at a time: what it becomes must stay in a processor's cache.
-    parts = 1
 
     def __init__(self, tape: Tape, position: bytes | None, start: tuple[int, int]) -> None:
         self._tape = tape
@@ -354,7 +352,7 @@ class RecordFile(Source):
             return None
         number = self._block.here(self._at)
         if number is None and end - self._at >= FEW:
-            raw = self._tape.block(self._at, min(BLOCK // self.parts, end - self._at))
+            raw = self._tape.block(self._at, min(BLOCK, end - self._at))
             self._block = Lines(raw, self._at, self._line, self.odd, self.longest)
             number = self._block.here(self._at)
         return number
