@@ -65,6 +65,7 @@ def test_programs_wait_for_servers_that_answer(services: dict[str, Any], name: s
         assert "healthcheck" in services[server]
 
 
+@pytest.mark.slow
 def test_what_compose_runs_first_admits_the_client(
     services: dict[str, Any], tmp_path: Path, kafka: str, redis_url: str
 ) -> None:

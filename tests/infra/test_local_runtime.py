@@ -95,6 +95,7 @@ def test_logs_are_for_their_owner_alone(runtime: LocalRuntime) -> None:
         assert stat.S_IMODE(log.stat().st_mode) == 0o600, log
 
 
+@pytest.mark.slow
 def test_data_survives_a_crash_of_each_service(runtime: LocalRuntime) -> None:
     addresses = runtime.addresses()
     create_topic(addresses.kafka, "crash")

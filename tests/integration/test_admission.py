@@ -197,7 +197,7 @@ def test_a_rate_holds_over_kills_and_everybody_counts_the_same(
         stage.remove()
 
 
-@pytest.mark.takes("a worker, two producers, a verification and a replay")
+@pytest.mark.slow
 def test_a_client_at_its_share_waits_for_others_and_loses_nothing(
     kafka: str, redis_url: str, tmp_path: Path
 ) -> None:
@@ -288,6 +288,7 @@ def test_a_client_whose_key_is_not_right_spends_nothing(stage: Stage) -> None:
     assert all((record.value or b"")[:1] == b"{" for record in stage.releases())
 
 
+@pytest.mark.slow
 def test_a_client_that_has_lost_key_and_database_is_over_before_it_spends(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
@@ -309,6 +310,7 @@ def test_a_client_that_has_lost_key_and_database_is_over_before_it_spends(stage:
     assert found["not_counted"] == {OLDER_KEY: 10}
 
 
+@pytest.mark.slow
 def test_a_client_whose_key_was_stolen_goes_on_behind_what_the_thief_has_sent(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
@@ -357,6 +359,7 @@ def test_a_client_whose_key_was_stolen_goes_on_behind_what_the_thief_has_sent(st
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_new_key_while_the_worker_is_down_loses_nothing(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
@@ -395,6 +398,7 @@ def test_a_new_key_while_the_worker_is_down_loses_nothing(stage: Stage) -> None:
     assert "old copy" in refused.stderr
 
 
+@pytest.mark.slow
 def test_who_follows_the_page_comes_from_a_stolen_key_to_a_sound_study(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()

@@ -108,6 +108,7 @@ def test_rounds_live_through_crash_replay_and_backtest(stage: Stage, tmp_path: P
     assert "--client" in other.stderr
 
 
+@pytest.mark.slow
 def test_a_client_that_dies_after_it_paid_and_a_worker_that_is_away(
     stage: Stage, tmp_path: Path
 ) -> None:

@@ -262,6 +262,7 @@ async def _send_with_headers(stage: Stage, headers: list[tuple[str, bytes | None
         await producer.stop()
 
 
+@pytest.mark.slow
 def test_a_release_that_claims_a_far_model_version_does_not_stop_the_others(stage: Stage) -> None:
     """Clients take newer models only, so nobody may push the version to the end of its range."""
     whole = release(stage.task, "liar", 0)
@@ -276,6 +277,7 @@ def test_a_release_that_claims_a_far_model_version_does_not_stop_the_others(stag
     assert stage.final_estimate().clients == 2
 
 
+@pytest.mark.slow
 def test_a_curvature_beyond_all_records_does_not_stop_estimates_without_privacy(
     tmp_path: Path, kafka: str, redis_url: str
 ) -> None:
@@ -291,6 +293,7 @@ def test_a_curvature_beyond_all_records_does_not_stop_estimates_without_privacy(
         assert dict(letter.headers)["veil_dlq_reason"] == b"out-of-range"
 
 
+@pytest.mark.slow
 def test_a_transaction_of_another_producer_does_not_stop_the_stream(stage: Stage) -> None:
     """Kafka marks the end of a transaction with a record that consumers never see."""
     topic, servers = stage.topics.releases.name, stage.settings.kafka

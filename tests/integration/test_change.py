@@ -113,6 +113,7 @@ def test_a_change_that_keeps_the_state_goes_on_bit_by_bit(stage: Stage) -> None:
     assert estimate.records == 140
 
 
+@pytest.mark.slow
 def test_a_new_study_goes_on_behind_the_records_of_the_old_one(stage: Stage) -> None:
     begin(stage, "north")
     stage.worker()

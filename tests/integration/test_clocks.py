@@ -27,6 +27,7 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
     yield from lent(Stage(tmp_path, kafka, redis_url, study_text() + TRUST))
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_wrong_is_named_before_anything_is_spent(stage: Stage) -> None:
     assert stage.run("study", "keys", stage.study).returncode == 0
     # all in one partition

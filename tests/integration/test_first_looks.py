@@ -71,6 +71,7 @@ def test_a_client_with_another_file_is_refused_before_it_is_admitted(stage: Stag
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_who_watches_before_there_are_topics_is_told_and_waits(
     kafka: str, redis_url: str, tmp_path: Path
 ) -> None:

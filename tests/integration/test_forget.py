@@ -120,6 +120,7 @@ def test_a_client_is_taken_out_and_stays_out(stage: Stage) -> None:
     assert "has been taken out before" in again.stderr
 
 
+@pytest.mark.slow
 def test_when_all_clients_are_out_the_newest_estimate_says_that_none_is_left(
     stage: Stage,
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_name_that_is_no_text_ends_nobody_in_any_topic_however_it_is_packed(st
     assert stage.run("watch", stage.study, "--count", 1).returncode == 0
 
 
+@pytest.mark.slow
 def test_in_topics_that_keep_them_they_are_dead_letters_without_their_bytes(stage: Stage) -> None:
     """Topics of earlier versions do."""
     releases = stage.topics.releases

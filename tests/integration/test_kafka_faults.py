@@ -102,7 +102,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n in ("user", "mechanism"))) for n in WRONG],
+)
 def test_a_wrong_setting_is_named_at_once(secured: Secured, name: str) -> None:
     listener, change, words = WRONG[name]
     right: Settings = getattr(secured, listener)

@@ -141,8 +141,8 @@ def least(stage: Stage, role: Any) -> list[One]:
     return [right for _, right in found]
 
 
-#: Of how many rights one is taken away: of each in the slow tests.
-EVERY = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+#: Of how many rights of a client one is taken away: of each in the slow tests.
+EVERY = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 
 
 def check(
@@ -165,8 +165,11 @@ def check(
     rights.take(role, wanted)
 
 
-@pytest.mark.takes("a client for each of its rights")
-def test_a_client_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
+@EVERY
+@pytest.mark.takes("a client for some of its rights")
+def test_a_client_has_the_least_rights(
+    stage: Stage, secured: Secured, rights: Rights, every: int
+) -> None:
     names = itertools.count()
     admit_here(stage.task.study, stage.settings, [f"c{n}" for n in range(MOST)])
 
@@ -176,14 +179,11 @@ def test_a_client_has_the_least_rights(stage: Stage, secured: Secured, rights: R
         stage.produce(f"c{number}", source)
         return stage.code(f"c{number}"), stage.said(f"c{number}")
 
-    check(stage, secured, rights, "client", works)
+    check(stage, secured, rights, "client", works, every)
 
 
-@EVERY
-@pytest.mark.takes("a worker for each of its rights")
-def test_a_worker_has_the_least_rights(
-    stage: Stage, secured: Secured, rights: Rights, every: int
-) -> None:
+@pytest.mark.slow
+def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
     feeding = Stage(
         stage.folder / "feeding", stage.settings.kafka, stage.settings.redis,
         stage.study.read_text(), ledger=stage.settings.ledger_topic,
@@ -224,7 +224,7 @@ def test_a_worker_has_the_least_rights(
             code = 0
         return code, stage.said(name)
 
-    check(stage, secured, rights, "worker", works, every)
+    check(stage, secured, rights, "worker", works)
 
 
 @pytest.mark.slow
@@ -256,11 +256,8 @@ def test_a_reader_has_the_least_rights(stage: Stage, secured: Secured, rights: R
     check(stage, secured, rights, "reader", works)
 
 
-@EVERY
-@pytest.mark.takes("the operator's commands, for each of its rights")
-def test_an_operator_has_the_least_rights(
-    stage: Stage, secured: Secured, rights: Rights, every: int
-) -> None:
+@pytest.mark.slow
+def test_an_operator_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
     enrolled = stage.folder / "north.json"
     enrolled.write_text(stage.run("client", "enrol", "--client", "north").stdout)
 
@@ -289,7 +286,7 @@ def test_an_operator_has_the_least_rights(
     be(stage, secured.users, "operator")
     # what exists is not made again, and what is written there already not written again
     making = [r for r in wanted if r[2] == "Create" or r[1:] == (stage.topics.study.name, "Write")]
-    for right in [*[right for right in wanted if right not in making][::every], *making[::every]]:
+    for right in [*[right for right in wanted if right not in making], *making]:
         with rights.without("operator", right):
             if right in making and right[1] in rights.admin.list_topics():
                 rights.admin.delete_topics([right[1]])
@@ -355,7 +352,12 @@ AT_REDIS: dict[str, Callable[[RedisStore], object]] = {
 
 
 @pytest.mark.parametrize(
-    "role", [role for role in ROLES if redis_command(REDIS_TASK.study, role, "u")]
+    "role",
+    [
+        pytest.param(role, marks=[pytest.mark.slow] * (role == "operator"))
+        for role in ROLES
+        if redis_command(REDIS_TASK.study, role, "u")
+    ],
 )
 def test_a_user_of_redis_has_the_least_rights(redis_admin: tuple[Settings, Any], role: Any) -> None:
     settings, admin = redis_admin

@@ -49,6 +49,7 @@ def anew(stage: Stage, topic: Topic) -> None:
     stage.ensure_topics()
 
 
+@pytest.mark.slow
 def test_clients_go_on_where_topics_were_made_anew(stage: Stage) -> None:
     """Without a model none of them knows how many have come, and all are at their share.
 
@@ -81,6 +82,7 @@ def test_clients_go_on_where_topics_were_made_anew(stage: Stage) -> None:
     assert stage.verified()
 
 
+@pytest.mark.slow
 def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> None:
     """Else compaction would leave it alone."""
     opened(stage, "north")
@@ -99,6 +101,7 @@ def test_an_old_model_that_somebody_repeats_is_not_the_last(stage: Stage) -> Non
     assert "somebody else writes to it" in stage.said("w0")
 
 
+@pytest.mark.slow
 def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage: Stage) -> None:
     # it waits for Kafka for twenty seconds: here for five
     stage.before += "from agents import link\nlink.PATIENCE_SECONDS = 5.0\n"
@@ -141,6 +144,7 @@ def test_estimates_that_were_lost_are_said_again_at_the_next_start(stage: Stage)
     stage.until(lambda: stage.read(stage.topics.latest.name), "the newest of them")
 
 
+@pytest.mark.slow
 def test_a_lost_topic_of_admissions_is_named_and_a_worker_says_them_again(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
@@ -243,7 +247,7 @@ def test_a_rebuild_sets_aside_what_no_worker_has_seen(stage: Stage) -> None:
     assert [(x.reason, str(x.place)) for x in letters] == [("undecodable", "0/1")]
 
 
-@pytest.mark.takes("a client, three times, and a worker")
+@pytest.mark.slow
 def test_a_client_that_starts_again_waits_for_no_answer_to_what_may_be_lost(leading: Stage) -> None:
     """Of those before it the last counts where the topic has it: no model answers what is gone."""
     stage, file = leading, write_csv(leading.folder / "north.csv", 200)

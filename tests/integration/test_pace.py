@@ -71,6 +71,7 @@ def test_models_lack_no_more_than_the_last_windows_and_wait_for_no_estimate(buil
     assert 10 < len(stage.read(stage.topics.estimates.name)) < len(models)
 
 
+@pytest.mark.slow
 def test_one_client_of_many_does_not_wait_for_growth(build: Build) -> None:
     """Its windows are small beside all that has come, and nobody else sends anything."""
     stage = build()
@@ -80,6 +81,7 @@ def test_one_client_of_many_does_not_wait_for_growth(build: Build) -> None:
         assert stage.code(name, SLOW / 2) == 0, stage.said(name)
 
 
+@pytest.mark.slow
 def test_a_client_that_starts_again_counts_what_it_sent_last(build: Build) -> None:
     stage = build(stream="max_in_flight_windows = 2")
     source = write_csv(stage.folder / "site.csv", 2000)

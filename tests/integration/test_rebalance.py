@@ -11,16 +11,28 @@ from kafka.admin import KafkaAdminClient
 
 from tests.stage import HEADER, Stage, lent, lines, study_text, until, write_csv
 
-#: Kafka puts these keys on all four partitions.
-CLIENTS = ("client-0", "client-1", "client-2", "client-3", "client-7", "client-8")
+#: Kafka puts each of these keys on a partition of its own.
+CLIENTS = ("client-0", "client-2", "client-7", "client-8")
 PARTITIONS, SLOTS = 4, 20
 #: Windows of each client between two events, and in the middle of one.
 FEW, MANY = 3, 12
+#: Kafka misses a worker that dies after ten seconds, and tells others of it every two: here after
+#: six, the least that it takes, and at once.
+SOON = """\
+import faust
+whole = faust.App.__init__
+def begin(self, *words, **how):
+    soon = {"broker_session_timeout": 6.0, "broker_heartbeat_interval": 0.3}
+    whole(self, *words, **{**how, **soon})
+faust.App.__init__ = begin
+"""
 
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    yield from lent(Stage(tmp_path, kafka, redis_url, study_text(partitions=PARTITIONS)))
+    made = Stage(tmp_path, kafka, redis_url, study_text(partitions=PARTITIONS))
+    made.before = SOON
+    yield from lent(made)
 
 
 def test_partitions_survive_workers_that_join_die_and_leave(stage: Stage) -> None:

@@ -82,6 +82,7 @@ def test_every_published_estimate_is_what_a_replay_to_its_positions_gives(stage:
     assert (found["different"], found["not_compared"], found["first_difference"]) == (0, {}, None)
 
 
+@pytest.mark.slow
 def test_a_replay_touches_nothing_of_the_live_study(stage: Stage, tmp_path: Path) -> None:
     before = outside(stage)
     files = sorted(stage.settings.home.rglob("*.db*"))

@@ -175,7 +175,7 @@ def test_a_file_that_is_there_is_whole_and_the_same_as_the_lines(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.parquet"]
 
 
-@pytest.mark.parametrize("name", ["b.jsonl", "b.parquet"])
+@pytest.mark.parametrize("name", ["b.jsonl", pytest.param("b.parquet", marks=pytest.mark.slow)])
 def test_a_signal_leaves_no_file_and_the_same_command_gives_the_same_bytes(
     stage: Stage, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -202,6 +202,7 @@ def test_a_signal_leaves_no_file_and_the_same_command_gives_the_same_bytes(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, whole.name])
 
 
+@pytest.mark.slow
 def test_a_pace_takes_as_long_as_the_log_did(
     stage: Stage, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,6 +238,7 @@ def test_what_cannot_be_replayed_is_refused_by_name(
         replay(stage, *options)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_it_with_61(stage: Stage, tmp_path: Path) -> None:
     full = tmp_path / "full.jsonl"
     full.symlink_to("/dev/full")

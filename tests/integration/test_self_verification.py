@@ -119,6 +119,7 @@ def test_a_verification_ends_with_the_process_that_started_it(stage: Stage) -> N
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_difference_that_another_machine_finds_ends_a_worker_that_runs(stage: Stage) -> None:
     stage.worker()
     stage.produced("north", write_csv(stage.folder / "a.csv", 100))

@@ -144,7 +144,7 @@ def test_a_topic_with_fewer_partitions_is_refused(stage: Stage, admin: KafkaAdmi
         stage.ensure_topics()
 
 
-@pytest.mark.takes("clients and workers before and after topics have grown")
+@pytest.mark.slow
 def test_partitions_that_are_added_to_a_running_study_take_nothing(
     stage: Stage, admin: KafkaAdminClient
 ) -> None:

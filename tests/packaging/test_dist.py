@@ -14,6 +14,7 @@ import pytest
 from infra.local import LocalRuntime
 from tests.docs.test_snippets import play
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 HERE = Path(sys.executable).parent
 #: Of a clone alone.
@@ -53,7 +54,6 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(dist: Path) -> 
     assert all(".dist-info/" in name for name in names - needed)
 
 
-@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.redis
 def test_the_wheel_works_in_an_empty_environment(

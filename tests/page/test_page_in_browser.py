@@ -131,6 +131,7 @@ def luminance(page):
     return (red + green + blue) / 3
 
 
+@pytest.mark.slow
 def test_a_phone_in_the_dark_needs_no_scrolling_aside(page, watched):
     with served(watched) as port:
         page.emulate_media(color_scheme="light")
@@ -157,6 +158,7 @@ def test_a_browser_in_a_posix_locale_draws_the_chart(browser, watched):
     context.close()
 
 
+@pytest.mark.slow
 def test_a_phone_shows_all_that_is_said_of_a_client(page, watched):
     name = b"hospital-of-the-far-north"
     watched.seen(lambda clients: clients.release(0, 10_000, name, 1000))
@@ -172,6 +174,7 @@ def test_a_phone_shows_all_that_is_said_of_a_client(page, watched):
         assert "3 unpublished-model" in page.inner_text("#clients")
 
 
+@pytest.mark.slow
 def test_a_site_that_is_left_out_is_marked(page, stream):
     watched = Watched(SITES.study)
     for name in (b"south", b"north"):
@@ -195,6 +198,7 @@ def test_a_site_that_is_left_out_is_marked(page, stream):
         assert "client revoke" in page.inner_text("#told")
 
 
+@pytest.mark.slow
 def test_a_page_before_the_first_estimate_says_what_it_waits_for(page, stream):
     watched = Watched(TASK.study)
     with served(watched) as port:

@@ -97,6 +97,7 @@ def test_models_that_are_not_of_this_study_are_ignored(build: Build) -> None:
     assert [r.header.version for r in decoded(stage)] == [3]
 
 
+@pytest.mark.slow
 def test_forged_versions_neither_hold_clients_nor_workers(build: Build) -> None:
     """One beyond what releases can say made every later release unreadable, and spent for it."""
     stage = build(stream="max_in_flight_windows = 0")
@@ -127,6 +128,7 @@ def test_an_open_window_is_closed_after_its_time_with_empty_slots(build: Build) 
     assert stage.query("site", "SELECT next_seq, records FROM streams") == [(3, 28)]
 
 
+@pytest.mark.slow
 def test_what_was_read_before_a_file_that_cannot_be_is_released(build: Build) -> None:
     """Also where both are met in one turn, behind the tested slots and a group of windows."""
     stage = build(stream="max_in_flight_windows = 0", privacy=OPEN)

@@ -131,6 +131,7 @@ def test_partitions_are_joined_by_time_whatever_the_broker_answers_first(topics:
     assert [slot.record["x"] for slot in drain(topics.open(name))] == list(range(40))
 
 
+@pytest.mark.slow
 def test_a_partition_that_had_to_wait_for_a_short_one_is_read_to_its_end(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +217,7 @@ def test_records_that_kafka_deleted_unread_are_told_and_passed_over_only_when_as
     assert [slot.record["x"] for slot in drain(skipping)] == [7, 8, 9]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("records", [2, 20])
+@pytest.mark.parametrize("records", [pytest.param(2, marks=pytest.mark.slow), 20])
 def test_a_topic_that_was_made_anew_is_not_the_one_that_was_read(
     topics: Topics, records: int
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_topic_that_was_made_anew_is_not_the_one_that_was_read(
         drain(topics.open(name, position))
 
 
+@pytest.mark.slow
 def test_new_records_of_a_topic_made_anew_have_a_client_of_their_own(
     topics: Topics, tmp_path: Path, redis_url: str
 ) -> None:

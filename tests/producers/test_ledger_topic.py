@@ -95,6 +95,7 @@ def test_a_new_study_counts_what_a_lost_folder_had_spent(build: Build, client: s
     assert "csv:data.csv" in said
 
 
+@pytest.mark.slow
 def test_a_renamed_source_of_a_lost_folder_asks(build: Build, client: str) -> None:
     first, second = build(), build()
     source = write_csv(first.folder / "data.csv", 20)

@@ -191,7 +191,8 @@ def test_an_ordinary_restart_is_never_refused(build: Build) -> None:
     assert sorted(set(mine)) == list(range(17))
 
 
-@pytest.mark.parametrize("times", ["records", pytest.param("clock", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("times", ["records", "clock"])
 def test_a_copy_from_before_the_first_acknowledgement_is_found_whatever_times_say(
     build: Build, times: str
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_copy_from_before_the_first_acknowledgement_is_found_whatever_times_sa
     assert numbers(stage) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_source_shorter_than_what_was_lost_stays_owed(build: Build) -> None:
     """Its rows come back later, and are not released a second time."""
     stage = build(OPEN)
@@ -274,6 +276,7 @@ def test_a_source_shorter_than_what_was_lost_stays_owed(build: Build) -> None:
     assert once(stage)
 
 
+@pytest.mark.slow
 def test_records_of_lost_releases_are_known_under_other_names(build: Build) -> None:
     """A folder that comes back whole brings an old register: what is passed over enters it anew."""
     stage = build()
@@ -345,6 +348,7 @@ def test_another_ledger_is_found_by_a_client_that_has_released(build: Build) -> 
     assert "another ledger has released" in refused(stage)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_where_retention_has_cut_and_says_how_far_it_is(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

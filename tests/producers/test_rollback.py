@@ -175,6 +175,7 @@ def test_a_whole_folder_from_before_a_change_of_the_study_is_found_out(
     assert place.once()
 
 
+@pytest.mark.slow
 def test_a_study_that_follows_is_not_begun_behind_an_old_copy_of_the_other(place: Place) -> None:
     """Both have released since: what is lost of the first is settled first, then of the second."""
     place.release(2)
@@ -233,6 +234,7 @@ def test_a_host_that_comes_back_sends_nothing_that_another_has_sent(
     place.refused(place.old)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", ["some", "all"])
 def test_a_copy_whose_outbox_waits_passes_over_what_was_claimed_behind_it_and_no_more(
     place: Place, monkeypatch: pytest.MonkeyPatch, sent: str
@@ -283,7 +285,8 @@ def test_slots_that_waiting_windows_left_empty_may_have_been_records_of_the_othe
     assert place.once()
 
 
-@pytest.mark.parametrize("waits", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("waits", [True, False])
 def test_no_record_of_short_windows_that_have_left_is_in_two_releases(
     place: Place, monkeypatch: pytest.MonkeyPatch, *, waits: bool
 ) -> None:
@@ -307,6 +310,7 @@ def test_no_record_of_short_windows_that_have_left_is_in_two_releases(
     assert place.once()
 
 
+@pytest.mark.slow
 def test_where_the_ledger_topic_is_another_one_the_bytes_on_the_releases_topic_tell(
     tmp_path: Path, kafka: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,7 +391,7 @@ def by_hand(change: str) -> Callable[[Place], None]:
         pytest.param(
             by_hand("UPDATE identity SET ledger = 'ffffffffffffffff'"), marks=pytest.mark.slow
         ),
-        by_hand("UPDATE secrets SET secret = zeroblob(32)"),
+        pytest.param(by_hand("UPDATE secrets SET secret = zeroblob(32)"), marks=pytest.mark.slow),
     ],
     ids=["anew", "ledger", "secret"],
 )
@@ -423,6 +427,7 @@ def test_a_copy_under_another_name_does_not_see_its_own_claims_either(place: Pla
     assert "lacks what this client has claimed" in place.refused(place.old)
 
 
+@pytest.mark.slow
 def test_a_claim_without_a_value_hides_none_that_is_there(place: Place) -> None:
     place.release(3)
     place.save("copy")
@@ -435,7 +440,9 @@ def test_a_claim_without_a_value_hides_none_that_is_there(place: Place) -> None:
     assert "knows 5" in place.refused(place.old)
 
 
-@pytest.mark.parametrize(("flag", "comes"), [("old", False), ("new", True)])
+@pytest.mark.parametrize(
+    ("flag", "comes"), [pytest.param("old", False, marks=pytest.mark.slow), ("new", True)]
+)
 def test_a_client_whose_ledger_topic_is_gone_goes_on_when_told_and_claims_at_once(
     place: Place, flag: str, comes: bool
 ) -> None:
@@ -462,6 +469,7 @@ def test_a_client_whose_ledger_topic_is_gone_goes_on_when_told_and_claims_at_onc
     place.refused(place.new)
 
 
+@pytest.mark.slow
 def test_a_ledger_topic_that_was_given_more_partitions_says_the_same(place: Place) -> None:
     place.release(3)
     place.save("copy")
@@ -474,7 +482,9 @@ def test_a_ledger_topic_that_was_given_more_partitions_says_the_same(place: Plac
     place.refused(place.old)
 
 
-@pytest.mark.parametrize(("late", "anew"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("late", "anew"), [(False, False), pytest.param(True, True, marks=pytest.mark.slow)]
+)
 def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
     place: Place, monkeypatch: pytest.MonkeyPatch, late: bool, anew: bool
 ) -> None:
@@ -524,6 +534,7 @@ def test_of_two_copies_that_run_the_first_to_see_the_other_ends_before_it_sends(
     assert place.once()
 
 
+@pytest.mark.slow
 def test_no_restart_is_refused_that_any_kill_may_leave(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -610,6 +621,7 @@ def killed_at(calls: int) -> Callable[..., Any]:
     return one
 
 
+@pytest.mark.slow
 def test_a_study_that_rests_knows_its_own_claims_however_often_another_starts(
     place: Place,
 ) -> None:
@@ -641,6 +653,7 @@ def test_a_copy_that_goes_on_with_a_study_that_is_over_is_passed_over_once(place
     assert place.once()
 
 
+@pytest.mark.slow
 def test_what_a_study_owes_that_has_released_nothing_is_owed_after_a_kill(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,15 +11,15 @@ from tests.producers.killed_sources import SOURCES
 from tests.producers.source_kills import campaign
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
-#: Each goes on at a position, as csv does: other lines, rows of files and of tables.
-LIKE_OTHERS = {"jsonl", "arrow", "sqlite", "duckdb", "postgresql"}
+#: A file, a topic and records that are pushed: all others are like one of them.
+QUICK = {"csv", "kafka", "http"}
 #: One in a study, and one in the one that follows it; `source_kills` as a program has more.
 KILLS = 2
 
 
 @pytest.mark.parametrize(
     "source",
-    [pytest.param(s, marks=[pytest.mark.slow] if s in LIKE_OTHERS else []) for s in SOURCES],
+    [pytest.param(s, marks=[] if s in QUICK else [pytest.mark.slow]) for s in SOURCES],
 )
 @pytest.mark.takes("starts two workers, and a client again and again")
 def test_killed_at_any_moment_no_record_is_lost_and_none_is_released_twice(

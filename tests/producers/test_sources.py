@@ -569,6 +569,7 @@ def test_closed_standard_input(tmp_path):
 # --- the demonstration
 
 
+@pytest.mark.slow
 def test_shuttle_rows_are_shared_out_and_resume():
     src = source("shuttle:1/16000")
     assert src.columns == [*(f"sensor_{i}" for i in range(1, 10)), "anomaly"]

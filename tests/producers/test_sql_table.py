@@ -398,7 +398,7 @@ def test_a_table_whose_schema_has_grown_is_no_other_one(base: Base) -> None:
     assert goes_on(before, looks_of(spec, follow=False))
 
 
-@pytest.mark.parametrize("text", ["infinity", "20000-01-01"])
+@pytest.mark.parametrize("text", ["infinity", pytest.param("20000-01-01", marks=pytest.mark.slow)])
 def test_a_time_beyond_the_years_of_python_costs_no_row(text: str, base: Base) -> None:
     spec = base.make(1, 2, 3)
     for kind in ("DATE", "TIMESTAMP", "TIMESTAMPTZ"):
