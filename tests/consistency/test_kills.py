@@ -32,6 +32,7 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
     yield from lent(Stage(tmp_path, kafka, redis_url, study_text(records=SLOTS, partitions=3)))
 
 
+@pytest.mark.slow
 def test_random_kills_of_workers_and_producers_lose_and_repeat_nothing(stage: Stage) -> None:
     clients = {f"client-{k}": RELEASES * SLOTS - 7 * k for k in range(CLIENTS)}
     sources = {

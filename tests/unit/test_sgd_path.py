@@ -625,6 +625,7 @@ def test_the_privacy_part_is_the_noise_of_gradients_through_the_curvature(severa
 # --- readiness
 
 
+@pytest.mark.slow
 def test_a_shared_path_has_mixed_by_the_steps_of_all_partitions() -> None:
     run = filled(simulated_study("shared"), [0, 1, 2] * 270)
     parts = stretches(run)
