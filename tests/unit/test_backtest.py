@@ -474,6 +474,7 @@ def test_it_says_that_a_history_is_sorted(sort: bool, shuffle: int | None) -> No
     assert found.order == ({"b": pytest.approx(1.0)} if sort and shuffle is None else {})
 
 
+@pytest.mark.slow
 def test_a_long_history_that_is_sorted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.backtest.run.MOST_SEEN", 700)
     study, rng = read_study(STUDIES["classes, open"]), np.random.default_rng(4)

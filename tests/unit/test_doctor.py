@@ -125,7 +125,7 @@ def test_the_stream_of_gradients_is_the_offline_run_without_noise() -> None:
 
 @pytest.mark.parametrize("text", [gradients(records=20), renewable(p=2, records=20)])
 def test_streams_repeat_and_differ(text: str) -> None:
-    population, size = Population.of(task_of(text)), Size(500, 3)
+    population, size = Population.of(task_of(text)), Size(1500, 3)
     one, again, other = (stream(population, size, 1, number).coefficients for number in (0, 0, 1))
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)

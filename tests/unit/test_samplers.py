@@ -227,6 +227,7 @@ def test_the_scales_of_the_tables_make_up_sigma_within_a_few_roundings(sigma: fl
         assert abs(exact_sigma(DiscreteGaussian(sigma)) / sigma - 1) < mpmath.mpf(2) ** -51
 
 
+@pytest.mark.slow
 def test_every_table_fits_the_cache_of_a_core_and_all_tables_of_an_octave_share_one() -> None:
     fine = set()
     for sigma in np.geomspace(2**14, 2**15 - 1, 20):
