@@ -75,6 +75,7 @@ def told(result: Result) -> dict[str, Any]:
 TIMED = ("--event-time", "t", "--client-column", "who", "--json")
 
 
+@pytest.mark.slow
 def test_all_forms_of_a_history_say_the_same(folder: Path) -> None:
     forms = ("parquet", "csv", "jsonl")
     said = [told(run(folder, *TIMED, "--no-pooled", source=f"h.{form}")) for form in forms]
@@ -87,6 +88,7 @@ def test_all_forms_of_a_history_say_the_same(folder: Path) -> None:
     assert result.scores.accuracy == said[0]["scores"]["accuracy"]
 
 
+@pytest.mark.slow
 def test_fit_and_predict_read_parquet(folder: Path) -> None:
     fits = []
     for source in ("h.parquet", "h.csv"):
@@ -112,11 +114,11 @@ def test_output_says_that_it_is_not_private(folder: Path) -> None:
     assert found.exit_code == 0, found.output
     assert "not private" in found.stderr
     assert "not private" in " ".join(found.stdout.split())
-    assert "not private" in told(run(folder, "--json"))["not_private"]
     rows = [json.loads(line) for line in (folder / "o.jsonl").read_text().splitlines()]
     assert sum(row["records"] for row in rows) == 3_000
     assert (folder / "o.jsonl").stat().st_mode & 0o777 == 0o600
-    assert run(folder, "--out", str(folder / "o.parquet"), "--freeze", "1000").exit_code == 0
+    document = run(folder, "--json", "--out", str(folder / "o.parquet"), "--freeze", "1000")
+    assert "not private" in told(document)["not_private"]
     assert pq.read_table(folder / "o.parquet").to_pylist() == rows
 
 
@@ -200,11 +202,20 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str)
         backtest(STUDY, table, **options)
 
 
-def test_rules_deal_records_to_clients(folder: Path) -> None:
-    for rule in ("round-robin", "blocks:100", "range:a", "dirichlet:0.3"):
-        words = ("--split", "4", "--by", rule, "--json", "--seed", "2", "--no-pooled")
-        found = told(run(folder, *words))
-        assert found["clients"] == 4, rule
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *(
+            pytest.param(rule, marks=pytest.mark.slow)
+            for rule in ("round-robin", "blocks:100", "range:a")
+        ),
+        "dirichlet:0.3",
+    ],
+)
+def test_rules_deal_records_to_clients(folder: Path, rule: str) -> None:
+    words = ("--split", "4", "--by", rule, "--json", "--seed", "2", "--no-pooled")
+    found = told(run(folder, *words))
+    assert found["clients"] == 4
     assert told(run(folder, *words)) == found
 
 
@@ -216,8 +227,12 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(folder: Path) -> None:
     assert refused.returncode == ConfigError.exit_code
     assert "--out: cannot write" in refused.stderr
     assert set(folder.iterdir()) == there
+
+
+@pytest.mark.slow
+def test_a_standard_output_that_takes_no_more_is_an_error(folder: Path) -> None:
     # a start of its own, and a short one: Parquet brings pandas
-    words = [*words[:2], "--input", folder / "h.csv", "--no-pooled"]
+    words = ["backtest", folder / "study.toml", "--input", folder / "h.csv", "--no-pooled"]
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "pipeline.cli.main", *map(str, words), "--json"],
@@ -237,6 +252,7 @@ def test_outputs_are_checked_before_the_run(folder: Path, name: str) -> None:
     assert "--out" in str(found.exception)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it_cleanly(folder: Path) -> None:
     # standard input that stays open: it waits for records
     program = [sys.executable, "-m", "pipeline.cli.main", "backtest", str(folder / "study.toml")]

@@ -68,6 +68,7 @@ def document(text: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.takes("processes that import everything, of which one is killed and replaced")
 def test_a_killed_process_fails_its_run_alone(stage: Stage, source: Path) -> None:
     process = begun(
@@ -119,6 +120,7 @@ def group(number: int) -> Iterator[int]:
             yield int(entry.name)
 
 
+@pytest.mark.slow
 @pytest.mark.takes("a process that imports everything")
 def test_a_setting_without_usable_records_has_its_reason_in_the_table(
     stage: Stage, source: Path
@@ -134,6 +136,7 @@ def test_a_setting_without_usable_records_has_its_reason_in_the_table(
     assert "recommended: data.response = { name = power" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.takes("a process that imports everything")
 def test_a_grid_that_fails_whole_still_prints_its_document(
     stage: Stage, source: Path, tmp_path: Path

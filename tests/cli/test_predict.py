@@ -246,6 +246,7 @@ def test_watch_that_saves_a_model_follows_nothing(bare: Stage, run: Runner) -> N
     assert (code, "--save-model ends at once" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_input(bare: Stage) -> None:
     model = LinearClassifier.load(model_of(bare))
     # a column of no study makes few records long
@@ -276,6 +277,7 @@ def test_memory_does_not_grow_with_the_input(bare: Stage) -> None:
     assert many < few + 100_000, (few, many)
 
 
+@pytest.mark.slow
 def test_the_live_estimate_is_the_model_if_none_is_named(
     tmp_path: Path, kafka: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

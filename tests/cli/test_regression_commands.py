@@ -168,8 +168,14 @@ CLASSES = "standard deviation, in its class counts: "
     [
         (linear(), ["sum of squared slopes: ", "residual bound: 100", "advice: the"], CLASSES),
         (linear(more="noise_scale = 2"), ["counts: record slots"], "squared slopes: "),
-        (poisson(), ["sum of squared slopes: ", "largest mean: 20", "lower it to"], "residual"),
-        (study_text(), [CLASSES, "all noise grows in proportion: 1"], "sum of squared"),
+        pytest.param(
+            poisson(), ["sum of squared slopes: ", "largest mean: 20", "lower it to"], "residual",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            study_text(), [CLASSES, "all noise grows in proportion: 1"], "sum of squared",
+            marks=pytest.mark.slow,
+        ),
         (linear(OPEN), ["kind: number", "mechanism: none"], "noise:"),
     ],
 )  # fmt: skip
@@ -205,6 +211,7 @@ def test_what_a_table_says_of_the_spread(tmp_path: Path) -> None:
     assert spread_line(message, classes) == ""
 
 
+@pytest.mark.slow
 def test_a_live_linear_study_ends_in_the_fold_of_its_log(
     tmp_path: Path, kafka: str, redis_url: str
 ) -> None:

@@ -27,6 +27,7 @@ def write_csv(path: Path, count: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_fit_shows_all_intervals_with_what_each_needs_and_the_json_says_the_same(
     tmp_path: Path,
 ) -> None:

@@ -61,9 +61,9 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "threads"),
     [
-        ("doctor", {"OMP_NUM_THREADS": "2"}, "2"),
+        pytest.param("doctor", {"OMP_NUM_THREADS": "2"}, "2", marks=pytest.mark.slow),
         ("fit", {}, "1"),
-        ("predict", {}, None),
+        pytest.param("predict", {}, None, marks=pytest.mark.slow),
     ],
 )
 def test_what_has_small_matrices_is_computed_on_one_core(
@@ -89,12 +89,14 @@ def test_checking_a_study_imports_no_more_than_its_plan(tmp_path: Path) -> None:
     assert not imported("study", "check", str(study)) & (MATHS | LEARNING | KAFKA | SCREEN)
 
 
+@pytest.mark.slow
 def test_a_worker_that_restarts_waits_for_no_package_that_it_does_not_use() -> None:
     # what the command imports when it runs
     found = imported("worker", "--help", modules=["agents.worker"])
     assert not found & (MATHS | LEARNING | SCREEN | {"sqlite3", "producers"})
 
 
+@pytest.mark.slow
 def test_commands_that_only_read_load_no_part_of_scipy() -> None:
     found = imported(
         "--help", modules=[f"pipeline.cli.{name}" for name in ("watch", "predict", "dlq")]
@@ -109,6 +111,7 @@ def test_the_list_says_what_a_command_says_of_itself(name: str) -> None:
     assert COMMANDS[name] == command.get_short_help_str(limit=1000)
 
 
+@pytest.mark.slow
 def test_where_warnings_are_errors_those_of_kafka_s_library_are_none() -> None:
     """A user can do nothing about how it reads its own files."""
     words = ["-W", "error::DeprecationWarning", "-c"]

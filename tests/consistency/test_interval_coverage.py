@@ -77,7 +77,7 @@ def test_large_coefficients_of_features_that_fill_little_of_their_ranges_are_rea
         norm_bound=1.3, records=100, releases=8, ridge=0.0,
     )  # fmt: skip
     true, off = np.array([0.0, 14.0, -9.0, 6.0]), []
-    for number in range(2):
+    for number in range(1):
         rng = np.random.default_rng([20261129, number])
         x = rng.normal(0, 0.2, (60_000, 3)).clip(-0.6, 0.6)
         y = np.where(rng.random(len(x)) < 1 / (1 + np.exp(-true[0] - x @ true[1:])), 1.0, -1.0)
@@ -85,5 +85,5 @@ def test_large_coefficients_of_features_that_fill_little_of_their_ranges_are_rea
         assert found.status == "ready", found.reason
         assert found.covariance is not None
         off.append((found.coefficients - true) / np.sqrt(np.diag(found.covariance)))
-    # one of eight is beyond by chance in two thousand runs
+    # one of four is beyond by chance in four thousand runs
     assert np.abs(off).max() < 4

@@ -59,6 +59,7 @@ def test_the_exact_fit_without_privacy_has_every_interval(shuttle):
     assert 0.965 <= score(shuttle, exact) <= 0.975
 
 
+@pytest.mark.slow
 def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
     # the reference for this stream without privacy: 98.0 to 98.7 %, depending on small choices
     assert 0.98 <= score(shuttle, plain) <= 0.9875
@@ -80,6 +81,7 @@ def private(shuttle):
     return noised(shuttle, 0)
 
 
+@pytest.mark.slow
 def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plain, private):
     # of 100 seeds the mean was 1.7 and the worst 1.8 points below, mostly by ridge and weight
     assert score(shuttle, private) >= score(shuttle, plain) - 0.02

@@ -25,6 +25,7 @@ def test_a_newcomer_comes_to_intervals_a_replay_a_backtest_and_the_library(
         assert step in said.out
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_ends_with_1(tmp_path, capsys):
     (tmp_path / "pumps.toml").write_text("")
     assert newcomer.main(["--records", "10", "--folder", str(tmp_path)]) == 1

@@ -8,6 +8,7 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default::pipeline.errors.VeilstreamWarning")
 def test_every_example_gives_what_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -171,6 +171,7 @@ def test_the_blocks_of_a_page_run_in_their_order(
     play(page, tmp_path, local_runtime, f"{quick}:{PROGRAMS}")
 
 
+@pytest.mark.slow
 @pytest.mark.takes("five starts of the program, as its reader has them")
 @pytest.mark.kafka
 @pytest.mark.redis

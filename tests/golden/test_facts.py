@@ -128,13 +128,13 @@ PARTS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "judged": (judged, ("renewable, gdwd", "ldp-sgd, logistic", "noisy-mle, score")),
 }
 NAMES = [(part, name) for part, (_, names) in PARTS.items() for name in names]
-#: A plan of one kind has rows of all, and is made of what is checked: the others are more of the
-#: same.
+#: Plans are made of what is checked, and what is printed has the other parts: more of the same.
+MORE_CHECKED = ("linear-exchange", "levels", "apart", "logistic-laplace", "gdwd", "forgets", "rare")
 MORE = {
-    *(("planned", name) for name in PLANNED[1:]),
-    *(("checked", f"renewable, {name}") for name in ("linear-exchange", "levels", "apart")),
+    *(("planned", name) for name in PLANNED),
+    *(("checked", f"renewable, {name}") for name in MORE_CHECKED),
     *(("backtested", name) for name in ("counts", "weighted")),
-    ("checked", "renewable, logistic-laplace"), ("judged", "noisy-mle, score"),
+    ("judged", "noisy-mle, score"), ("judged", "renewable, gdwd"),
 }  # fmt: skip
 
 

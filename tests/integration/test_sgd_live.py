@@ -33,8 +33,10 @@ NEAR = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("releases", ["gradients", "gradients+curvature+products"])
+@pytest.mark.parametrize(
+    "releases",
+    [pytest.param("gradients", marks=pytest.mark.slow), "gradients+curvature+products"],
+)
 def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
     tmp_path: Path, kafka: str, redis_url: str, releases: str
 ) -> None:

@@ -39,7 +39,7 @@ publish = {{ releases = 4, seconds = 0.2, pause = 0.05 }}
 """
 
 
-@pytest.fixture(params=["noisy-mle", "noisy-copies"])
+@pytest.fixture(params=["noisy-mle", pytest.param("noisy-copies", marks=pytest.mark.slow)])
 def stage(
     request: pytest.FixtureRequest, tmp_path: Path, kafka: str, redis_url: str
 ) -> Iterator[Stage]:
@@ -63,7 +63,7 @@ def produced(stage: Stage, paths: list[Path]) -> None:
         stage.ended(f"site-{site}")
 
 
-@pytest.mark.slow
+@pytest.mark.takes("backtest, doctor and replay of a whole stream")
 def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     """One runtime for all of it: it takes the seconds of a worker's two starts."""
     facts = json.loads(stage.run("study", "check", stage.study, "--json").stdout)

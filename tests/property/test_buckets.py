@@ -51,7 +51,7 @@ def of_partitions(
     ]
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(
     of=st.sampled_from(sorted(OF)),
     order=st.randoms(use_true_random=False),

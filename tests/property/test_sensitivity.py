@@ -355,7 +355,9 @@ def test_the_curvature_distance_is_reached_by_orthogonal_records() -> None:
     assert 0.97 < distances(task, pair)["curvature"] <= 1
 
 
-@mechanisms
+@pytest.mark.parametrize(
+    "mechanism", ["discrete-gaussian", pytest.param("discrete-laplace", marks=pytest.mark.slow)]
+)
 def test_the_climb_finds_the_worst_case_by_itself(mechanism: str) -> None:
     """The search can find what it looks for: else the tests above would prove little."""
     task = task_of(p=2, mechanism=mechanism)
@@ -439,7 +441,7 @@ def farthest(bounds: Bounds, size: int, order: Order, *, replaced: bool, curved:
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("replaced", [False, True])
-@pytest.mark.parametrize("size", [2, 3, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, *(pytest.param(s, marks=pytest.mark.slow) for s in (3, 6))])
 def test_no_bounded_records_are_further_apart_than_the_formulas_say(
     size: int, replaced: bool, order: Order
 ) -> None:

@@ -19,9 +19,9 @@ from tests.simulation.studies import FORMS, Theatre
 from tests.simulation.world import Scenario, World
 
 #: Of the steps of a run, each of so many dies alone; `slow` tests take each one.
-EVERY = 100
+EVERY = 200
 #: Schedules of several deaths, for each form of the study.
-SCHEDULES = 7
+SCHEDULES = 4
 #: Schedules that have found something, by the form of the study.
 FOUND = {
     # Redis lost a model and no state: the next one had its version, and clients passed it over

@@ -85,7 +85,14 @@ def without(fault: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "fault", ["forged", "unpublished-model", "wrong-partition", "revoked", "not-admitted"]
+    "fault",
+    [
+        pytest.param("forged", marks=pytest.mark.slow),
+        "unpublished-model",
+        "wrong-partition",
+        "revoked",
+        "not-admitted",
+    ],
 )
 def test_a_worker_that_looks_less_closely_is_found(theatre: Theatre, fault: str) -> None:
     with without(fault), pytest.raises((AssertionError, TimeoutError)):

@@ -44,7 +44,7 @@ NUMBERS = np.arange(SLOTS + 1)
 
 def test_delta_with_an_error_holds_for_every_chain_that_is_so_near() -> None:
     rng, tight = np.random.default_rng(8), []
-    for _ in range(300):
+    for _ in range(100):
         size, error = int(rng.integers(2, 5)), float(rng.uniform(0, 0.06))
         states = np.arange(size, dtype=float)
         told = Chain(states, rng.dirichlet(np.full(size, 4.0), size=size))
@@ -71,7 +71,7 @@ def test_rows_are_as_near_to_the_truth_as_the_card_says(epsilon: float) -> None:
     rng, stream, worst = np.random.default_rng(4), SecureStream(), []
     matrix = rng.dirichlet(np.full(4, 5.0), size=4)
     pool = [_history(matrix, 2000, 24, rng) for _ in range(3)]
-    for _ in range(60):
+    for _ in range(25):
         found = card.estimate(pool, STATES, 2000, epsilon, stream)
         off = np.abs(found.matrix - matrix).sum(axis=1).max() / 2
         np.testing.assert_allclose(found.matrix.sum(axis=1), 1, atol=1e-9)
@@ -108,7 +108,7 @@ def test_noise_is_that_of_whole_histories() -> None:
     totals = 1000 * (slots - 1)
     # of each row three counts are noise alone, of which nothing below zero is left
     found = np.array(
-        [card.estimate([still], STATES, 4000, epsilon, stream).matrix for _ in range(150)]
+        [card.estimate([still], STATES, 4000, epsilon, stream).matrix for _ in range(75)]
     )
     away = found[:, ~np.eye(4, dtype=bool)] * totals
     scale = 2 * (slots - 1) / epsilon

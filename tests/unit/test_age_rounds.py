@@ -302,6 +302,7 @@ def test_another_plan_of_the_same_study_is_another_revision(
     assert revision_of(parse_study(texts[1])) != placed
 
 
+@pytest.mark.slow
 def test_without_age_credit_every_release_has_the_noise_of_a_fresh_one() -> None:
     groups = ages.ALONE.replace("rate = 0.4", "rate = 1e-5")
     task = ages.task_of(ages.study_text(groups=groups))

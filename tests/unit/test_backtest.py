@@ -198,7 +198,7 @@ TIMED = Options(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("records", [1, pytest.param(37, marks=pytest.mark.slow), 1_000])
+@pytest.mark.parametrize("records", [pytest.param(1, marks=pytest.mark.slow), 37, 1_000])
 @pytest.mark.parametrize(
     "options",
     [
@@ -474,6 +474,7 @@ def test_it_says_that_a_history_is_sorted(sort: bool, shuffle: int | None) -> No
     assert found.order == ({"b": pytest.approx(1.0)} if sort and shuffle is None else {})
 
 
+@pytest.mark.slow
 def test_a_long_history_that_is_sorted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.backtest.run.MOST_SEEN", 700)
     study, rng = read_study(STUDIES["classes, open"]), np.random.default_rng(4)
@@ -560,9 +561,10 @@ def run(monkeypatch: pytest.MonkeyPatch, study: str, **options: Any) -> tuple[En
 @pytest.mark.parametrize(
     ("delay", "timed"),
     [
-        ("30", False), ("900", True), ("exponential:200", True),
+        ("30", False), ("900", True),
         *(pytest.param(delay, timed, marks=pytest.mark.slow)
-          for delay, timed in (("30", True), ("900", False), ("exponential:200", False))),
+          for delay, timed in (("30", True), ("900", False),
+                               ("exponential:200", False), ("exponential:200", True))),
     ],
 )  # fmt: skip
 def test_a_window_begins_at_a_model_that_lacks_no_more_of_its_client_than_live(

@@ -82,6 +82,7 @@ def kept(features: np.ndarray, classes: np.ndarray, penalty: np.ndarray) -> floa
     return float(np.median(fit(penalty) / fit(0 * penalty)))
 
 
+@pytest.mark.slow
 def test_what_a_ridge_leaves_of_slopes_is_known_of_a_sample_whose_features_go_together() -> None:
     task = plain_task(p=2, loss="logistic", ridge=0.05, epsilon=1.0)
     rng = np.random.default_rng(6)
@@ -156,6 +157,7 @@ def test_gdwd_has_the_least_ridge_that_its_size_needs() -> None:
     assert usual <= bare.estimator.ridge <= min(1.1 * usual, LARGEST_RIDGE)
 
 
+@pytest.mark.slow
 def test_a_client_with_few_windows_remembers_nothing() -> None:
     study = parse_study(study_text(p=7, loss="logistic", epsilon=1.0, ridge=0.0))
     method = method_of(study)
@@ -164,6 +166,7 @@ def test_a_client_with_few_windows_remembers_nothing() -> None:
     assert "privacy.noise_memory" not in method.propose(study, 20_000, 2).changes
 
 
+@pytest.mark.slow
 def test_of_counts_the_gradient_has_more_where_that_shortens_intervals() -> None:
     study = parse_study(study_text(p=7, loss="poisson", most=12.0, epsilon=1.0, ridge=0.0))
     method = method_of(study)
@@ -333,7 +336,7 @@ def test_what_another_kind_is_planned_without_is_said_to_be_lost() -> None:
     ("loss", "records", "wide", "unit"),
     [
         ("linear", 1_600, True, "of the response's range"),
-        ("logistic", 100_000, False, "in log odds"),
+        pytest.param("logistic", 100_000, False, "in log odds", marks=pytest.mark.slow),
         ("poisson", 100_000, False, "in the log of the mean"),
     ],
 )
@@ -443,8 +446,9 @@ def narrow_sample(path: Path, share: float = 0.5, records: int = 2000) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.takes("plans of many sizes and budgets, and two streams")
-@pytest.mark.parametrize("sampled", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("sampled", [False, True])
 def test_all_commands_have_the_numbers_of_one_plan(sampled: bool, tmp_path: Path) -> None:
     path, size = tmp_path / "study.toml", ["--records", str(RECORDS), "--clients", str(CLIENTS)]
     path.write_text(study_text(p=2, loss="logistic", ridge=0.0))

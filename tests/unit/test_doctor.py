@@ -284,7 +284,8 @@ def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[
     return said.trusted, f"{said.verdict}: {said.reason}: {said.advice}"
 
 
-@pytest.mark.parametrize("loss", [pytest.param("linear", marks=pytest.mark.slow), "logistic"])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["linear", "logistic"])
 def test_two_thousand_records_at_epsilon_one_cannot_be_trusted(loss: str) -> None:
     trusted, words = asked(parse_study(gradients(loss=loss, epsilon=1.0)), 2000, 8)
     assert trusted is False
@@ -403,7 +404,7 @@ def check_coverage(ends: list[Estimate], target: np.ndarray, shrink: float = 1.0
 
 @pytest.mark.takes("some twenty streams")
 @pytest.mark.parametrize(
-    "case", ["private", "counts", pytest.param("open", marks=pytest.mark.slow)]
+    "case", [*(pytest.param(n, marks=pytest.mark.slow) for n in ("private", "open")), "counts"]
 )
 def test_intervals_cover_and_those_half_as_wide_do_not(case: str) -> None:
     text, of_stream, target, (streams, rounds, clients) = CASES[case]
@@ -441,7 +442,11 @@ def after_the_flip(**settings: object) -> tuple[float, list[float]]:
     return best, found[FLIP:]
 
 
-@pytest.mark.parametrize("kind", [{"epsilon": 2.0}, {"private": False}], ids=["private", "open"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param({"epsilon": 2.0}, marks=pytest.mark.slow), {"private": False}],
+    ids=["private", "open"],
+)
 def test_forgetting_follows_a_sudden_drift_within_two_half_lives(kind: dict[str, object]) -> None:
     best, kept = after_the_flip(**kind)
     _, faded = after_the_flip(**kind, forgetting=HALF_LIFE)

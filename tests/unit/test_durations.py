@@ -31,6 +31,7 @@ def test_is_next():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.takes("a run of pytest of its own")
 def test_it_fails_by_its_name_and_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "test_waiting.py"

@@ -207,7 +207,7 @@ def message_model(study: Study, tmp_path: Path) -> tuple[LinearClassifier, list[
     return model, records
 
 
-@pytest.mark.parametrize("scaling", ["unit", "none"])
+@pytest.mark.parametrize("scaling", ["unit", pytest.param("none", marks=pytest.mark.slow)])
 def test_a_model_file_predicts_as_its_estimate_and_own_units_agree(
     tmp_path: Path, scaling: str
 ) -> None:

@@ -215,19 +215,19 @@ def test_a_run_in_one_process_keeps_few_buckets_and_counts_what_it_drops(private
         p=1, records=10, private=private, releases=2, forgetting='half_life = 20, of = "records"'
     )
     rng, run = np.random.default_rng(2), OfflineRun(task)
-    for number in range(200):
+    for number in range(150):
         run.add(f"c{number % 3}", rows_of(*simulate(rng, 10, 1)))
     buckets = run.partition.sums.states
     assert len(buckets) == KEPT
     assert max(buckets) == bucket_of(
-        task.study.estimator.forgetting, watermark=1980, milliseconds=0
+        task.study.estimator.forgetting, watermark=1480, milliseconds=0
     )
     estimate, message = run.estimate(0.0)
     held = sum(state.releases for state in buckets.values())
     found = message.diagnostics
-    assert found.forgotten == 200 - held > 0
+    assert found.forgotten == 150 - held > 0
     assert message.releases == estimate.releases == held
-    assert run.partition.head.slots == 2000
+    assert run.partition.head.slots == 1500
     # weights 2^-(k / 8) in steps of 20 records: (sum w)^2 / sum w^2 = (1 + r) / (1 - r)
     rate = 2 ** -(20 / 20)
     assert found.effective_records == pytest.approx(20 * (1 + rate) / (1 - rate), rel=1e-2)

@@ -119,6 +119,7 @@ def grid(history: dict[str, object]) -> GridResult:
     return run_grid(study_text(), history, axes, options, draws=2, runner=Pool(2))
 
 
+@pytest.mark.slow
 def test_a_grid_runs_each_setting_with_the_same_draws_and_once_without_privacy(
     grid: GridResult, history: dict[str, object]
 ) -> None:
@@ -358,6 +359,7 @@ def test_noise_that_seems_to_help_is_called_chance(grid: GridResult) -> None:
         assert sum("better than without privacy" in text for text in advice.warnings) == count
 
 
+@pytest.mark.slow
 def test_classes_are_judged_by_their_ranking_with_other_scores_beside(grid: GridResult) -> None:
     assert grid.main_score == "auc"
     told = scored(grid, 0.6, 0.7, 0.6, 0.6)
@@ -506,6 +508,7 @@ def test_the_report_is_one_file_that_asks_for_nothing(grid: GridResult) -> None:
     assert "No guarantee." in words
 
 
+@pytest.mark.slow
 def test_a_report_of_one_run_has_no_table_of_settings(history: dict[str, object]) -> None:
     study = study_text(loss="logistic")
     one = run_grid(study, history, [], Options(without_privacy=True))  # type: ignore[arg-type]

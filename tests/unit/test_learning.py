@@ -199,7 +199,9 @@ def test_a_study_its_path_and_its_text_are_the_same(tmp_path: Path) -> None:
 # --- scikit-learn
 
 
-@pytest.mark.parametrize("study", [OPEN, parse_study(OPEN)], ids=["text", "study"])
+@pytest.mark.parametrize(
+    "study", [pytest.param(OPEN, marks=pytest.mark.slow), parse_study(OPEN)], ids=["text", "study"]
+)
 def test_scikit_learn_clones_and_cross_validates(study: Any) -> None:
     X, y = data(400)
     learner = StreamClassifier(study)

@@ -248,8 +248,16 @@ def check_release(task: RenewableTask, release: Answer, version: int) -> None:
         assert np.abs(values).max() <= part.largest(task.slots) < INTEGER_LIMIT
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(
+    ("mechanism", "settings"),
+    [
+        # each mechanism and each setting; a long run has each with each
+        pytest.param(mechanism, settings, marks=[pytest.mark.slow] * (k > 0 and k % 3 != i))
+        for i, mechanism in enumerate(MECHANISMS)
+        for k, settings in enumerate(SETTINGS)
+    ],
+    ids=str,
+)
 def test_every_released_number_is_an_integer_within_the_public_bound(
     mechanism: str, settings: dict[str, object]
 ) -> None:

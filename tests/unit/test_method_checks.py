@@ -86,7 +86,7 @@ STUDIES: dict[str, dict[str, Callable[[], str]]] = {
 NAMES = [(kind, name) for kind, forms in STUDIES.items() for name in forms]
 #: Forms that have each part of a release in common with another of their kind.
 ALIKE = {("renewable", "levels"), ("noisy-mle", "laplace"), ("noisy-copies", "exchange"),
-         ("noisy-mle", "cut")}  # fmt: skip
+         ("noisy-mle", "cut"), ("noisy-copies", "linear"), ("ldp-sgd", "logistic")}  # fmt: skip
 TRIED = [
     pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.slow] * (pair in ALIKE))
     for pair in NAMES

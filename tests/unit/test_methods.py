@@ -38,6 +38,7 @@ def test_nothing_but_the_registry_names_a_room_or_what_is_in_it() -> None:
             assert not [name for name in names if name in text], path
 
 
+@pytest.mark.slow
 def test_a_room_is_loaded_for_its_own_studies_alone() -> None:
     program = (
         "import sys\n"

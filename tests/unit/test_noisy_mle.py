@@ -88,7 +88,10 @@ def test_a_site_takes_as_much_room_after_many_windows_as_after_a_few() -> None:
         ("logistic", {}), ("linear", {}),
         pytest.param("logistic", {"ridge": 0.2}, marks=pytest.mark.slow),
         ("logistic", {"kind": "noisy-copies", "epsilon": 8.0}),
-        ("linear", {"kind": "noisy-copies", "epsilon": 8.0, "noise_scale": 0.15}),
+        pytest.param(
+            "linear", {"kind": "noisy-copies", "epsilon": 8.0, "noise_scale": 0.15},
+            marks=pytest.mark.slow,
+        ),
     ],
 )  # fmt: skip
 def test_a_site_that_lies_is_named_and_moves_nothing(loss: str, given: dict[str, object]) -> None:
@@ -186,10 +189,8 @@ def test_one_site_with_nearly_all_records_has_its_share_of_an_estimate(kind: str
     assert np.all(np.abs(found.coefficients - TRUTH["linear"]) < 4 * errors[0])
 
 
-@pytest.mark.parametrize(
-    "kind", ["noisy-mle", pytest.param("noisy-copies", marks=pytest.mark.slow)]
-)
-@pytest.mark.takes("a mean of distances needs some streams")
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["noisy-mle", "noisy-copies"])
 def test_the_distance_of_a_site_with_nearly_all_records_counts_the_noise_of_the_others(
     kind: str,
 ) -> None:
@@ -316,6 +317,7 @@ def with_wide_sites(wide: int, seed: int) -> Estimate:
     return stream.publish()
 
 
+@pytest.mark.slow
 def test_wider_residuals_of_some_sites_count_nothing_for_those_of_most() -> None:
     spreads = [with_wide_sites(3, seed).dispersion for seed in range(4)]
     # 1.06 of many streams, 1.4 were wide ones cut to the limit; Monte Carlo errors are 0.03

@@ -198,7 +198,15 @@ def test_a_kind_gives_a_revision_of_its_own_and_its_absence_none() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["worker"], ["produce"], ["watch"], ["state", "show"], ["state", "verify"], ["predict"]],
+    [
+        ["worker"],
+        ["produce"],
+        ["state", "show"],
+        *(
+            pytest.param(command, marks=pytest.mark.slow)
+            for command in (["watch"], ["state", "verify"], ["predict"])
+        ),
+    ],
 )
 def test_live_commands_refuse_before_they_look_for_a_broker(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -270,7 +278,7 @@ LEARNT = {**dict.fromkeys(["renewable", "private"], ""), **KEYS}
 @pytest.mark.parametrize(
     ("kind", "case"),
     [
-        pytest.param(kind, case, marks=[pytest.mark.slow] * ((i + k) % 2))
+        pytest.param(kind, case, marks=[pytest.mark.slow] * ((i + k) % 3 > 0))
         for i, kind in enumerate(LEARNT)
         for k, case in enumerate(CASES)
     ],

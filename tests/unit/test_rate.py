@@ -172,9 +172,10 @@ BAD: dict[str, Callable[[LogEntry, int], LogEntry]] = {
 
 @pytest.mark.parametrize(
     "reason",
-    # one that is not read, one that is read and not folded, and others like them
-    ["undecodable", "foreign-ledger",
-     *(pytest.param(reason, marks=pytest.mark.slow) for reason in ("wrong-shape", "wrong-key"))],
+    # one that is not read; others are read and not folded, or like it
+    ["undecodable",
+     *(pytest.param(reason, marks=pytest.mark.slow)
+       for reason in ("foreign-ledger", "wrong-shape", "wrong-key"))],
 )  # fmt: skip
 def test_folding_bad_releases_takes_no_memory(reason: str) -> None:
     """A caught fault held its frame, the frame the batch: 210,000 took a worker to 745 MiB."""

@@ -170,7 +170,8 @@ def test_collinear_coefficients_have_no_short_interval_and_the_others_do() -> No
 
 
 @pytest.mark.parametrize(
-    ("seed", "bound"), [(1, 0.2), pytest.param(2, 2.0, marks=pytest.mark.slow), (3, 4.0)]
+    ("seed", "bound"),
+    [(1, 0.2), *(pytest.param(*more, marks=pytest.mark.slow) for more in ((2, 2.0), (3, 4.0)))],
 )
 def test_of_a_number_too_a_copy_and_a_sliver_of_a_range_have_no_interval(
     seed: int, bound: float
@@ -207,7 +208,7 @@ def test_features_at_an_end_of_their_range_are_named_when_they_hide_the_intercep
     assert 0 < found.progress.share < 1
 
 
-@pytest.mark.parametrize("loss", ["logistic", "linear"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("linear", marks=pytest.mark.slow)])
 def test_a_strong_feature_in_a_sliver_takes_intervals_of_classes_from_all(loss: str) -> None:
     """Once none of the intervals held: without it all slopes of classes are smaller by a third."""
     rng = np.random.default_rng(8)

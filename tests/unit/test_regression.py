@@ -171,7 +171,9 @@ def test_the_start_reaches_a_mean_beyond_a_small_threshold_and_below_its_noise()
 # --- units
 
 
-@pytest.mark.parametrize("private", [False, True], ids=["open", "private"])
+@pytest.mark.parametrize(
+    "private", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["open", "private"]
+)
 def test_a_thousandfold_response_has_thousandfold_coefficients(private: bool) -> None:
     rng = np.random.default_rng(6)
     X, y = numbers(rng, 2400)
@@ -250,6 +252,7 @@ def test_the_dispersion_of_counts_tells_poisson_from_overdispersed_ones() -> Non
         assert abs(found / expected - 1) < 5 * 4 / math.sqrt(20_000)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_dispersion_is_what_noise_makes_of_it() -> None:
     apart, errors = [], []
     for seed in range(24):

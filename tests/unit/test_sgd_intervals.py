@@ -458,6 +458,7 @@ def test_ten_coefficients_are_ready_when_models_are_near_enough() -> None:
     assert due(task)[-1] > method_of(task.study).plan(task, 1000, 4).usual
 
 
+@pytest.mark.slow
 def test_plan_and_check_say_it_before_there_are_records() -> None:
     study = parse_study(study_text(loss="logistic", epsilon=2.0, path=RELEASED))
     few = proposed(study, 40_000, 8)
@@ -485,8 +486,9 @@ def test_features_that_rounding_alone_tells_apart_have_no_intervals(
 @pytest.mark.parametrize(
     ("name", "far"),
     [
-        *(pytest.param(name, 0.3, marks=pytest.mark.slow) for name in ("sgd-many", "sgd-wide")),
-        ("sgd-numbers", 0.3), ("sgd-late", 0.4),
+        *(pytest.param(name, 0.3, marks=pytest.mark.slow)
+          for name in ("sgd-many", "sgd-wide", "sgd-numbers")),
+        ("sgd-late", 0.4),
     ],
 )  # fmt: skip
 def test_intervals_come_when_a_plan_says(name: str, far: float) -> None:

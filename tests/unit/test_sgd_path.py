@@ -625,6 +625,7 @@ def test_the_privacy_part_is_the_noise_of_gradients_through_the_curvature(severa
 # --- readiness
 
 
+@pytest.mark.slow
 def test_a_shared_path_has_mixed_by_the_steps_of_all_partitions() -> None:
     run = filled(simulated_study("shared"), [0, 1, 2] * 270)
     parts = stretches(run)
@@ -635,6 +636,7 @@ def test_a_shared_path_has_mixed_by_the_steps_of_all_partitions() -> None:
     assert found.status == "ready", found.reason
 
 
+@pytest.mark.slow
 def test_one_small_pooled_partition_withholds_all_intervals_and_is_named() -> None:
     task = simulated_study("pooled", more=", behind = 0", records=60)
     found = warming(task, [0, 1] * 250 + [2] * 20)

@@ -93,6 +93,7 @@ def test_staleness_is_how_many_records_came_since_the_model() -> None:
     assert allowed_lateness(late) == 2 * 20 * 4
 
 
+@pytest.mark.slow
 def test_models_that_are_too_late_are_named() -> None:
     task = task_of(path="burn_in = 100, behind = 5, curvature = 0.3", publish=2, records=20)
     _, message = streamed(task, 12_000, 3).estimate(0.0)

@@ -66,7 +66,8 @@ def coverage(least: float, share: float, own: float, *, protected: bool) -> floa
 )
 @pytest.mark.parametrize("size", [2, *(pytest.param(s, marks=pytest.mark.slow) for s in (3, 4)), 9])
 @pytest.mark.parametrize(
-    "share", [1 / 160, 0.1, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.5, 0.84, 0.999))]
+    "share",
+    [1 / 160, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.1, 0.5, 0.84, 0.999))],
 )
 def test_whatever_share_is_shown_intervals_hold_what_they_say(
     size: int, share: float, own: float
@@ -77,6 +78,7 @@ def test_whatever_share_is_shown_intervals_hold_what_they_say(
     assert 0.93 <= found <= 0.975, found
 
 
+@pytest.mark.slow
 def test_with_standard_errors_alone_or_nearer_limits_they_do_not() -> None:
     assert coverage(5.0, 0.1, 1.0, protected=False) < 0.8
     assert coverage(5.0, 0.1, 0.0, protected=False) < 0.4
@@ -96,6 +98,7 @@ def test_copies_of_few_coefficients_have_the_limit_of_four(share: float) -> None
     assert coverage(2.0, 0.1, 0.0, protected=True) < 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "shown", "least", "most"),
     [
@@ -241,7 +244,7 @@ def drawn(study: Study, message: EstimateMessage, height: int = 0) -> str:
     return captured.get()
 
 
-@pytest.mark.parametrize("loss", ["linear", "logistic"])
+@pytest.mark.parametrize("loss", [pytest.param("linear", marks=pytest.mark.slow), "logistic"])
 def test_a_terminal_names_the_site_that_is_left_out_and_says_what_to_do(loss: str) -> None:
     study, message = streamed(loss, "responses")
     name = sites.name_of(0)

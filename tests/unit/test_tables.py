@@ -42,7 +42,7 @@ LAWS: list[SomeLaw] = [
 ]
 TOP = 2**64 - 1
 #: The widest ones take long in high precision.
-WIDE = {Gaussian(1000.0), Laplace(2.0**38 - 0.5, 2**32)}
+WIDE = {Gaussian(1000.0), Laplace(2.0**38 - 0.5, 2**32), Laplace(60.0, 1), Laplace(100.0, 1)}
 MOSTLY = [pytest.param(law, marks=[pytest.mark.slow] * (law in WIDE)) for law in LAWS]
 
 

@@ -540,11 +540,13 @@ def with_gaps(gaps: int) -> World:
     return world
 
 
+@pytest.mark.slow
 def test_gaps_of_a_client_make_its_repeats_no_dearer() -> None:
     # to look through all gaps took seven times as long here
     assert each_costs(with_gaps(900)) < 3.0 * each_costs(with_gaps(9))
 
 
+@pytest.mark.slow
 def test_what_is_too_old_to_be_kept_costs_no_sums_of_its_own() -> None:
     # a client that writes a time of its own into each record: sums for each took 40 times as long
     text = study_text("fading", partitions=1) + TRUST
