@@ -42,7 +42,7 @@ ROOM := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000
 # Some wait for processes that they have started, most compute: two more than cores keep all busy.
 JOBS ?= $(shell expr 2 + `getconf _NPROCESSORS_ONLN`)
 .PHONY: test
-test: .venv/ready  ## All tests but the slow ones, on a real Kafka and Redis: 10 to 15 minutes on two idle cores
+test: .venv/ready  ## All tests but the slow ones, on a real Kafka and Redis: 8 to 12 minutes on two idle cores
 	@room=$$(mktemp -d) && trap 'rm -rf "$$room"' EXIT && ROOM_OF_TESTS=$$room $(ROOM) $(BIN)/python -m pytest -m "not slow" -q \
 	  --tx '$(JOBS)*popen//python=$(BIN)/python tests/processes.py' --max-worker-restart=4 --dist loadfile --no-loadscope-reorder --durations=20
 

@@ -79,7 +79,7 @@ def test_the_table_of_settings_holds_every_setting():
 @pytest.mark.parametrize("name", ["Makefile", "README.md", "CONTRIBUTING.md"])
 def test_who_starts_all_tests_knows_how_long_they_take(name):
     assert re.search(
-        r"(test: .*##|make test  ).* 10 to 15 minutes on two idle cores", (ROOT / name).read_text()
+        r"(test: .*##|make test  ).* 8 to 12 minutes on two idle cores", (ROOT / name).read_text()
     )
 
 
