@@ -2,7 +2,8 @@
 
 `python -m benchmarks.timing [--records N] [--rounds N] [--output FILE]`. Processor time of one slot
 from a source's record to its place in a window, of which all slots are of one kind: good records,
-clipped ones and bad ones of every kind, in turns; and of the release of a window of each. Prints
+clipped ones and bad ones of every kind, in turns; of the same records as lines of CSV, from their
+bytes to encoded rows; and of the release of a window of each. Prints
 medians over rounds with their spread, ratios to good records of the same round, and writes
 `benchmarks/results/timing.json`.
 """
@@ -26,11 +27,12 @@ from pipeline.stream.release import release_of
 from pipeline.study_file.load import parse_study
 from producers.intake import encoded
 from producers.sources.base import Slot
+from producers.sources.csv_file import Table
 from tests.builders import study_text
 
 RESULTS = Path(__file__).parent / "results" / "timing.json"
 FEATURES, SLOTS = 9, 250
-Kind = TypeVar("Kind", Slot, Arrays)
+Kind = TypeVar("Kind", Slot, Arrays, list[bytes])
 SETTINGS: dict[str, Any] = {
     "name": "timing", "loss": "logistic", "ridge": None, "epsilon": 1.0, "delta": 1e-6,
     "records": 250,
@@ -38,6 +40,8 @@ SETTINGS: dict[str, Any] = {
 STUDY = study_text(p=FEATURES, low=-10, high=10, **SETTINGS)
 GOOD = {**{f"x{i}": f"{i - 4.37:.4f}" for i in range(FEATURES)}, "y": "1"}
 LAST = f"x{FEATURES - 1}"
+#: Slots of lines of CSV that are read together.
+LINES = 4000
 KINDS: dict[str, dict[str, str] | None] = {
     "good": GOOD,
     "one value clipped": {**GOOD, "x0": "12.5000"},
@@ -72,12 +76,22 @@ def main() -> None:
     def release(rows: Arrays) -> None:
         release_of(task, rows, model, client="a", ledger="l", seq=0)
 
+    lines = {
+        name: [",".join(record.values()).encode()] * LINES
+        for name, record in {**KINDS, "written as 1.5e0": {**GOOD, "x0": "-4.37e0"}}.items()
+        if record is not None
+    }
+
+    def read(of_one_kind: list[bytes]) -> None:
+        encoder.block(Table.of_lines(list(GOOD), of_one_kind, {}, {}))
+
     rows = {name: encoded(encoder, None, [s] * SLOTS).arrays for name, s in slots.items()}
     windows = max(1, options.records // SLOTS)
     result = {
         "records": options.records,
         "rounds": options.rounds,
         "microseconds of a record": compared(take, slots, windows, options.rounds, SLOTS),
+        "microseconds of a line of CSV": compared(read, lines, 1, options.rounds, LINES),
         "microseconds of a window's release": compared(release, rows, 2 * windows, options.rounds),
     }
     options.output.write_text(json.dumps(result, indent=1) + "\n")

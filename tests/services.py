@@ -25,13 +25,13 @@ RUNTIME = "runtime"
 FIRST = (
     "test_rollback", "test_snippets", "test_outages", "test_lost_topics", "test_distinguishing",
     "test_source_kills", "test_admission", "test_least_rights", "test_restores",
-    "test_forget", "test_flights", "test_sgd_live",
+    "test_forget", "test_sgd_live",
     "test_stream_attack", "test_kills", "test_local_runtime", "test_crashes", "test_canary",
     "test_ledger_crashes", "test_sensitivity", "test_backtest", "test_age_aware",
     "test_sites_method", "test_noisy_mle", "test_kafka_topic", "test_doctor", "consistency",
     "integration", "infra", "test_method_checks", "cli", "test_design", "test_facts", "producers",
     "test_grid", "test_sgd_intervals", "test_readiness", "test_logs", "test_sgd_study",
-    "test_sgd_path", "packaging",
+    "test_sgd_path",
 )  # fmt: skip
 
 

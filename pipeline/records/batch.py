@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pipeline.records.values import Foreign, Record
 from pipeline.types import Integers, Vector
 
+Said = TypeVar("Said")
 #: Which of many slots, shape (n,).
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -140,7 +141,7 @@ class Batch(ABC):
         return moved(self.lost, places, len(self))
 
 
-def moved(said: Mapping[int, str], places: slice, size: int) -> dict[int, str]:
+def moved(said: Mapping[int, Said], places: slice, size: int) -> dict[int, Said]:
     """Return what is said of some of so many places, by their place among those."""
     first, last, _ = places.indices(size)
     return {at - first: why for at, why in said.items() if first <= at < last}

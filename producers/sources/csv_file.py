@@ -17,6 +17,7 @@ from pipeline.records.values import (
     not_finite,
     number_of,
     read_all,
+    read_as_written,
 )
 from pipeline.types import Integers
 from producers.sources.base import CELLS, Slot
@@ -226,9 +227,7 @@ class Table(Batch):
 
     def part(self, places: slice) -> Table:
         size = len(self)
-        first, last, _ = places.indices(size)
-        apart = {at - first: found for at, found in self._apart.items() if first <= at < last}
-        lost = moved(self.lost, places, size)
+        lost, apart = moved(self.lost, places, size), moved(self._apart, places, size)
         return Table(self._names, self._text, self._bounds[places], lost, apart)
 
     def _record(self, at: int) -> Record:
@@ -255,6 +254,8 @@ class Table(Batch):
 
     def _numbers(self, places: Mapping[str, int]) -> dict[str, Column]:
         """Return columns of numbers: what is plainly one of all at once, other texts one by one."""
+        if not places:
+            return {}
         names, chosen = list(places), list(places.values())
         starts, ends = self._bounds.T[chosen], self._bounds.T[1:][chosen] - 1
         data = np.frombuffer(self._text, dtype=np.uint8)
@@ -268,9 +269,7 @@ class Table(Batch):
         for slot in self._apart:
             for at, place in zip(numbered[:, slot].tolist(), chosen, strict=True):
                 texts[at] = self._cell(slot, place)
-        # Python reads 1_000 as a number; no other program does
-        quick = ["_" if "_" in text else text for text in texts]
-        following = _following(slots)
+        quick, following = read_as_written(texts), _following(slots)
         blank = np.zeros(len(texts), dtype=np.bool_)
         wrong: list[dict[int, str]] = [{} for _ in names]
 

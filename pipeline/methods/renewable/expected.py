@@ -144,7 +144,7 @@ class Windows:
     """The windows of all clients, who are alike.
 
     clients: C, how many there are; >= 1.
-    begun: Slots that are released at the public start: those of methods are behind them.
+    begun: Slots that are released at the public start; what methods take and return is behind them.
     """
 
     def __init__(self, task: RenewableTask, clients: int) -> None:
@@ -351,7 +351,8 @@ class _Estimates(NamedTuple):
     def best(self) -> tuple[int, float]:
         """Return which rests on as many of the newest epochs as make the error smaller.
 
-        Also the chance that a stream's is ready: where models bend it less, it takes one more.
+        Or, where these have too few releases, the newest that usually gives intervals. Also the
+        chance that a stream's is ready: where models bend it less, it takes one more.
         """
         best = len(self.bent) - 1
         ready = self.within(best, self.near[best])
